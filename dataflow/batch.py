@@ -1,0 +1,69 @@
+"""A message's payload: records as columns.
+
+A record's place in the total order of its flow is (time, origin, partition, offset, index, bytes of
+its value): `origin` numbers the source (or the operator whose timer emitted it), `partition` and
+`offset` say where it was read (or the key's hash and 0 for a timer), `index` is the position
+among the outputs of one input. All columns have the same length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records as columns; `keys` and `hashes` stand once the stream has been keyed.
+
+    Shapes: every array and list is (n,). `keys` are encoded by `state.codec`, `hashes` are xxh3
+    of those bytes, and a key's bin is the top bits of its hash.
+    """
+
+    times: Int64s
+    origins: Int64s
+    partitions: Int64s
+    offsets: Int64s
+    indexes: Int64s
+    values: list[object]
+    keys: list[bytes] | None = None
+    hashes: UInt64s | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: Int64s) -> Batch:
+        """The named rows, in the order named."""
+        chosen = rows.tolist()
+        keys = None if self.keys is None else [self.keys[i] for i in chosen]
+        return Batch(
+            self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
+            self.indexes[rows], [self.values[i] for i in chosen], keys,
+            None if self.hashes is None else self.hashes[rows],
+        )  # fmt: skip
+
+    def with_values(self, values: list[object]) -> Batch:
+        """The same records with other values."""
+        return replace(self, values=values)
+
+    @staticmethod
+    def concat(batches: list[Batch]) -> Batch:
+        """All records of all batches, in order; either all batches are keyed or none."""
+        if len(batches) == 1:
+            return batches[0]
+        keyed = batches[0].keys is not None
+        return Batch(
+            np.concatenate([b.times for b in batches]),
+            np.concatenate([b.origins for b in batches]),
+            np.concatenate([b.partitions for b in batches]),
+            np.concatenate([b.offsets for b in batches]),
+            np.concatenate([b.indexes for b in batches]),
+            [v for b in batches for v in b.values],
+            [k for b in batches for k in b.keys or ()] if keyed else None,
+            np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
+        )

@@ -1,0 +1,159 @@
+"""What the engine asks of the world outside, and nothing more.
+
+The engine knows neither Kafka, ZeroMQ nor Spark. `connectors` implements these protocols for
+real, `dataflow.sim` in memory with a simulated clock and network. Nothing here blocks, and no
+call may be made from another thread than the worker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NewType, Protocol
+
+from dataflow.batch import Batch, Int64s
+from state.ids import WorkerId
+
+Frame = list[bytes]
+"""One message between members, encoded by `dataflow.wire`: a head and, for data, Arrow IPC."""
+
+Partition = NewType("Partition", int)
+"""A partition of one source's topic."""
+
+
+class Clock(Protocol):
+    """Time outside the flow."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970."""
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards."""
+
+
+class Links(Protocol):
+    """FIFO links to and from every other member (I7: what is sent arrives, or the flow ends)."""
+
+    def send(self, peer: WorkerId, frame: Frame) -> None:
+        """Queue one frame for a peer; never blocks."""
+
+    def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
+        """What has arrived since the last call, in order per peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a reader took from one partition, in offset order, decoded.
+
+    `times` are the logical times that the records ask for (milliseconds x 2**20), before the
+    running maximum, idling and `max_future` (those are the source operator's). A record that could
+    not be decoded is not in a chunk: the reader has sent it to the dead-letter topic.
+    """
+
+    partition: Partition
+    offsets: Int64s
+    times: Int64s
+    values: list[object]
+    size: int
+    """Bytes on the topic."""
+
+
+class SourceReader(Protocol):
+    """One worker's share of a source: the partitions assigned to it."""
+
+    partitions: Sequence[Partition]
+
+    def poll(self) -> list[Chunk]:
+        """What has been read of the partitions that are not paused; [] when nothing has."""
+
+    def pause(self, partition: Partition) -> None:
+        """Hand out no more of a partition until `resume`; what it has prefetched it keeps."""
+
+    def resume(self, partition: Partition) -> None:
+        """Undo `pause`."""
+
+    def idle(self, partition: Partition) -> bool:
+        """Whether all that the log held at the last look has been handed out."""
+
+    def ended(self, partition: Partition) -> bool:
+        """Whether a bounded run has handed out this partition to its end."""
+
+    def passed(self, partition: Partition, offset: int) -> None:
+        """All results of the records before `offset` are delivered (for lag tools)."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class SinkWriter(Protocol):
+    """One worker's way out of the flow."""
+
+    def write(self, batch: Batch) -> int:
+        """Take over one batch; returns its ticket: 1, 2, 3, ..."""
+
+    def delivered(self) -> int:
+        """The greatest ticket up to which all is durable outside; also where errors are raised."""
+
+    def close(self) -> None:
+        """Release connections; everything has been delivered before, or is given up."""
+
+
+class DeadLetters(Protocol):
+    """Where records go that a user's function could not take."""
+
+    def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
+        """Set one record aside with the reason; `trace` is the traceback, or ''."""
+
+    def pending(self) -> int:
+        """How many are not yet durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How a source follows time (design 2)."""
+
+    idle_after: float = 0.002
+    """Seconds after which a partition that is read to its end moves on demand."""
+    max_future: float = 1.0
+    """Seconds that a timestamp may be ahead of the wall clock."""
+    max_skew: float = 1.0
+    """Seconds of logical time that a partition may be ahead of the flow's frontier."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What a connector gets to open its end on one worker."""
+
+    flow: str
+    topic_prefix: str
+    worker: WorkerId
+    workers: int
+    settings: dict[str, str] = field(repr=False)
+    """librdkafka settings; they may hold secrets."""
+    until_end: bool
+    start: str
+    """Where a flow without a past starts: 'earliest', 'latest' or milliseconds since 1970."""
+    wakeup: Wakeup
+
+
+class Wakeup(Protocol):
+    """Rouses the worker's loop from another thread."""
+
+    def set(self) -> None:
+        """Have the loop look again; callable from any thread, at any time."""
+
+
+class SourceSpec(Protocol):
+    """What a user passes to `flow.source`."""
+
+    options: SourceOptions
+
+    def open(self, context: WorkerContext, dead: DeadLetters) -> SourceReader:
+        """This worker's reader."""
+
+
+class SinkSpec(Protocol):
+    """What a user passes to `stream.sink`."""
+
+    def open(self, context: WorkerContext) -> SinkWriter:
+        """This worker's writer."""

@@ -1,0 +1,25 @@
+"""The one error that Meander raises on purpose.
+
+Every message names the object, the cause and the remedy, in that order, as one sentence each,
+so that whoever reads a terminal at night knows what to do next.
+"""
+
+
+class MeanderError(Exception):
+    """An expected failure: what it concerns, why it happened, what would help.
+
+    >>> print(MeanderError("topic 'flights'", "it does not exist", "create it, or correct its name"))
+    topic 'flights': it does not exist; create it, or correct its name.
+    """
+
+    exit_code = 1
+
+    def __init__(self, concerns: str, cause: str, remedy: str = "") -> None:
+        self.concerns, self.cause, self.remedy = concerns, cause, remedy
+        super().__init__(f"{concerns}: {cause}" + (f"; {remedy}." if remedy else "."))
+
+
+class SetupError(MeanderError):
+    """Something outside the flow is not as it must be (topic, broker, Java, slots): exit code 2."""
+
+    exit_code = 2

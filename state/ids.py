@@ -1,0 +1,34 @@
+"""One small type per concept that is counted: workers, bins, incarnations, layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+WorkerId = NewType("WorkerId", int)
+"""A member of the computation: workers are 0..n-1, the coordinator is `COORDINATOR`."""
+
+COORDINATOR = WorkerId(-1)
+
+Bin = NewType("Bin", int)
+"""A group of keys that moves as one: 0 .. 2**bits - 1."""
+
+Incarnation = NewType("Incarnation", int)
+"""The n-th life of a flow; what an older one does must never become visible (I8)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LayerId:
+    """Names a layer for ever: no two layers of any incarnation share one.
+
+    >>> LayerId(Incarnation(1), WorkerId(0), 7).key(2)
+    b'layer/1/0/7/2'
+    """
+
+    incarnation: Incarnation
+    worker: WorkerId
+    sequence: int
+
+    def key(self, chunk: int) -> bytes:
+        """The record key of one of its chunks on the state topic."""
+        return f"layer/{self.incarnation}/{self.worker}/{self.sequence}/{chunk}".encode()

@@ -1,0 +1,80 @@
+"""Logical time: a partially ordered set of integers and tuples of integers.
+
+In the outer scope a time is one int64: milliseconds x 2**20 + a sequence. A nested scope appends
+coordinates, and its times are tuples under the product order: (a, b) <= (c, d) iff a <= c and
+b <= d. All that the engine asks of a time is `less_equal`, `join` and `meet`.
+"""
+
+from __future__ import annotations
+
+Time = int | tuple[int, ...]
+
+SEQUENCE_BITS = 20
+MIN_TIME = 0
+"""The least time of the outer scope; records of before 1970 are raised to it."""
+
+
+def from_millis(millis: int, sequence: int = 0) -> int:
+    """The outer time of a number of milliseconds since 1970.
+
+    >>> from_millis(2) - from_millis(1) == 2**20
+    True
+    """
+    return (millis << SEQUENCE_BITS) + sequence
+
+
+def to_millis(time: int) -> int:
+    """The milliseconds of an outer time.
+
+    >>> to_millis(from_millis(5, sequence=3))
+    5
+    """
+    return time >> SEQUENCE_BITS
+
+
+def less_equal(left: Time, right: Time) -> bool:
+    """The partial order of times.
+
+    >>> less_equal(3, 3), less_equal((1, 5), (2, 5)), less_equal((1, 5), (2, 4))
+    (True, True, False)
+    """
+    if isinstance(left, int) and isinstance(right, int):
+        return left <= right
+    return all(a <= b for a, b in _pairs(left, right))
+
+
+def less_than(left: Time, right: Time) -> bool:
+    """Strictly before.
+
+    >>> less_than((1, 2), (1, 3)), less_than((1, 2), (1, 2)), less_than((1, 2), (0, 9))
+    (True, False, False)
+    """
+    return left != right and less_equal(left, right)
+
+
+def join(left: Time, right: Time) -> Time:
+    """The least time that is not before either.
+
+    >>> join((1, 5), (2, 4))
+    (2, 5)
+    """
+    if isinstance(left, int) and isinstance(right, int):
+        return max(left, right)
+    return tuple(max(a, b) for a, b in _pairs(left, right))
+
+
+def meet(left: Time, right: Time) -> Time:
+    """The greatest time that is not after either.
+
+    >>> meet((1, 5), (2, 4))
+    (1, 4)
+    """
+    if isinstance(left, int) and isinstance(right, int):
+        return min(left, right)
+    return tuple(min(a, b) for a, b in _pairs(left, right))
+
+
+def _pairs(left: Time, right: Time) -> zip[tuple[int, int]]:
+    if isinstance(left, int) or isinstance(right, int):
+        raise TypeError(f"times {left!r} and {right!r} belong to different scopes")
+    return zip(left, right, strict=True)

@@ -1,0 +1,44 @@
+"""What the store and the migration need of the state topic: append, and fetch what was appended.
+
+Nothing here blocks. A write is durable once `placed` names its place; a read is whole once
+`fetched` answers. `connectors.state_topic` is the real one, `dataflow.sim` keeps one in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+Ticket = NewType("Ticket", int)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one record lies: its key too, as compaction may have put another in its stead."""
+
+    key: bytes
+    partition: int
+    offset: int
+    size: int
+
+
+class StateTopic(Protocol):
+    """The compacted topic that all of a flow's keyed state passes through."""
+
+    def append(self, key: bytes, payload: bytes) -> Ticket:
+        """Send one record; its key must never have been used before."""
+
+    def placed(self, ticket: Ticket) -> Place | None:
+        """Where the record lies, once it is durable. Asked once per ticket. Raises MeanderError
+        when the broker refused it."""
+
+    def fetch(self, places: Sequence[Place]) -> Ticket:
+        """Ask for records by place."""
+
+    def fetched(self, ticket: Ticket) -> list[bytes] | None:
+        """Their payloads in the order asked for, once all are here. Raises MeanderError when a
+        record at a place has another key (it was compacted away)."""
+
+    def close(self) -> None:
+        """Give up what is under way."""
