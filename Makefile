@@ -1,0 +1,57 @@
+# Everything that a fresh clone needs besides Python >= 3.11 and Java >= 17 is set up from here.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+WANTED := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	if $$p -c '$(WANTED)' 2>/dev/null; then command -v $$p; break; fi; done)
+CODE   := schemas state dataflow connectors app
+
+.DEFAULT_GOAL := help
+.PHONY: help venv java demo test unit check format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: java ## run the demo: real flights through Kafka and Spark, bins move, every result checked
+	@$(BIN)/meander demo
+
+test: java ## run all tests, with one real broker
+	@$(BIN)/pytest
+
+unit: venv ## run the unit tests and doctests alone (no broker)
+	@$(BIN)/pytest $(CODE) tests/unit
+
+check: venv ## lint, format, types, and the one-way imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: venv ## put the code into shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+venv: $(VENV)/.complete ## set up the virtual environment with the pinned versions
+
+$(VENV)/.complete: requirements.txt pyproject.toml
+	@if [ -z '$(PYTHON)' ]; then \
+		echo "Python: 3.11 or newer is wanted, found `python3 --version 2>&1 || echo none`;" \
+			"install it, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; fi
+	@'$(PYTHON)' -c '$(WANTED)' || { \
+		echo "Python: 3.11 or newer is wanted, $(PYTHON) is `'$(PYTHON)' --version 2>&1`" >&2; exit 2; }
+	@test -x $(BIN)/python && $(BIN)/python -c '$(WANTED)' || '$(PYTHON)' -m venv --clear $(VENV) || { \
+		echo "Python: $(PYTHON) cannot make a virtual environment;" \
+			"on Debian install the package python3-venv" >&2; rm -rf $(VENV); exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps --editable .
+	@touch $@
+
+java: venv ## look for Java >= 17; on Debian as root, install it where it is missing
+	@$(BIN)/python -m connectors.java
+
+clean: ## remove what the targets above have made here (the cache of Kafka's jars stays)
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache \
+		.hypothesis spark-warehouse
+	find $(CODE) tests -name __pycache__ -type d -exec rm -rf {} +
