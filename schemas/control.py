@@ -1,0 +1,169 @@
+"""Commands on the control topic: JSON that anyone can type, checked before anyone obeys it.
+
+Guarantees that a `Migrate` names existing bins or keys, an existing worker, and nothing besides;
+whoever asks for less or more gets one sentence that says what would be right. The published schema
+is `migrate.schema.json`. What depends on the flow's past (an id used twice, a time already
+forsworn) is the coordinator's to reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
+from pydantic_core import from_json
+
+from schemas.errors import MeanderError
+
+PlainKey = StrictStr | StrictInt | StrictFloat | StrictBool | None
+"""A key as JSON can write it; other keys are named by their bins."""
+
+MAX_MILLIS = (1 << 43) - 1
+"""The last millisecond that a logical time can hold (in the year 2248)."""
+
+_CHOICE: list[JsonValue] = [
+    {"required": ["bins"], "properties": {"bins": {"not": {"type": "null"}}}},
+    {
+        "required": ["keys", "whole_bins"],
+        "properties": {"keys": {"not": {"type": "null"}}, "whole_bins": {"const": True}},
+    },
+]
+
+
+class Rejected(MeanderError):
+    """A command that is not obeyed; its message says what would be right."""
+
+    def __init__(self, command: str | None, cause: str, remedy: str = "") -> None:
+        self.command = command
+        """The command's id, as far as it could be read."""
+        super().__init__("command" if command is None else f"command {command!r}", cause, remedy)
+
+
+class Migrate(BaseModel):
+    """Bins of keys move to a worker at a logical time, while the flow runs."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra={"oneOf": _CHOICE}, strict=True
+    )
+
+    type: Literal["migrate"]
+    id: Annotated[str, Field(min_length=1, description="Never used before in this flow.")]
+    worker: Annotated[int, Field(ge=0, description="Who owns the bins from then on.")]
+    bins: Annotated[
+        Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | Literal["all"] | None,
+        Field(description="The bins to move, or all of them."),
+    ] = None
+    keys: Annotated[
+        Annotated[list[PlainKey], Field(min_length=1)] | None,
+        Field(description="Stands for the bins that hold these keys."),
+    ] = None
+    whole_bins: Annotated[
+        bool, Field(description="With keys: confirms that all keys of their bins move.")
+    ] = False
+    time: Annotated[
+        int | None,
+        Field(ge=0, le=MAX_MILLIS, description="Milliseconds since 1970; null: at once."),
+    ] = None
+    strategy: Annotated[
+        Literal["fluid", "sudden"],
+        Field(description="Bin after bin, or all of them at one time."),
+    ] = "fluid"
+
+
+def parse_command(data: bytes | None, bins: int, workers: int) -> Migrate:
+    """A command as it lies on the control topic, for a flow of so many bins and workers.
+
+    Raises Rejected.
+
+    >>> parse_command(b'{"type":"migrate","id":"m1","bins":[0,1],"worker":1}', 256, 2).bins
+    [0, 1]
+    >>> parse_command(b'{"type":"migrate","id":"m1","bins":[0],"worker":2}', 256, 2)
+    Traceback (most recent call last):
+    schemas.control.Rejected: command 'm1': there is no worker 2; name a worker from 0 to 1.
+    """
+    fields = _object(data)
+    name = fields.get("id")
+    command = name if isinstance(name, str) and name else None
+    try:
+        migrate = Migrate.model_validate(fields)
+    except ValidationError as error:
+        raise _translate(command, fields, error) from None
+    _check(migrate, bins, workers)
+    return migrate
+
+
+def _object(data: bytes | None) -> Mapping[str, object]:
+    right = 'write one JSON object such as {"type":"migrate","id":"m1","bins":[0],"worker":1}'
+    if not data:
+        raise Rejected(None, "the record is empty", right)
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise Rejected(None, f"it is not JSON ({error})", right) from None
+    if not isinstance(value, dict):
+        raise Rejected(None, "it is not a JSON object", right)
+    return value
+
+
+_RIGHT = {
+    "type": "the one known type is 'migrate'",
+    "id": "give an id that is a text and was never used before",
+    "worker": "give a worker's number, such as 1",
+    "bins": 'give a list of bins\' numbers such as [0, 1], or "all"',
+    "keys": 'give a list of texts, numbers, booleans or nulls, such as ["N14228"]',
+    "whole_bins": "give true or false",
+    "time": f"give milliseconds since 1970 from 0 to {MAX_MILLIS}, or null for as soon as possible",
+    "strategy": "give 'fluid' or 'sudden'",
+}
+
+
+def _translate(
+    command: str | None, fields: Mapping[str, object], error: ValidationError
+) -> Rejected:
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        return Rejected(command, f"it has an unknown field {name!r}", _known())
+    if first["type"] == "missing":
+        return Rejected(command, f"it has no {name!r}", _RIGHT[name])
+    return Rejected(command, f"{name!r} cannot be {_short(fields[name])}", _RIGHT[name])
+
+
+def _known() -> str:
+    return "the known fields are " + ", ".join(Migrate.model_fields)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check(migrate: Migrate, bins: int, workers: int) -> None:
+    if migrate.bins is None and migrate.keys is None:
+        raise Rejected(migrate.id, "it has neither 'bins' nor 'keys'", _RIGHT["bins"])
+    if migrate.bins is not None and migrate.keys is not None:
+        raise Rejected(migrate.id, "it has both 'bins' and 'keys'", "give one of them")
+    if migrate.keys is not None and not migrate.whole_bins:
+        raise Rejected(
+            migrate.id,
+            "all keys of a bin move together, so more would move than the keys named",
+            'confirm that with "whole_bins": true, or name bins',
+        )
+    if migrate.worker >= workers:
+        last = f"a worker from 0 to {workers - 1}" if workers > 1 else "worker 0, the only one"
+        raise Rejected(migrate.id, f"there is no worker {migrate.worker}", f"name {last}")
+    if isinstance(migrate.bins, list) and max(migrate.bins) >= bins:
+        raise Rejected(
+            migrate.id, f"there is no bin {max(migrate.bins)}", f"name bins from 0 to {bins - 1}"
+        )

@@ -1,0 +1,136 @@
+"""Events on the status topic: one JSON object per record, told apart by `type`.
+
+Guarantees that what is written can be read back (`parse_event(e.to_bytes()) == e`). Times are in
+milliseconds since 1970 (`time`, as users say them) and logical (`at`, milliseconds x 2**20 + a
+sequence, as results carry them). Readers ignore fields that they do not know, so that events can
+grow.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    def to_bytes(self) -> bytes:
+        """As it lies on the topic."""
+        return self.model_dump_json(by_alias=True).encode()
+
+
+class _OfCommand(_Event):
+    id: str
+    """The command's."""
+
+    @property
+    def key(self) -> str:
+        """Its record key."""
+        return self.id
+
+
+class Accepted(_OfCommand):
+    """A command will be obeyed.
+
+    >>> Accepted(id="m1", time=5, at=5 << 20, strategy="fluid", bins=[1]).to_bytes()[:34]
+    b'{"id":"m1","type":"accepted","time'
+    """
+
+    type: Literal["accepted"] = "accepted"
+    time: int
+    at: int
+    """From this logical time on (fluid: of its first bin)."""
+    strategy: Literal["fluid", "sudden"]
+    bins: list[int]
+
+
+class BinMoved(_OfCommand):
+    """A bin has been installed by its new owner."""
+
+    type: Literal["bin_moved"] = "bin_moved"
+    bin: int
+    source: Annotated[int, Field(alias="from")]
+    target: Annotated[int, Field(alias="to")]
+    at: int
+    """From this logical time on its records are the new owner's."""
+    bytes: int
+    keys: int
+    ms: float
+    """From the permission to leave to the install, milliseconds."""
+
+
+class Completed(_OfCommand):
+    """All bins of a command have moved."""
+
+    type: Literal["completed"] = "completed"
+    ms: float
+    bins: int
+    bytes: int
+
+
+class CommandRejected(_OfCommand):
+    """A command will not be obeyed; the reason says what would be right."""
+
+    type: Literal["rejected"] = "rejected"
+    reason: str
+
+
+class _OfFlow(_Event):
+    driver: str
+    """Names one life of one driver."""
+    incarnation: int
+
+    @property
+    def key(self) -> str:
+        """Its record key."""
+        return self.driver
+
+
+class Heartbeat(_OfFlow):
+    """The flow lives."""
+
+    type: Literal["heartbeat"] = "heartbeat"
+    workers: int
+    lag: int
+    """Records that are on the sources' topics and not yet passed."""
+    counters: dict[str, int]
+
+
+class Started(_OfFlow):
+    """All workers run."""
+
+    type: Literal["started"] = "started"
+    workers: int
+
+
+class Finished(_OfFlow):
+    """A bounded run has come to its end, or the user stopped it."""
+
+    type: Literal["finished"] = "finished"
+    counters: dict[str, int]
+
+
+class Failed(_OfFlow):
+    """The flow has ended with an error."""
+
+    type: Literal["failed"] = "failed"
+    reason: str
+
+
+Event = Annotated[
+    Accepted | BinMoved | Completed | CommandRejected | Heartbeat | Started | Finished | Failed,
+    Field(discriminator="type"),
+]
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def parse_event(data: bytes) -> Event:
+    """An event as it lies on the topic. Raises ValueError for anything else.
+
+    >>> parse_event(b'{"type":"rejected","id":"m1","reason":"no","added":"later"}')
+    CommandRejected(id='m1', type='rejected', reason='no')
+    """
+    return _EVENT.validate_json(data)

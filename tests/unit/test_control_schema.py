@@ -1,0 +1,117 @@
+"""Commands: whatever is wrong with one is said in a sentence, and the schema says the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import schemas
+from schemas.control import Migrate, Rejected, parse_command
+
+PUBLISHED = Path(str(schemas.__file__)).parent / "migrate.schema.json"
+BINS, WORKERS = 256, 2
+
+
+def command(**fields: object) -> dict[str, object]:
+    return {"type": "migrate", "id": "m1", "worker": 1, "bins": [0], **fields}
+
+
+def without(name: str) -> dict[str, object]:
+    return {field: value for field, value in command().items() if field != name}
+
+
+def parse(fields: object) -> Migrate:
+    return parse_command(json.dumps(fields).encode(), BINS, WORKERS)
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    assert json.loads(PUBLISHED.read_text()) == Migrate.model_json_schema()
+
+
+GOOD = {
+    "bins": command(),
+    "all bins": command(bins="all"),
+    "the last bin": command(bins=[255]),
+    "keys": without("bins") | {"keys": ["N14228", 7, 1.5, True, None], "whole_bins": True},
+    "a time": command(time=1_357_034_400_000),
+    "no time, spelled out": command(time=None),
+    "sudden": command(strategy="sudden"),
+}
+
+
+@pytest.mark.parametrize("fields", GOOD.values(), ids=GOOD)
+def test_good_commands_are_taken_by_code_and_schema(fields: dict[str, object]) -> None:
+    jsonschema.validate(fields, json.loads(PUBLISHED.read_text()))
+    parsed = parse(fields)
+    assert parsed.model_dump(include=set(fields)) == fields
+    assert [type(key) for key in parsed.keys or []] == [type(k) for k in fields.get("keys", [])]  # type: ignore[attr-defined]
+
+
+def test_a_command_without_time_and_strategy_is_fluid_and_at_once() -> None:
+    parsed = parse(command())
+    assert (parsed.time, parsed.strategy) == (None, "fluid")
+
+
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "unknown type": (command(type="explode"), "'type' cannot be 'explode'; the one known type"),
+    "no type": (without("type"), "it has no 'type'; the one known type is 'migrate'"),
+    "no id": (without("id"), "it has no 'id'; give an id"),
+    "empty id": (command(id=""), "'id' cannot be ''; give an id"),
+    "no worker": (without("worker"), "it has no 'worker'; give a worker's number"),
+    "worker as text": (command(worker="1"), "'worker' cannot be '1'; give a worker's number"),
+    "negative worker": (command(worker=-1), "'worker' cannot be -1"),
+    "bins as text": (command(bins="some"), "'bins' cannot be 'some'; give a list of bins"),
+    "no bins in the list": (command(bins=[]), "'bins' cannot be []; give a list of bins"),
+    "a negative bin": (command(bins=[-1]), "'bins' cannot be [-1]"),
+    "neither bins nor keys": (without("bins"), "it has neither 'bins' nor 'keys'"),
+    "bins and keys": (command(keys=["a"], whole_bins=True), "it has both 'bins' and 'keys'"),
+    "keys alone": (without("bins") | {"keys": ["a"]}, 'confirm that with "whole_bins": true'),
+    "a list as key": (
+        without("bins") | {"keys": [["a"]], "whole_bins": True},
+        "'keys' cannot be [['a']]",
+    ),
+    "a time before 1970": (command(time=-1), "'time' cannot be -1; give milliseconds since 1970"),
+    "a time as text": (command(time="noon"), "'time' cannot be 'noon'"),
+    "unknown strategy": (command(strategy="slow"), "give 'fluid' or 'sudden'"),
+    "unknown field": (command(bin=3), "it has an unknown field 'bin'; the known fields are type"),
+}
+
+
+@pytest.mark.parametrize(("fields", "sentence"), BAD.values(), ids=BAD)
+def test_bad_commands_are_refused_by_code_and_schema(
+    fields: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(Rejected) as refusal:
+        parse(fields)
+    assert sentence in str(refusal.value)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(fields, json.loads(PUBLISHED.read_text()))
+
+
+def test_a_worker_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(Rejected, match="there is no worker 2; name a worker from 0 to 1"):
+        parse(command(worker=2))
+    with pytest.raises(Rejected, match="name worker 0, the only one"):
+        parse_command(json.dumps(command(worker=1)).encode(), BINS, 1)
+
+
+def test_a_bin_out_of_range_is_refused_with_the_range() -> None:
+    with pytest.raises(Rejected, match="there is no bin 256; name bins from 0 to 255"):
+        parse(command(bins=[0, 256]))
+
+
+@pytest.mark.parametrize("data", [None, b"", b"migrate", b"[1]", b'{"id": NaN}', b"\xff\xfe"])
+def test_what_is_no_json_object_is_refused_with_an_example(data: bytes | None) -> None:
+    with pytest.raises(Rejected, match='write one JSON object such as {"type":"migrate"'):
+        parse_command(data, BINS, WORKERS)
+
+
+def test_a_rejection_names_the_command_where_its_id_could_be_read() -> None:
+    with pytest.raises(Rejected) as named:
+        parse(command(worker="x"))
+    with pytest.raises(Rejected) as unnamed:
+        parse(command(id=5))
+    assert (named.value.command, unnamed.value.command) == ("m1", None)

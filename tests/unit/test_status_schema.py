@@ -1,0 +1,52 @@
+"""Status events: what is written is read back, and old readers bear newer writers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from schemas.status import (
+    Accepted,
+    BinMoved,
+    CommandRejected,
+    Completed,
+    Event,
+    Failed,
+    Finished,
+    Heartbeat,
+    Started,
+    parse_event,
+)
+
+EVENTS: list[Event] = [
+    Accepted(id="m1", time=5, at=5 << 20, strategy="fluid", bins=[0, 1]),
+    BinMoved(id="m1", bin=0, source=0, target=1, at=5 << 20, bytes=100, keys=3, ms=1.5),
+    Completed(id="m1", ms=12.5, bins=2, bytes=200),
+    CommandRejected(id="m2", reason="there is no worker 7"),
+    Heartbeat(driver="d", incarnation=1, workers=2, lag=0, counters={"read": 5}),
+    Started(driver="d", incarnation=1, workers=2),
+    Finished(driver="d", incarnation=1, counters={"read": 5}),
+    Failed(driver="d", incarnation=1, reason="worker 1 died"),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.type)
+def test_events_come_back_as_they_were_written(event: Event) -> None:
+    assert parse_event(event.to_bytes()) == event
+
+
+def test_a_moved_bin_says_from_and_to_in_json() -> None:
+    written = json.loads(EVENTS[1].to_bytes())
+    assert (written["from"], written["to"]) == (0, 1)
+
+
+def test_fields_of_newer_writers_are_passed_over() -> None:
+    newer = json.loads(EVENTS[3].to_bytes()) | {"hint": "later"}
+    assert parse_event(json.dumps(newer).encode()) == EVENTS[3]
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        parse_event(b'{"type":"party"}')
