@@ -1,0 +1,262 @@
+"""Plain Python values as bytes and back, equal in value and type.
+
+Invariant: `decode(encode(v))` is `v` again, type for type (I4), as only exact plain types pass; all
+others are refused by name. Sets are written in the order of their elements' bytes, so equal state
+is equal bytes. What msgpack lacks is written as an array whose first item, an empty extension, says
+what the rest builds. State at rest in memory is *sealed*: a value that cannot change in place, or
+bytes. Cost: a number, string or flat tuple is sealed by one or two look-ups, nothing is copied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from itertools import chain
+from reprlib import repr as shortened
+from typing import Any, Final, Protocol, cast
+
+import msgpack
+
+from schemas.errors import MeanderError
+
+MAX_DEPTH: Final = 128
+"""Containers within containers."""
+
+_ATOMS: Final[frozenset[type]] = frozenset(
+    {type(None), bool, int, float, str, bytes, date, timedelta, Decimal}
+)
+_COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset})
+
+
+class UnencodableError(MeanderError):
+    """A value that would not come back equal in value and type."""
+
+    def __init__(self, path: tuple[object, ...], cause: str) -> None:
+        where = "".join(f"[{shortened(step)}]" for step in path[:8]) + "..." * (len(path) > 8)
+        super().__init__(
+            f"value{where}", cause, "keep to plain Python values, or give the operator a codec"
+        )
+
+
+class StateCodec(Protocol):
+    """How one operator's states become bytes; the name travels with every layer.
+
+    `decode(encode(state))` must equal `state`, and equal states must give equal bytes.
+    """
+
+    name: str
+
+    def encode(self, state: object, /) -> bytes:
+        """The bytes of a state."""
+
+    def decode(self, data: bytes, /) -> object:
+        """A new object each time, equal to the one that was encoded."""
+
+
+class Sealed:
+    """An encoded state: what the user still holds of the object can no longer change it."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+def encode(value: object) -> bytes:
+    """The bytes of a plain value.
+
+    Takes None, bool, int, float, str, bytes, tuple, list, dict, set, frozenset, date, datetime
+    (naive or with a `datetime.timezone`), timedelta and Decimal. Raises UnencodableError.
+
+    >>> decode(encode({"seen": (1, 2.5), "by": {"N14228"}}))
+    {'seen': (1, 2.5), 'by': {'N14228'}}
+    >>> encode({1, 2, 3}) == encode({3, 2, 1})
+    True
+    """
+    if not _simple(value):
+        _survey(value, ())
+    return _local.pack(value)
+
+
+def seal(value: object) -> object:
+    """The value itself where nobody can change it in place, else its bytes as of now.
+
+    >>> seal((3, 1.5)), type(seal([3])).__name__
+    ((3, 1.5), 'Sealed')
+    """
+    if _simple(value) or _survey(value, ()):
+        return value
+    return Sealed(_local.pack(value))
+
+
+def unseal(sealed: object) -> object:
+    """The value that was sealed: a new object wherever it could be changed in place.
+
+    >>> unseal(seal([3]))
+    [3]
+    """
+    return decode(sealed.data) if type(sealed) is Sealed else sealed
+
+
+def encoded(sealed: object) -> bytes:
+    """The bytes of a sealed state.
+
+    >>> encoded(seal([3])) == encode([3])
+    True
+    """
+    return sealed.data if type(sealed) is Sealed else encode(sealed)
+
+
+def decode(data: bytes) -> object:
+    """A new object equal to the one that was encoded.
+
+    Raises ValueError or KeyError for bytes that `encode` did not write.
+
+    >>> decode(encode((1, [2.0, None])))
+    (1, [2.0, None])
+    """
+    return msgpack.unpackb(
+        data, list_hook=_revive, ext_hook=_builder,
+        strict_map_key=False, unicode_errors="surrogatepass",
+    )  # fmt: skip
+
+
+class _Plain:
+    """The codec of plain values."""
+
+    name = "msgpack"
+
+    def encode(self, state: object, /) -> bytes:
+        return encode(state)
+
+    def decode(self, data: bytes, /) -> object:
+        return decode(data)
+
+
+PLAIN: Final[StateCodec] = _Plain()
+
+
+def sealing(
+    codec: StateCodec,
+) -> tuple[Callable[[object], object], Callable[[object], object]]:
+    """`seal` and `unseal` for the states of one codec; with a user's own, all are bytes."""
+    if codec is PLAIN:
+        return seal, unseal
+
+    def seal_by_codec(state: object) -> object:
+        return Sealed(codec.encode(state))
+
+    def unseal_by_codec(sealed: object) -> object:
+        assert type(sealed) is Sealed
+        return codec.decode(sealed.data)
+
+    return seal_by_codec, unseal_by_codec
+
+
+def _simple(value: object) -> bool:
+    """Whether a value is an atom or a flat tuple: nearly every value, so it has a short cut."""
+    if type(value) is tuple:
+        return _ATOMS.issuperset(map(type, value))
+    return type(value) in _ATOMS
+
+
+def _survey(value: object, path: tuple[object, ...]) -> bool:
+    """Refuse what is not plain; whether what is cannot be changed in place at any depth."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if len(path) >= MAX_DEPTH:
+        raise UnencodableError(path, f"it nests more than {MAX_DEPTH} levels, or contains itself")
+    if kind in _COLLECTIONS:
+        return _survey_items(cast(Collection[object], value), path)
+    if type(value) is dict:
+        if not _ATOMS.issuperset(map(type, chain(value, value.values()))):
+            for key, item in value.items():
+                _survey(key, (*path, key))
+                _survey(item, (*path, key))
+        return False
+    if type(value) is datetime:
+        kind = type(value.tzinfo)
+        if value.tzinfo is None or kind is timezone:
+            return True
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    raise UnencodableError(path, f"it is of type {name}, which would not come back as it was")
+
+
+def _survey_items(items: Collection[object], path: tuple[object, ...]) -> bool:
+    fixed = type(items) is tuple or type(items) is frozenset
+    if not _ATOMS.issuperset(map(type, items)):
+        ordered = isinstance(items, (list, tuple))
+        for index, item in enumerate(items):
+            fixed &= _survey(item, (*path, index if ordered else item))
+    return fixed
+
+
+def _lower(value: object) -> list[object]:
+    """A value of a type that msgpack lacks, as an array that says what the rest of it builds."""
+    match value:
+        case tuple():
+            return [_TUPLE, *value]
+        case set() | frozenset():
+            return [_SET if type(value) is set else _FROZENSET, *sorted(map(_packer().pack, value))]
+        case int():
+            return [_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)]
+        case datetime():
+            zone = value.tzinfo and (value.tzinfo.utcoffset(None), value.tzinfo.tzname(None))
+            return [_DATETIME, zone, value.fold, value.year, value.month, value.day,
+                    value.hour, value.minute, value.second, value.microsecond]  # fmt: skip
+        case date():
+            return [_DATE, value.year, value.month, value.day]
+        case timedelta():
+            return [_TIMEDELTA, value.days, value.seconds, value.microseconds]
+        case Decimal():
+            return [_DECIMAL, str(value)]
+    raise AssertionError(f"{type(value)} has passed the survey")
+
+
+def _datetime(zone: tuple[timedelta, str] | None, fold: int, *parts: int) -> datetime:
+    if zone is None:
+        return datetime(*parts, fold=fold)  # type: ignore[arg-type]  # noqa: DTZ001 (was naive)
+    unnamed = timezone(zone[0])
+    tzinfo = unnamed if unnamed.tzname(None) == zone[1] else timezone(*zone)
+    return datetime(*parts, fold=fold, tzinfo=tzinfo)  # type: ignore[arg-type,misc]
+
+
+_TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL = (
+    msgpack.ExtType(code, b"") for code in range(1, 9)
+)
+_BUILDERS: Final[dict[int, Callable[[list[Any]], object]]] = {
+    _TUPLE.code: tuple,
+    _SET.code: lambda rest: set(map(decode, rest)),
+    _FROZENSET.code: lambda rest: frozenset(map(decode, rest)),
+    _INT.code: lambda rest: int.from_bytes(rest[0], "big", signed=True),
+    _DATETIME.code: lambda rest: _datetime(*rest),
+    _DATE.code: lambda rest: date(*rest),
+    _TIMEDELTA.code: lambda rest: timedelta(*rest),
+    _DECIMAL.code: lambda rest: Decimal(rest[0]),
+}
+
+
+def _builder(code: int, _: bytes) -> Callable[[list[Any]], object]:
+    return _BUILDERS[code]
+
+
+def _revive(items: list[Any]) -> object:
+    """Undo `_lower`; no plain value is callable, so a builder is told from an element."""
+    return items[0](items[1:]) if items and callable(items[0]) else items
+
+
+def _packer() -> msgpack.Packer:
+    return msgpack.Packer(default=_lower, strict_types=True, unicode_errors="surrogatepass")
+
+
+class _PerThread(threading.local):
+    """A packer costs more than what it mostly packs, and must not be shared by threads."""
+
+    def __init__(self) -> None:
+        self.pack: Callable[[object], bytes] = _packer().pack
+
+
+_local: Final = _PerThread()
