@@ -1,0 +1,266 @@
+"""Keyed state on one worker: a memtable before RocksDB, one of each per process.
+
+All operators share one RocksDB and one key space: operator, NUL, bin (2 bytes), key. Column
+families would give each operator its own write buffers and files, and with them a budget of its
+own to be divided; a prefix costs a few bytes that block encoding takes out again, and a bin is one
+range in either case. Invariants: what `scan` yields is the bin as it was when the scan began; bytes
+held never exceed the budget for longer than one write (I6). There is no write-ahead log, and a
+database starts empty: local state is a cache, authority lies in the state topic.
+Cost: 1000 hot keys are fetched and written in about 1 ms, a miss costs about 3 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from schemas.errors import MeanderError, SetupError
+from state.codec import PLAIN, Sealed, StateCodec, encoded
+from state.ids import Bin
+from state.memtable import Memtable
+
+SPILL_KEYS: Final = 256
+"""Keys that leave the memtable at once: well under a millisecond of small ones."""
+BIN_BYTES: Final = 2
+_ABSENT: Final = object()
+
+
+class Database:
+    """The keyed state of all operators of one process, within one budget of bytes.
+
+    Half of the budget is the memtable's, half RocksDB's block cache, of which up to a half are its
+    write buffers; indexes and filters lie in that cache too. What an earlier process left at `path`
+    is destroyed. Raises SetupError when another process has it open.
+
+    >>> from tempfile import mkdtemp
+    >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
+    >>> store = database.store("per_plane")
+    >>> store.write([3], [b"N14228"], [(1, 2.5)])
+    >>> store.fetch([3, 3], [b"N14228", b"N24211"])
+    {b'N14228': (1, 2.5)}
+    >>> database.close()
+    """
+
+    def __init__(self, path: str | Path, budget_bytes: int) -> None:
+        self.memtable = Memtable()
+        self._memtable_bytes = budget_bytes // 2
+        self._cache = Cache(budget_bytes // 2)
+        options = _options(self._cache, budget_bytes // 4)
+        self._unlogged = WriteOptions()
+        # The stubs call this property a method.
+        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
+        try:
+            Rdict.destroy(str(path), options)
+            self._rocks = Rdict(str(path), options)
+        except Exception as error:  # rocksdict raises nothing narrower
+            raise SetupError(
+                f"the state database at {path}", str(error), "give each worker a folder of its own"
+            ) from error
+
+    def store(self, operator: str, codec: StateCodec = PLAIN) -> Store:
+        """The states of one operator. Raises MeanderError for a name that cannot be kept apart."""
+        if "\0" in operator:
+            raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "name it anew")
+        if codec.name == PLAIN.name and codec is not PLAIN:
+            raise MeanderError(
+                f"the codec of operator '{operator}'",
+                f"it bears the default's name, '{PLAIN.name}', but may write other bytes",
+                "give it a name of its own",
+            )
+        return Store(self, operator, codec)
+
+    def used(self) -> int:
+        """Bytes held in memory; the budget bounds it."""
+        return self.memtable.size + self._cache.get_usage()
+
+    def close(self) -> None:
+        """Release the files; nothing is written, as what lies here is a cache."""
+        self._rocks.close()
+
+    def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of some keys, None for what is not there."""
+        return cast(list[bytes | None], self._rocks.get([*keys]))
+
+    def put(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write some keys as one batch."""
+        batch = WriteBatch(raw_mode=True)
+        for key, data in entries:
+            batch.put(key, data)
+        self._rocks.write(batch, self._unlogged)
+
+    def spill(self) -> None:
+        """Make the memtable fit its bound again."""
+        while self.memtable.size > self._memtable_bytes:
+            self.put(self.memtable.spill(SPILL_KEYS))
+
+    def entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose key begins with a prefix, in order, as of the call, without it."""
+        # The iterator is opened here, as a generator's body would first run at the first entry.
+        found = self._rocks.items(from_key=prefix)
+        return _below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
+
+    def first_key(self, prefix: bytes, at_least: bytes) -> bytes | None:
+        """The least key that begins with a prefix and is not before another."""
+        key = cast(bytes | None, next(self._rocks.keys(from_key=at_least), None))
+        return key if key is not None and key.startswith(prefix) else None
+
+    def delete(self, prefix: bytes) -> None:
+        """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
+        if self.first_key(prefix, prefix) is not None:
+            self._rocks.delete_range(prefix, _successor(prefix), self._unlogged)
+
+
+class Store:
+    """The sealed states of one operator's keys on this worker; see `Database` for an example."""
+
+    def __init__(self, database: Database, operator: str, codec: StateCodec) -> None:
+        self.operator, self.codec = operator, codec
+        self._database = database
+        self._groups = _Groups(operator.encode() + b"\0")
+
+    def fetch(self, bins: Sequence[int], keys: Sequence[bytes]) -> dict[bytes, object]:
+        """The sealed states of those keys that have one; `bins[i]` is the bin of `keys[i]`."""
+        tables = self._database.memtable.tables
+        found: dict[bytes, object] = {}
+        missing: dict[bytes, bytes] = {}
+        for group, key in zip(map(self._groups.__getitem__, bins), keys, strict=True):
+            table = tables.get(group)
+            state = _ABSENT if table is None else table.states.get(key, _ABSENT)
+            if state is _ABSENT:
+                missing[key] = group + key
+            else:
+                found[key] = state
+        if missing:
+            values = self._database.read(missing.values())
+            for key, data in zip(missing, values, strict=True):
+                if data is not None:
+                    found[key] = Sealed(data)
+        return found
+
+    def write(self, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]) -> None:
+        """Put sealed states; `bins[i]` is the bin of `keys[i]`; of equal keys the last wins."""
+        groups = map(self._groups.__getitem__, bins)
+        self._database.memtable.write(groups, keys, states)
+        self._database.spill()
+
+    def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and encoded states of a bin in key order, as it is now, encoded as they are taken.
+
+        Sorts the part in the memtable at the call; the rest costs by the entry.
+        """
+        group = self._groups[bin]
+        fresh = self._database.memtable.entries(group)
+        return _overlay(
+            ((key, encoded(state)) for key, state in fresh), self._database.entries(group)
+        )
+
+    def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
+        """Put encoded states of a bin in bulk, past the memtable."""
+        group = self._groups[bin]
+        self._database.memtable.forget(group, keys)
+        self._database.put((group + key, data) for key, data in zip(keys, states, strict=True))
+
+    def drop(self, bin: int) -> None:
+        """Forget all keys of a bin, at the cost of none; scans under way keep theirs."""
+        self._database.memtable.drop(self._groups[bin])
+        self._database.delete(self._groups[bin])
+
+    def count(self, bin: int) -> int:
+        """How many keys a bin holds; reads all of it."""
+        return sum(1 for _ in self.scan(bin))
+
+    def bins(self) -> list[Bin]:
+        """The bins that hold keys, in order; one seek for each."""
+        stem = self._groups.stem
+        held = {group for group in self._database.memtable.tables if group.startswith(stem)}
+        start = stem
+        while (key := self._database.first_key(stem, start)) is not None:
+            held.add(key[: len(stem) + BIN_BYTES])
+            start = _successor(key[: len(stem) + BIN_BYTES])
+        return sorted(Bin(int.from_bytes(group[len(stem) :], "big")) for group in held)
+
+
+class _Groups(dict[int, bytes]):
+    """The database prefix of each bin of one operator, made when it is first asked for."""
+
+    def __init__(self, stem: bytes) -> None:
+        super().__init__()
+        self.stem = stem
+
+    def __missing__(self, bin: int) -> bytes:
+        group = self[bin] = self.stem + int(bin).to_bytes(BIN_BYTES, "big")
+        return group
+
+
+def _successor(prefix: bytes) -> bytes:
+    """The least bytes after all that begin with a prefix.
+
+    >>> _successor(b"az")
+    b'a{'
+    """
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+
+
+def _overlay(
+    newer: Iterator[tuple[bytes, bytes]], older: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Two runs of entries in key order as one; of an equal key the newer run's entry.
+
+    >>> list(_overlay(iter([(b"b", b"new")]), iter([(b"a", b"old"), (b"b", b"old")])))
+    [(b'a', b'old'), (b'b', b'new')]
+    """
+    head = next(newer, None)
+    for entry in older:
+        while head is not None and head[0] < entry[0]:
+            yield head
+            head = next(newer, None)
+        if head is None or head[0] != entry[0]:
+            yield entry
+    if head is not None:
+        yield head
+        yield from newer
+
+
+def _below(prefix: bytes, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The entries as far as their keys begin with a prefix, without it.
+
+    The end is looked for here, as rocksdict reads an iterator's upper bound after freeing it.
+    """
+    for key, data in entries:
+        if not key.startswith(prefix):
+            return
+        yield key[len(prefix) :], data
+
+
+def _options(cache: Cache, write_buffer_bytes: int) -> Options:
+    """Given again at every open: rocksdict keeps none of them for a database that exists."""
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(cache)
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_bloom_filter(10, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(blocks)
+    options.set_write_buffer_manager(
+        WriteBufferManager.new_write_buffer_manager_with_cache(
+            write_buffer_bytes, allow_stall=False, cache=cache
+        )
+    )
+    options.set_write_buffer_size(write_buffer_bytes // 2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(512)
+    options.set_keep_log_file_num(1)
+    return options
