@@ -41,7 +41,7 @@ STOP_WITHIN = 20.0
 """Seconds until a broker that does not end is killed."""
 
 _FOR_EVER = 9_223_372_036_854_775_807
-_PROPERTIES = {
+SETTINGS: dict[str, str | int] = {
     "process.roles": "broker,controller",
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
@@ -75,6 +75,7 @@ _PROPERTIES = {
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 4_000,
 }
+"""What makes one broker a good one for development; all but where it listens and stores."""
 _LOGGING = """\
 rootLogger.level = INFO
 rootLogger.appenderRefs = stdout
@@ -259,19 +260,19 @@ def _prepare(home: Path, wish: int | None) -> Ports:
     kept = home / "ports.json"
     ports = Ports(**json.loads(kept.read_text())) if kept.exists() else None
     if ports is None or wish not in (None, ports.clients):
-        clients = wish or _free_port()
-        ports = Ports(clients, _free_port(clients))
+        clients = wish or free_port()
+        ports = Ports(clients, free_port(clients))
         kept.write_text(json.dumps(asdict(ports)))
     for port in (ports.clients, ports.controller):
         if not _is_free(port):
             cause = "another process listens there"
             raise SetupError(f"{HOST}:{port}", cause, "end it, or give another port")
     listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
-    properties = _PROPERTIES | {
+    properties = SETTINGS | {
         "listeners": listeners,
         "advertised.listeners": listeners,
         "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
-        "log.dirs": home / "data",
+        "log.dirs": str(home / "data"),
     }
     text = "".join(f"{key}={value}\n" for key, value in properties.items())
     (home / "server.properties").write_text(text)
@@ -315,7 +316,6 @@ def _watch(pid: int) -> subprocess.Popen[bytes]:
 
 
 def _await_answer(bootstrap: str, log: Path, alive: Callable[[], bool]) -> None:
-    said_before = log.stat().st_size if log.exists() else 0
     host, port = bootstrap.rsplit(":", 1)
 
     def listens() -> bool:
@@ -366,7 +366,8 @@ def _started(pid: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-def _free_port(taken: int = 0) -> int:
+def free_port(taken: int = 0) -> int:
+    """A port that nobody listens on now, other than the one taken."""
     while True:
         port = random.choice(PORTS)
         if port != taken and _is_free(port):

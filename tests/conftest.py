@@ -1,0 +1,83 @@
+"""One broker for the whole run, a topic prefix for each test, marks by folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.broker import LocalBroker
+from tests.brokers import Broker, choice, running
+
+_TESTS = Path(__file__).parent
+_used = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bootstrap", help="take this broker (also: MEANDER_BOOTSTRAP)")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"broker: {choice(config.getoption('bootstrap'))}, if a test asks for one"
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    used = config.stash.get(_used, "none was asked for")
+    terminalreporter.write_line(f"broker: {used}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        inside = item.path.is_relative_to(_TESTS)
+        mark = item.path.relative_to(_TESTS).parts[0] if inside else "unit"
+        item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """The run's broker; it is shared, so nobody kills it (see `own_broker`)."""
+    with running(request.config.getoption("bootstrap")) as taken:
+        request.config.stash[_used] = f"{taken.kind} at {taken.bootstrap}"
+        yield taken
+
+
+@pytest.fixture
+def bootstrap(broker: Broker) -> str:
+    return broker.bootstrap
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Begins the name of every topic, group and flow of one test."""
+    return f"t{uuid4().hex[:10]}."
+
+
+@pytest.fixture
+def own_broker() -> Iterator[LocalBroker]:
+    """A local broker that the test may stop, kill and start again."""
+    with LocalBroker() as local:
+        yield local
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Spark in this process, for reading and for oracles."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,142 @@
+"""What tests do to a broker: make topics, write to them, read them to their end, wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+ANYWHERE = -1
+"""The producer chooses the partition by the key."""
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a topic; what is None when it is produced is left to Kafka."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp: int | None = None
+    """Milliseconds since 1970."""
+    headers: Headers = field(default_factory=list)
+    offset: int | None = None
+
+
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+    """Returns once the topic is there; `config` has _ for the dots (cleanup_policy="compact")."""
+    dotted = {name.replace("_", "."): value for name, value in config.items()}
+    client = admin(bootstrap)
+    client.create_topics([NewTopic(topic, partitions, 1, config=dotted)])[topic].result(30)
+    until(lambda: _partitions(client, topic) == list(range(partitions)), f"topic {topic} is known")
+
+
+def produce(
+    bootstrap: str, topic: str, records: Iterable[Record], settings: dict[str, str] | None = None
+) -> None:
+    """Returns once every record is on the topic."""
+    config: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, "linger.ms": 5}
+    producer = Producer(config | (settings or {}))
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for record in records:
+        where = ANYWHERE if record.partition is None else record.partition
+        while True:
+            try:
+                producer.produce(
+                    topic, record.value, record.key, where, delivered,
+                    timestamp=record.timestamp or 0, headers=record.headers,
+                )  # fmt: skip
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    left = producer.flush(60)
+    assert left == 0, f"{left} records did not reach {topic}"
+    assert not failures, f"{topic}: {failures[0]}"
+
+
+def consume_all(bootstrap: str, topic: str, *, committed: bool = True) -> list[Record]:
+    """All that is on the topic now, by partition and offset; without open transactions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tests",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        open_partitions = set(_partitions(admin(bootstrap), topic))
+        assert open_partitions, f"topic {topic} does not exist"
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
+        found: list[Record] = []
+        deadline = time.monotonic() + 60
+        while open_partitions:
+            assert time.monotonic() < deadline, f"{topic}: no end after {len(found)} records"
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            partition, error = message.partition(), message.error()
+            assert partition is not None
+            if error is None:
+                key, value = message.key(), message.value()
+                assert not isinstance(key, str)
+                assert not isinstance(value, str)
+                found.append(
+                    Record(value, key, partition, message.timestamp()[1],
+                           _headers(message.headers()), message.offset())
+                )  # fmt: skip
+            elif error.code() == KafkaError._PARTITION_EOF:
+                open_partitions.discard(partition)
+            else:
+                raise AssertionError(f"{topic}[{partition}]: {error}")
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda record: (record.partition or 0, record.offset or 0))
+
+
+def await_records(
+    bootstrap: str, topic: str, enough: Callable[[list[Record]], bool], within: float = 60
+) -> list[Record]:
+    """The records of the topic as soon as they are enough."""
+    found: list[Record] = []
+
+    def look() -> bool:
+        found[:] = consume_all(bootstrap, topic)
+        return enough(found)
+
+    until(look, f"there is enough on {topic}", within)
+    return found
+
+
+def until(condition: Callable[[], bool], what: str, within: float = 30) -> None:
+    """Wait until a condition holds; an AssertionError names it where it does not come in time."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        time.sleep(0.02)
+
+
+def _partitions(client: AdminClient, topic: str) -> list[int]:
+    listed = client.list_topics(timeout=10).topics.get(topic)
+    return sorted(listed.partitions) if listed is not None else []
+
+
+def _headers(headers: dict[str, str | bytes | None] | Headers | None) -> Headers:
+    return list(headers.items() if isinstance(headers, dict) else headers or [])
