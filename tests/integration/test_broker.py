@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,12 +136,33 @@ def test_a_corrupt_jar_is_not_run_but_fetched_again(
     monkeypatch.setenv("MEANDER_CACHE", str(tmp_path))
     victim = jars.cache() / "jopt-simple-5.0.4.jar"
     victim.write_bytes(victim.read_bytes()[:-1] + b"!")
-    assert jars.mismatches(jars.cache(), jars.pins()) == [victim.name]
+    assert [jar.name for jar in jars.mismatches(jars.cache(), jars.pins())] == [victim.name]
 
     assert jars.kafka_jars() == jars.cache()
 
     assert jars.mismatches(jars.cache(), jars.pins()) == []
-    assert sorted(os.listdir(tmp_path)) == [f"kafka-{jars.KAFKA}", f"kafka-{jars.KAFKA}.lock"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [f"kafka-{jars.KAFKA}", f"kafka-{jars.KAFKA}.lock"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"digest": "0" * 64}, "jopt-simple-5.0.4.jar of Apache Kafka .*: SHA-256 0{64} is pinned"),
+        ({"revision": "0.0.0"}, "its jars could not be fetched from Maven Central .*jopt-simple"),
+    ],
+)
+def test_a_jar_that_is_not_the_pinned_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], said: str
+) -> None:
+    jar = next(jar for jar in jars.pins() if jar.module == "jopt-simple")
+    monkeypatch.setattr(jars, "pins", lambda: [replace(jar, **change)])
+    monkeypatch.setenv("MEANDER_CACHE", str(tmp_path))
+
+    with pytest.raises(SetupError, match=said):
+        jars.kafka_jars()
+
+    assert list(jars.cache().iterdir()) == []
 
 
 def test_the_official_image_takes_the_same_settings() -> None:
