@@ -1,0 +1,253 @@
+"""Kafka clients as Meander builds them, and what their errors mean to the user.
+
+Guarantees that a user's librdkafka setting wins over our tuning, but never over what correctness
+rests on. An outage is no error: clients wait and go on, and one process says once that it waits
+and once that it is over (`Contact`). All else becomes a MeanderError, or a SetupError where
+something outside the flow has to be put right. Settings may hold secrets and are never logged.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from schemas.errors import MeanderError, SetupError
+
+log = logging.getLogger("meander.kafka")
+
+Settings = Mapping[str, str]
+Values = dict[str, str | int | float | bool]
+
+ANSWER = 20.0
+"""Seconds that a call at start waits for the broker."""
+QUIET = 10.0
+"""Seconds between two reports of an outage: a broker that comes and goes is one outage."""
+
+_ALWAYS: Values = {
+    # librdkafka repeats itself at each attempt; errors reach us through `error_cb`.
+    "log_level": 2,
+    "socket.nagle.disable": True,
+    # A broker that is back after minutes should not wait for us.
+    "reconnect.backoff.max.ms": 1000,
+}
+_CONSUMER: Values = {
+    "fetch.min.bytes": 1,
+    "fetch.wait.max.ms": 100,
+    # By default a full queue makes the fetcher pause for a second.
+    "fetch.queue.backoff.ms": 5,
+    "fetch.error.backoff.ms": 100,
+    "queued.max.messages.kbytes": 16 * 1024,
+}
+_CONSUMER_MUST: Values = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "allow.auto.create.topics": False,
+}
+_PRODUCER: Values = {
+    "linger.ms": 1,
+    # As Java's clients do, so that a key lies in the same partition whoever wrote it.
+    "partitioner": "murmur2_random",
+    "queue.buffering.max.kbytes": 64 * 1024,
+}
+_PRODUCER_MUST: Values = {
+    "enable.idempotence": True,
+    # An outage of any length is waited for: nothing is given up while the flow lives.
+    "message.timeout.ms": 0,
+}
+
+
+class Fetched(Protocol):
+    """A message as consumers return it: unlike one made by hand it has a place on a topic."""
+
+    def partition(self) -> int:
+        """Its partition."""
+
+    def offset(self) -> int:
+        """Its offset; of the end of a partition, where that lies."""
+
+    def key(self) -> bytes | None:
+        """Its key."""
+
+    def value(self) -> bytes | None:
+        """Its value."""
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Its headers."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Whose clock, and milliseconds since 1970."""
+
+    def error(self) -> KafkaError | None:
+        """What came in place of a record."""
+
+    def __len__(self) -> int:
+        """Bytes of its value."""
+
+
+def consumer(settings: Settings, group: str, **tuning: str | float) -> Consumer:
+    """A consumer for `assign()`; `tuning` (underscores for dots) is what the user may change."""
+    values = _ALWAYS | _CONSUMER | _dotted(tuning) | dict(settings) | _CONSUMER_MUST
+    try:
+        return Consumer(values | {"group.id": group}, error_cb=contact(settings).on_error)
+    except KafkaException as error:
+        raise translate(error, "Kafka settings") from None
+
+
+def producer(settings: Settings, **tuning: str | float) -> Producer:
+    """An idempotent producer that never gives a record up by itself."""
+    values = _ALWAYS | _PRODUCER | _dotted(tuning) | dict(settings) | _PRODUCER_MUST
+    try:
+        return Producer(values, error_cb=contact(settings).on_error)
+    except KafkaException as error:
+        raise translate(error, "Kafka settings") from None
+
+
+def admin(settings: Settings) -> AdminClient:
+    """A client for what is asked and set up at start; its calls block up to `ANSWER` seconds."""
+    try:
+        return AdminClient(_ALWAYS | dict(settings))
+    except KafkaException as error:
+        raise translate(error, "Kafka settings") from None
+
+
+def _dotted(tuning: Values) -> Values:
+    return {name.replace("_", "."): value for name, value in tuning.items()}
+
+
+class Contact:
+    """Whether the brokers answer, told once for all clients of a process."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._silent_since: float | None = None
+        self._told_at = float("-inf")
+        self._failure: MeanderError | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether no broker answered at the last try."""
+        return self._silent_since is not None
+
+    def on_error(self, error: KafkaError) -> None:
+        """What librdkafka reports beside its answers; from any thread."""
+        code = error.code()
+        if code == KafkaError._ALL_BROKERS_DOWN:
+            self._went_silent()
+        elif error.fatal() or code in _REFUSED:
+            self._failure = translate(error, f"Kafka at {self._bootstrap}")
+
+    def heard(self) -> None:
+        """A broker has answered."""
+        since, self._silent_since = self._silent_since, None
+        if since is not None and since >= self._told_at:
+            log.warning(
+                "Kafka at %s answers again after %.1f s: the flow goes on",
+                self._bootstrap, time.monotonic() - since,
+            )  # fmt: skip
+
+    def check(self) -> None:
+        """Raise what ended the contact for good, if anything has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _went_silent(self) -> None:
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+            if now - self._told_at >= QUIET:
+                self._told_at = now
+                log.warning(
+                    "Kafka at %s: no broker answers; the flow waits and goes on when one does",
+                    self._bootstrap,
+                )
+
+
+@functools.cache
+def _contact(bootstrap: str) -> Contact:
+    return Contact(bootstrap)
+
+
+def contact(settings: Settings) -> Contact:
+    """This process's one contact with the brokers that the settings name."""
+    return _contact(settings["bootstrap.servers"])
+
+
+_REFUSED = {
+    KafkaError._AUTHENTICATION: "the broker refused the login",
+    KafkaError._SSL: "no encrypted connection could be made",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "the broker refused the login",
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "the broker does not know the SASL mechanism",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the broker refused access to the topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "the broker refused access to the consumer group",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the broker refused the operation on the cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the broker refused the transactional id",
+}
+_MISSING = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+_SILENT = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+}
+_LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+
+
+def transient(error: KafkaError) -> bool:
+    """Whether the client gets over it by itself."""
+    return error.code() in _SILENT or error.retriable()
+
+
+def translate(error: KafkaError | KafkaException, concerns: str) -> MeanderError:
+    """What an error of Kafka means to the user.
+
+    >>> print(translate(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "topic 'flights'"))
+    topic 'flights': the broker refused access to the topic; have its administrator grant ...
+    """
+    reason = error.args[0] if isinstance(error, KafkaException) else error
+    code, text = reason.code(), reason.str()
+    if code in _REFUSED:
+        return SetupError(
+            concerns,
+            _REFUSED[code],
+            "have its administrator grant this user what is missing, or correct the settings "
+            "security.protocol and sasl.* (meander config shows them)",
+        )
+    if code in _MISSING:
+        return missing(concerns)
+    if code in _SILENT:
+        return SetupError(
+            concerns,
+            f"no broker answers ({text})",
+            "start it, or correct bootstrap.servers (--bootstrap or MEANDER_BOOTSTRAP)",
+        )
+    if code == KafkaError._INVALID_ARG:
+        return SetupError(concerns, text, "correct it: meander config shows where it comes from")
+    if code in _LOST:
+        return MeanderError(
+            concerns,
+            f"the records to be read next are no longer on the broker ({text})",
+            "lengthen its retention, and start the flow anew",
+        )
+    return MeanderError(concerns, f"Kafka answers {reason.name()}: {text}")
+
+
+def missing(concerns: str) -> SetupError:
+    """The error for a topic that is not there."""
+    return SetupError(
+        concerns,
+        "it does not exist",
+        "create it (kafka-topics.sh --create), or correct its name",
+    )

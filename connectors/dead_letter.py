@@ -1,0 +1,89 @@
+"""The dead-letter topic: what could not be read or processed, with the reason in headers.
+
+Guarantees that a record lands there once per failure and that `pending` says how many are not yet
+durable. A record that could not be read keeps its bytes and headers as they were; of one that a
+function could not take, the value is written as JSON, or as its repr where it has none. Headers
+added: meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker, .trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confluent_kafka import Message
+
+from connectors.client import Settings
+from connectors.formats import encoder, plain_key
+from connectors.outbox import Headers, Outbox
+from dataflow.batch import Batch
+from dataflow.protocols import WorkerContext
+
+MAX_TRACE = 8 * 1024
+"""Characters kept of a traceback, from its end: the cause stands there."""
+_json = encoder("json")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record as it lies on its topic; a reader sets it aside as the value of a batch's row."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class KafkaDeadLetters:
+    """A worker's way to the dead-letter topic of its flow; implements `DeadLetters`."""
+
+    def __init__(self, settings: Settings, topic: str, worker: int) -> None:
+        self._worker = worker
+        self._outbox = Outbox(settings, topic)
+
+    @staticmethod
+    def open(context: WorkerContext, topic: str) -> KafkaDeadLetters:
+        """The dead letters of one worker."""
+        return KafkaDeadLetters(context.settings, topic, context.worker)
+
+    def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
+        """Set one record aside; never blocks."""
+        value = batch.values[row]
+        added: Headers = [
+            ("meander.reason", reason),
+            ("meander.operator", operator),
+            ("meander.partition", str(batch.partitions[row])),
+            ("meander.offset", str(batch.offsets[row])),
+            ("meander.time", str(batch.times[row])),
+            ("meander.worker", str(self._worker)),
+        ]
+        if trace:
+            added.append(("meander.trace", trace[-MAX_TRACE:]))
+        if isinstance(value, Unreadable):
+            added.append(("meander.topic", value.topic))
+            self._outbox.send(value.value, value.key, _done, [*value.headers, *added])
+        else:
+            added.append(("meander.origin", str(batch.origins[row])))
+            key = None if batch.keys is None else plain_key(batch.keys[row])
+            self._outbox.send(_written(value), key, _done, added)
+
+    def pending(self) -> int:
+        """How many are not yet durable. Raises MeanderError when the broker refused one."""
+        self._outbox.pump()
+        return len(self._outbox)
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._outbox.close()
+
+
+def _done(_: Message) -> None:
+    """Nothing beyond the outbox's own count."""
+
+
+def _written(value: object) -> bytes | None:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return _json(value)
+    except (ValueError, TypeError):
+        return repr(value).encode()

@@ -1,0 +1,174 @@
+"""How records look on a topic: values and keys as bytes, and where a record's time stands.
+
+Guarantees that what a decoder or extractor cannot take raises ValueError (or what the user's own
+function raises), never yields a guess. A null value is None in every format. Times are
+milliseconds since 1970. Cost: JSON runs in native code, about half a microsecond a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic_core import from_json, to_json
+
+from schemas.control import MAX_MILLIS
+from state import codec
+
+Format = Literal["json", "bytes", "str"]
+Decoder = Callable[[bytes], object]
+Encoder = Callable[[object], bytes]
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderTime:
+    """The time stands in a header, as decimal milliseconds since 1970."""
+
+    name: str
+
+    def millis(self, headers: Headers | None) -> int:
+        """The time of a record with these headers; of several with the name the last counts.
+
+        >>> HeaderTime("time").millis([("time", b"1357034400000")])
+        1357034400000
+        """
+        for name, value in reversed(headers or ()):
+            if name == self.name:
+                if value is None:
+                    raise ValueError(f"header {name!r} is null")
+                return int(value)
+        raise ValueError(f"there is no header {self.name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTime:
+    """The time stands in a field of the value, as milliseconds since 1970."""
+
+    name: str
+
+    def millis(self, value: object) -> int:
+        """The time of a record with this value.
+
+        >>> FieldTime("at").millis({"at": 5})
+        5
+        """
+        if not isinstance(value, dict) or self.name not in value:
+            raise ValueError(f"there is no field {self.name!r}")
+        found: object = value[self.name]
+        return whole(found)
+
+
+TimeExtractor = HeaderTime | FieldTime | Callable[[object], int]
+"""A function gets the decoded value and returns milliseconds since 1970."""
+
+
+def header(name: str) -> HeaderTime:
+    """A record's time is what this header says: decimal milliseconds since 1970.
+
+    >>> header("time")
+    HeaderTime(name='time')
+    """
+    return HeaderTime(name)
+
+
+def field(name: str) -> FieldTime:
+    """A record's time is what this field of its value says: whole milliseconds since 1970.
+
+    >>> field("at")
+    FieldTime(name='at')
+    """
+    return FieldTime(name)
+
+
+def whole(millis: object) -> int:
+    """Milliseconds since 1970 as a logical time can hold them; before 1970 counts as 1970.
+
+    >>> whole(7), whole(-7)
+    (7, 0)
+    >>> whole(7.5)
+    Traceback (most recent call last):
+    ValueError: a time is whole milliseconds since 1970, not 7.5
+    """
+    if not isinstance(millis, int) or isinstance(millis, bool):
+        raise ValueError(f"a time is whole milliseconds since 1970, not {millis!r}")  # noqa: TRY004
+    if millis > MAX_MILLIS:
+        raise ValueError(f"a time of {millis} milliseconds lies beyond the year 2248")
+    return max(millis, 0)
+
+
+def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
+    """What turns a record's value or key into an object.
+
+    >>> decoder("json")(b'{"a": 1}'), decoder("str")(b"a"), decoder(len)(b"abc")
+    ({'a': 1}, 'a', 3)
+    """
+    if form == "bytes":
+        return _same
+    decode = _DECODERS[form] if isinstance(form, str) else form
+    return lambda data: None if data is None else decode(data)
+
+
+def encoder(form: Format | Encoder) -> Callable[[object], bytes | None]:
+    """What turns an object into a record's value.
+
+    >>> encoder("json")({"a": (1, None)}), encoder("str")("a"), encoder("str")(None)
+    (b'{"a":[1,null]}', b'a', None)
+    >>> encoder("json")(float("nan"))
+    Traceback (most recent call last):
+    ValueError: Out of range float values are not JSON compliant...
+    """
+    if form == "json":
+        return _to_json
+    encode = _ENCODERS[form] if isinstance(form, str) else form
+    return lambda value: None if value is None else encode(value)
+
+
+def plain_key(key: bytes) -> bytes:
+    """A key of the engine (`state.codec`) as others read it: text and bytes as they are, else JSON.
+
+    >>> [plain_key(codec.encode(key)) for key in ("N14228", b"raw", 7, ("AA", 1))]
+    [b'N14228', b'raw', b'7', b'["AA",1]']
+    """
+    value = codec.decode(key)
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else _to_json(value)
+
+
+def _same(data: bytes | None) -> object:
+    return data
+
+
+def _from_json(data: bytes) -> object:
+    return from_json(data, allow_inf_nan=False)
+
+
+def _from_str(data: bytes) -> object:
+    return data.decode()
+
+
+def _to_json(value: object) -> bytes:
+    data = to_json(value)
+    # Its NaN and Infinity are no JSON, and most readers refuse the whole record.
+    if b"NaN" in data or b"Infinity" in data:
+        json.dumps(from_json(data), allow_nan=False)
+    return data
+
+
+def _to_bytes(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"the format 'bytes' takes bytes, not {type(value).__name__}")
+    return value
+
+
+def _to_str(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"the format 'str' takes str, not {type(value).__name__}")
+    return value.encode()
+
+
+_DECODERS: dict[str, Decoder] = {"json": _from_json, "str": _from_str}
+_ENCODERS: dict[str, Encoder] = {"bytes": _to_bytes, "str": _to_str}

@@ -1,0 +1,105 @@
+"""The way out to Kafka: records leave in the order given, and nothing waits for them.
+
+Guarantees that `send` neither blocks nor loses a record: what librdkafka's queue cannot take waits
+here, in order, for the next `pump`. Callbacks run in `pump`, on the caller's thread, because a
+thread of their own would fight the worker's loop for the interpreter once per record. The bound on
+what waits (I6) is the caller's: it stops reading while too much is under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from connectors.client import Settings, contact, producer, translate
+from schemas.errors import MeanderError
+
+Delivered = Callable[[Message], None]
+"""Called once a record is durable; the message has its partition and offset."""
+Headers = list[tuple[str, bytes | str | None]]
+_Record = tuple[bytes | None, bytes | None, Delivered, Headers, int]
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+
+
+class Outbox:
+    """One producer for one topic."""
+
+    def __init__(self, settings: Settings, topic: str, **tuning: str | float) -> None:
+        self.topic = topic
+        self._producer = producer(settings, **tuning)
+        self._contact = contact(settings)
+        self._backlog: deque[_Record] = deque()
+        self._under_way = 0
+        self._failure: MeanderError | None = None
+
+    def __len__(self) -> int:
+        """Records not yet delivered."""
+        return self._under_way
+
+    def send(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        done: Delivered,
+        headers: Headers,
+        partition: int = -1,
+    ) -> None:
+        """Take one record over; `done` is called from a later `pump`."""
+        record = (value, key, done, headers, partition)
+        self._under_way += 1
+        if self._backlog or not self._produce(record):
+            self._backlog.append(record)
+
+    def pump(self) -> None:
+        """Serve what has been delivered and send what waits. Raises what the broker refused."""
+        self._producer.poll(0)
+        while self._backlog and self._produce(self._backlog[0]):
+            self._backlog.popleft()
+        if self._failure is not None:
+            raise self._failure
+        self._contact.check()
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all is durable, at a start or an end. Raises MeanderError when it takes more.
+
+        What waits here beyond librdkafka's queue is sent too.
+        """
+        self.pump()
+        if self._under_way and (self._producer.flush(seconds) or self._backlog):
+            raise MeanderError(
+                f"topic {self.topic!r}",
+                f"{self._under_way} records could not be delivered within {seconds:g} s",
+                "see whether its brokers answer",
+            )
+        self.pump()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._backlog.clear()
+        self._producer.purge()
+        self._producer.close()
+
+    def _produce(self, record: _Record) -> bool:
+        value, key, done, headers, partition = record
+        try:
+            self._producer.produce(
+                self.topic, value, key, partition,
+                on_delivery=partial(self._delivered, done), headers=headers,
+            )  # fmt: skip
+        except BufferError:
+            return False
+        except KafkaException as error:
+            raise translate(error, f"topic {self.topic!r}") from None
+        return True
+
+    def _delivered(self, done: Delivered, error: KafkaError | None, message: Message) -> None:
+        self._under_way -= 1
+        if error is None:
+            if self._contact.lost:
+                self._contact.heard()
+            done(message)
+        elif self._failure is None and error.code() not in _PURGED:
+            self._failure = translate(error, f"topic {self.topic!r}")

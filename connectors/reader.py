@@ -1,0 +1,356 @@
+"""Reads a worker's partitions of one topic, without ever making the worker's loop wait.
+
+Invariant: at every moment either the worker's thread or the waiter owns the consumer's queue. The
+waiter sits in `poll` while there is nothing; what it gets it hands over, rouses the loop, and rests
+until the loop has emptied the queue. So no record crosses threads under load, and offsets stay in
+order. What is read and not handed out is bounded (I6): per paused partition by `HELD`, beyond that
+by librdkafka's queue. The end of a log is told by position, never by counting: transaction markers
+and compacted records occupy offsets.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from connectors import client
+from connectors.client import Fetched
+from connectors.dead_letter import Unreadable
+from dataflow.batch import Batch
+from dataflow.protocols import Chunk, DeadLetters, Partition, WorkerContext
+from schemas.errors import MeanderError, SetupError
+from state.time import from_millis
+
+ROWS = 1000
+"""Records handed out per partition and poll: about a millisecond of decoding."""
+TAKE = 1 << 20
+"""Bytes taken from librdkafka's queue per poll, by the average record."""
+HELD = 1 << 20
+"""Bytes read of a paused partition beyond which its fetching stops."""
+COMMIT_EVERY = 1.0
+LOOK_EVERY = 5.0
+"""Seconds between looks at the topic's metadata (a second while no broker answers)."""
+_NAP = 0.25
+"""Seconds after which the waiter looks whether the reader has been closed."""
+
+Readable = tuple[object, int]
+"""A decoded value and its time, milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The part of a partition to read."""
+
+    partition: Partition
+    start: int
+    end: int | None
+    """Where a bounded run ends: the first offset that is not read."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One partition on its way to the flow."""
+
+    partition: Partition
+    position: int
+    """All before it has been read."""
+    end: int | None
+    handed: int
+    """The last record handed out lies just before it."""
+    passed: int
+    """All before it has passed the flow."""
+    committed: int
+    held: deque[Fetched] = field(default_factory=deque)
+    bytes: int = 0
+    at_end: bool = False
+    """Whether the last that was heard of it is that there is no more."""
+    paused: bool = False
+    stopped: bool = False
+    """Whether librdkafka fetches no more of it."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether a bounded run has read it to its end."""
+        return self.end is not None and self.position >= self.end
+
+
+class KafkaReader:
+    """Implements `SourceReader`; not thread-safe, but for its own waiter."""
+
+    def __init__(
+        self,
+        topic: str,
+        total: int,
+        consumer: Consumer,
+        bounds: list[Bounds],
+        read: Callable[[Fetched], Readable],
+        fail_fast: bool,
+        context: WorkerContext,
+        dead: DeadLetters,
+    ) -> None:
+        self.partitions = [b.partition for b in bounds]
+        self.unreadable = 0
+        """Records set aside so far."""
+        self._topic, self._total, self._consumer = topic, total, consumer
+        self._read, self._fail_fast, self._dead = read, fail_fast, dead
+        self._wakeup = context.wakeup
+        self._contact = client.contact(context.settings)
+        self._lanes = {
+            b.partition: Lane(b.partition, b.start, b.end, b.start, b.start, b.start)
+            for b in bounds
+        }
+        self._average = 100.0
+        self._committed_at = time.monotonic()
+        self._handover: Fetched | None = None
+        self._ours = True
+        self._turn = threading.Semaphore(0)
+        self._closing = False
+        self._failure: MeanderError | None = None
+        consumer.assign([self._place(lane, lane.position) for lane in self._lanes.values()])
+        self._waiter = threading.Thread(target=self._wait, name=f"wait {topic}", daemon=True)
+        self._waiter.start()
+
+    # -- the worker's side
+
+    def poll(self) -> list[Chunk]:
+        """What has been read of the partitions that are not paused; [] when nothing has."""
+        if self._failure is not None:
+            raise self._failure
+        self._contact.check()
+        self._take()
+        self._commit_now_and_then()
+        chunks = [
+            self._decode(lane) for lane in self._lanes.values() if lane.held and not lane.paused
+        ]
+        full = [chunk for chunk in chunks if chunk.values]
+        if chunks and not full:
+            # Nothing but unreadable records: the loop must not take that for an empty queue.
+            self._wakeup.set()
+        return full
+
+    def pause(self, partition: Partition) -> None:
+        """Hand out no more of a partition until `resume`; what it has prefetched it keeps."""
+        self._lanes[partition].paused = True
+
+    def resume(self, partition: Partition) -> None:
+        """Undo `pause`."""
+        lane = self._lanes[partition]
+        lane.paused = False
+        if lane.stopped and not lane.whole:
+            lane.stopped = False
+            self._consumer.resume([self._place(lane)])
+
+    def idle(self, partition: Partition) -> bool:
+        """Whether all that the log held at the last look has been handed out."""
+        lane = self._lanes[partition]
+        return lane.at_end and not lane.held
+
+    def ended(self, partition: Partition) -> bool:
+        """Whether a bounded run has handed out this partition to its end."""
+        lane = self._lanes[partition]
+        return lane.whole and not lane.held and (not self.unreadable or not self._dead.pending())
+
+    def passed(self, partition: Partition, offset: int) -> None:
+        """All results of the records before `offset` are delivered (for lag tools)."""
+        self._lanes[partition].passed = offset
+
+    def close(self) -> None:
+        """Release connections; waits for the waiter's nap to end."""
+        self._closing = True
+        self._turn.release()
+        self._waiter.join()
+        self._commit()
+        self._consumer.close()
+
+    # -- taking over
+
+    def _take(self) -> None:
+        """Move what librdkafka has fetched to the lanes; leave the queue to the waiter if empty."""
+        if not self._ours:
+            return
+        first, self._handover = self._handover, None
+        if first is not None:
+            self._sort(first)
+        rows = max(1, min(ROWS, int(TAKE / self._average)))
+        messages = cast(list[Fetched], self._consumer.consume(rows, 0))
+        for message in messages:
+            self._sort(message)
+        if messages and self._contact.lost:
+            self._contact.heard()
+        if not messages:
+            self._ours = False
+            self._turn.release()
+
+    def _sort(self, message: Fetched) -> None:
+        error = message.error()
+        if error is not None:
+            self._sort_error(message, error)
+            return
+        lane = self._lanes[Partition(message.partition())]
+        offset = message.offset()
+        if lane.end is not None and offset >= lane.end:
+            lane.position = max(lane.position, offset)
+            self._stop(lane)
+            return
+        lane.position, lane.at_end = offset + 1, False
+        lane.held.append(message)
+        lane.bytes += len(message)
+        self._average += (len(message) - self._average) / 64
+        if lane.paused and lane.bytes > HELD:
+            self._stop(lane)
+
+    def _sort_error(self, message: Fetched, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            lane = self._lanes[Partition(message.partition())]
+            lane.position, lane.at_end = max(lane.position, message.offset()), True
+        elif not client.transient(error):
+            raise client.translate(error, f"topic {self._topic!r}")
+
+    def _stop(self, lane: Lane) -> None:
+        if not lane.stopped:
+            lane.stopped = True
+            self._consumer.pause([self._place(lane)])
+
+    # -- handing out
+
+    def _decode(self, lane: Lane) -> Chunk:
+        offsets: list[int] = []
+        times: list[int] = []
+        values: list[object] = []
+        size = 0
+        read, held = self._read, lane.held
+        for _ in range(min(ROWS, len(held))):
+            message = held.popleft()
+            size += len(message)
+            try:
+                value, millis = read(message)
+            except ValueError as error:
+                self._set_aside(message, str(error))
+                continue
+            values.append(value)
+            times.append(millis)
+            offsets.append(message.offset())
+        lane.bytes -= size
+        if offsets:
+            lane.handed = offsets[-1] + 1
+        return Chunk(
+            lane.partition, np.array(offsets, np.int64),
+            from_millis(1) * np.array(times, np.int64), values, size,
+        )  # fmt: skip
+
+    def _set_aside(self, message: Fetched, reason: str) -> None:
+        partition, offset = message.partition(), message.offset()
+        if self._fail_fast:
+            raise MeanderError(
+                f"topic {self._topic!r}, partition {partition}, offset {offset}",
+                reason,
+                "correct the source's value, key or time, or set unreadable records aside "
+                "(fail_fast=False)",
+            )
+        self.unreadable += 1
+        record = Unreadable(
+            self._topic, message.key(), message.value(), list(message.headers() or ())
+        )
+        one = np.array([0], np.int64)
+        time_asked = np.array([from_millis(max(message.timestamp()[1], 0))], np.int64)
+        row = Batch(time_asked, one, one + partition, one + offset, one, [record])
+        self._dead.add(f"source {self._topic}", row, 0, reason, "")
+
+    # -- for lag tools
+
+    def _commit_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self._committed_at >= COMMIT_EVERY:
+            self._committed_at = now
+            self._commit()
+
+    def _commit(self) -> None:
+        """Say how far the flow has come; nobody starts from there, so a failure costs nothing."""
+        moved = []
+        for lane in self._lanes.values():
+            # Past the last record there may be markers, which count as lag but never pass.
+            through = lane.passed >= lane.handed and not lane.held
+            upto = lane.position if through else lane.passed
+            if upto > lane.committed:
+                lane.committed = upto
+                moved.append(self._place(lane, upto))
+        if moved:
+            self._consumer.commit(offsets=moved, asynchronous=True)
+
+    def _place(self, lane: Lane, offset: int = -1001) -> TopicPartition:
+        return TopicPartition(self._topic, lane.partition, offset)
+
+    # -- the waiter's side
+
+    def _wait(self) -> None:
+        """Body of the waiter: hold the queue while it is empty, look at the topic now and then."""
+        look = Look(self._consumer, self._topic, self._total, self._contact)
+        try:
+            while not self._closing:
+                if not self._turn.acquire(timeout=_NAP):
+                    look.now_and_then()
+                    continue
+                message = None
+                while message is None and not self._closing:
+                    message = cast(Fetched | None, self._consumer.poll(_NAP))
+                    look.now_and_then()
+                self._handover, self._ours = message, True
+                self._wakeup.set()
+        except MeanderError as error:
+            self._fail(error)
+        except KafkaException as error:
+            self._fail(client.translate(error, f"topic {self._topic!r}"))
+
+    def _fail(self, error: MeanderError) -> None:
+        self._failure = error
+        self._wakeup.set()
+
+
+class Look:
+    """Looks, on the waiter's thread, whether the topic is still as it was at the start."""
+
+    def __init__(self, consumer: Consumer, topic: str, total: int, contact: client.Contact) -> None:
+        self._consumer, self._topic, self._total = consumer, topic, total
+        self._contact = contact
+        self._looked_at = time.monotonic()
+        self._suspected: int | None = None
+
+    def now_and_then(self) -> None:
+        """Raises SetupError when two looks in a row find the topic changed."""
+        soon = self._contact.lost or self._suspected is not None
+        now = time.monotonic()
+        if now - self._looked_at < (1.0 if soon else LOOK_EVERY):
+            return
+        found = self._partitions()
+        self._looked_at = time.monotonic()
+        # A broker that has just started may not know all of its topics yet.
+        if found is not None and found != self._total and found == self._suspected:
+            raise self._changed(found)
+        self._suspected = found if found != self._total else None
+
+    def _partitions(self) -> int | None:
+        """How many there are; None when nobody answers."""
+        try:
+            listed = self._consumer.list_topics(self._topic, timeout=2.0).topics[self._topic]
+        except KafkaException as error:
+            if client.transient(error.args[0]):
+                return None
+            raise
+        self._contact.heard()
+        return len(listed.partitions)
+
+    def _changed(self, found: int) -> SetupError:
+        if not found:
+            return client.missing(f"topic {self._topic!r}")
+        return SetupError(
+            f"topic {self._topic!r}",
+            f"it had {self._total} partitions when the flow started and has {found} now",
+            "start the flow anew, so that its workers share them out again",
+        )

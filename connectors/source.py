@@ -1,0 +1,133 @@
+"""A Kafka topic as a source of a flow: what a user says of it, and how it is opened.
+
+Guarantees that a partition is read by exactly one worker, the same in every run with as many
+workers (`assigned`), and that everything that must stand before the start is checked here: the
+topic exists, may be read, and its bounds are known. What a record that cannot be read means is
+decided here too. Cost of opening: a few round trips per partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import xxhash
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from connectors import client, topics
+from connectors.client import Fetched
+from connectors.formats import (
+    Decoder,
+    FieldTime,
+    Format,
+    HeaderTime,
+    TimeExtractor,
+    decoder,
+    whole,
+)
+from connectors.reader import Bounds, KafkaReader, Readable
+from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
+from schemas.errors import SetupError
+
+
+def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
+    """A worker's partitions of a topic; topics of one partition spread over the workers too.
+
+    >>> assigned("flights", 4, 0, 2), assigned("flights", 4, 1, 2)
+    ([1, 3], [0, 2])
+    """
+    shift = xxhash.xxh3_64_intdigest(topic.encode())
+    return [Partition(p) for p in range(partitions) if (p + shift) % workers == worker]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """Reads a topic; implements `SourceSpec`.
+
+    `value` and `key` say how bytes become objects: "json", "str", "bytes" or a function of the
+    bytes; a null stays None. With `pairs` a value is the tuple (key, value), else keys are not
+    looked at. `time` is the record's timestamp, or `header("name")`, `field("name")` or a function
+    of the decoded value that returns milliseconds since 1970. What cannot be read goes to the
+    dead-letter topic, or ends the flow with `fail_fast`.
+
+    >>> KafkaSource("flights", time=field("at")).topic
+    'flights'
+    """
+
+    topic: str
+    value: Format | Decoder = "json"
+    key: Format | Decoder = "str"
+    time: TimeExtractor | None = None
+    options: SourceOptions = field(default_factory=SourceOptions)
+    fail_fast: bool = False
+    pairs: bool = False
+
+    def open(self, context: WorkerContext, dead: DeadLetters) -> KafkaReader:
+        """This worker's reader. Raises SetupError when the topic cannot be read."""
+        total = topics.partitions_of(client.admin(context.settings), self.topic)
+        mine = assigned(self.topic, total, context.worker, context.workers)
+        consumer = client.consumer(context.settings, f"meander.{context.flow}")
+        try:
+            bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
+        except KafkaException as error:
+            consumer.close()
+            raise client.translate(error, f"topic {self.topic!r}") from None
+        return KafkaReader(
+            self.topic, total, consumer, bounds, self._reading(), self.fail_fast, context, dead
+        )
+
+    def _reading(self) -> Callable[[Fetched], Readable]:
+        """What makes a value and its time of a record; raises ValueError saying what is wrong."""
+        value_of, key_of, millis_of = decoder(self.value), decoder(self.key), self._millis_of()
+        pairs = self.pairs
+
+        def read(message: Fetched) -> Readable:
+            part = "value"
+            try:
+                value = value_of(message.value())
+                part = "time"
+                millis = millis_of(message, value)
+                if not pairs:
+                    return value, millis
+                part = "key"
+                return (key_of(message.key()), value), millis
+            except Exception as error:
+                cause = f"its {part} cannot be read: {type(error).__name__}: {error}"
+                raise ValueError(cause) from error
+
+        return read
+
+    def _millis_of(self) -> Callable[[Fetched, object], int]:
+        extract = self.time
+        if extract is None:
+            return lambda message, _: whole(message.timestamp()[1])
+        if isinstance(extract, HeaderTime):
+            return lambda message, _: whole(extract.millis(message.headers()))
+        of_value = extract.millis if isinstance(extract, FieldTime) else extract
+        return lambda _, value: whole(of_value(value))
+
+
+def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:
+    place = TopicPartition(topic, partition)
+    low, high = consumer.get_watermark_offsets(place, timeout=client.ANSWER)
+    if context.start == "earliest":
+        start = low
+    elif context.start == "latest":
+        start = high
+    else:
+        place.offset = _millis(context.start)
+        (found,) = consumer.offsets_for_times([place], timeout=client.ANSWER)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        start = found.offset if found.offset >= 0 else high
+    return Bounds(partition, start, high if context.until_end else None)
+
+
+def _millis(start: str) -> int:
+    if not start.isdecimal():
+        raise SetupError(
+            f"start position {start!r}",
+            "it is none that a flow can start from",
+            "give earliest, latest or milliseconds since 1970",
+        )
+    return int(start)

@@ -1,0 +1,245 @@
+"""The topics of a flow: their names, what each is for, and that they are as they must be.
+
+Guarantees that `ensure_internal` returns only when every internal topic exists with the cleanup
+policy that its purpose rests on: compaction of a log of decisions, or deletion of state, would lose
+data in silence. Never creates or changes a user's topic. Calls block; they are made at start.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicDescription,
+)
+
+from connectors.client import ANSWER, missing, translate
+from schemas.errors import SetupError
+
+MAX_STATE_RECORD = 1 << 20
+"""Bytes of one record on the state topic: a chunk has half of it at most, the rest is slack."""
+STATE_PARTITIONS = 8
+_FOR_EVER = -1
+_DAY = 24 * 3600 * 1000
+_WEEK = 7 * _DAY
+_REPLICAS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a flow's internal topics are called."""
+
+    control: str
+    status: str
+    state: str
+    decisions: str
+    dead: str
+
+
+def names(prefix: str, flow: str) -> Names:
+    """The names of a flow's internal topics. Raises SetupError if Kafka could not take them.
+
+    >>> names("test.", "delays").control
+    'test.delays.control'
+    """
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", prefix + flow):
+        raise SetupError(
+            f"flow {prefix + flow!r}",
+            "its topics cannot be named after it",
+            "use letters, digits, '.', '_' and '-' only, at most 200",
+        )
+    return Names(*(f"{prefix}{flow}.{kind}" for kind in Names.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Internal:
+    """One internal topic as it must be."""
+
+    name: str
+    purpose: str
+    partitions: int
+    exactly: dict[str, str]
+    """Settings that no other value may take the place of."""
+    least: dict[str, int]
+    """Settings that may be greater, but not less; `_FOR_EVER` exceeds all."""
+
+
+def internal(prefix: str, flow: str) -> list[Internal]:
+    """A flow's internal topics as they must be."""
+    called = names(prefix, flow)
+    log = {"cleanup.policy": "delete"}
+    return [
+        Internal(called.control, "commands to the running flow", 1, log, {"retention.ms": _WEEK}),
+        # Not compacted: a command has several events under one key, and all are wanted. The
+        # broker's clock, so that the age of a heartbeat does not depend on the driver's.
+        Internal(
+            called.status, "what became of commands; heartbeats", 1,
+            log | {"message.timestamp.type": "LogAppendTime"}, {"retention.ms": _WEEK},
+        ),
+        # The lag has to exceed the longest restore: a reader must find what a manifest names.
+        Internal(
+            called.state, "keyed state, in layers", STATE_PARTITIONS,
+            {"cleanup.policy": "compact"},
+            {"min.compaction.lag.ms": _DAY, "max.message.bytes": MAX_STATE_RECORD},
+        ),
+        Internal(
+            called.decisions, "what was decided, in order, before it took effect", 1,
+            log, {"retention.ms": _FOR_EVER},
+        ),
+        Internal(
+            called.dead, "records that could not be read or processed, with the reason", 1,
+            log, {"retention.ms": _FOR_EVER},
+        ),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic as `meander topics` shows it; zeros and '' where it does not exist."""
+
+    name: str
+    purpose: str
+    partitions: int
+    cleanup: str
+    replication: int
+    exists: bool
+
+
+def partitions_of(client: AdminClient, topic: str) -> int:
+    """How many partitions a topic has. Raises SetupError if it is missing or refused."""
+    found = _describe(client, [topic])[topic]
+    if found is None:
+        raise missing(f"topic {topic!r}")
+    return len(found.partitions)
+
+
+def ensure_internal(client: AdminClient, prefix: str, flow: str) -> Names:
+    """Create what is missing and verify what is there. Raises SetupError."""
+    wanted = internal(prefix, flow)
+    existing = _describe(client, [topic.name for topic in wanted])
+    absent = [topic for topic in wanted if existing[topic.name] is None]
+    if absent:
+        _create(client, absent)
+    configs = _configs(client, [topic.name for topic in wanted if topic not in absent])
+    for topic in wanted:
+        found = existing[topic.name]
+        if found is not None:
+            _verify(topic, found, configs[topic.name])
+    return names(prefix, flow)
+
+
+def describe(client: AdminClient, prefix: str, flow: str) -> list[TopicRow]:
+    """A flow's internal topics as they are."""
+    wanted = internal(prefix, flow)
+    existing = _describe(client, [topic.name for topic in wanted])
+    configs = _configs(client, [name for name, found in existing.items() if found is not None])
+    return [_row(topic, existing[topic.name], configs.get(topic.name, {})) for topic in wanted]
+
+
+def _row(topic: Internal, found: TopicDescription | None, config: Mapping[str, str]) -> TopicRow:
+    if found is None:
+        return TopicRow(topic.name, topic.purpose, 0, "", 0, exists=False)
+    replication = min(len(partition.replicas) for partition in found.partitions)
+    cleanup = config["cleanup.policy"]
+    return TopicRow(
+        topic.name, topic.purpose, len(found.partitions), cleanup, replication, exists=True
+    )
+
+
+def _create(client: AdminClient, topics: list[Internal]) -> None:
+    replicas = min(_REPLICAS, len(client.list_topics(timeout=ANSWER).brokers))
+    # With three copies two must have a record before it counts as durable.
+    shared = {"min.insync.replicas": str(max(1, replicas - 1))}
+    made = client.create_topics(
+        [
+            NewTopic(
+                topic.name,
+                topic.partitions,
+                replicas,
+                config=shared | topic.exactly | {k: str(v) for k, v in topic.least.items()},
+            )
+            for topic in topics
+        ],
+        operation_timeout=ANSWER,
+        request_timeout=ANSWER,
+    )
+    for name, future in made.items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translate(error, f"topic {name!r}") from None
+    _await_all(client, [topic.name for topic in topics])
+
+
+def _await_all(client: AdminClient, topics: list[str]) -> None:
+    """A broker may answer for a moment that it does not know what it has just created."""
+    deadline = time.monotonic() + ANSWER
+    while absent := [name for name, found in _describe(client, topics).items() if found is None]:
+        if time.monotonic() > deadline:
+            raise missing(f"topic {absent[0]!r}")
+        time.sleep(0.05)
+
+
+def _verify(topic: Internal, found: TopicDescription, config: Mapping[str, str]) -> None:
+    if len(found.partitions) != topic.partitions:
+        raise _wrong(topic, "partitions", str(len(found.partitions)), str(topic.partitions))
+    for name, value in topic.exactly.items():
+        if config[name] != value:
+            raise _wrong(topic, name, config[name], value)
+    for name, least in topic.least.items():
+        found_value = int(config[name])
+        if found_value != _FOR_EVER and (least == _FOR_EVER or found_value < least):
+            raise _wrong(topic, name, config[name], str(least))
+
+
+def _wrong(topic: Internal, setting: str, found: str, right: str) -> SetupError:
+    remedy = (
+        "give the flow another name or prefix, or delete the topic if it is not needed"
+        if setting == "partitions"
+        else f"set it with kafka-configs.sh --alter --topic {topic.name} "
+        f"--add-config {setting}={right}"
+    )
+    return SetupError(
+        f"topic {topic.name!r} ({topic.purpose})", f"its {setting} is {found}, not {right}", remedy
+    )
+
+
+def _describe(client: AdminClient, topics: list[str]) -> dict[str, TopicDescription | None]:
+    """What the broker knows; asking for a topic here never creates it."""
+    asked = client.describe_topics(TopicCollection(topics), request_timeout=ANSWER)
+    found: dict[str, TopicDescription | None] = {}
+    for name, future in asked.items():
+        try:
+            found[name] = future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise translate(error, f"topic {name!r}") from None
+            found[name] = None
+    return found
+
+
+def _configs(client: AdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+    if not topics:
+        return {}
+    asked = client.describe_configs(
+        [ConfigResource(ResourceType.TOPIC, name) for name in topics], request_timeout=ANSWER
+    )
+    return {resource.name: _config(resource.name, future) for resource, future in asked.items()}
+
+
+def _config(topic: str, future: Future[dict[str, ConfigEntry]]) -> dict[str, str]:
+    try:
+        return {name: str(entry.value) for name, entry in future.result().items()}
+    except KafkaException as error:
+        raise translate(error, f"topic {topic!r}") from None
