@@ -1,0 +1,219 @@
+"""Where Kafka is and how to reach it: file, then environment, then flags; the later wins.
+
+Guarantee: what `load` returns librdkafka takes, name by name and value by value; everything else
+is one sentence (SetupError). Neither `repr`, `shown` nor an error ever holds a secret; only
+`kafka` does. Cost: a millisecond per setting.
+
+    meander.toml:   bootstrap = "broker:9092"
+                    [kafka]
+                    security.protocol = "SASL_SSL"
+    environment:    MEANDER_BOOTSTRAP=broker:9092  MEANDER_KAFKA__SASL__USERNAME=me
+    flags:          --bootstrap broker:9092  --set sasl.username=me
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from schemas.errors import SetupError
+
+FILE = Path("meander.toml")
+"""Read from the working directory where no file is named."""
+BOOTSTRAP = "bootstrap.servers"
+DEFAULTS = {BOOTSTRAP: "127.0.0.1:9092"}
+HIDDEN = "********"
+
+# librdkafka knows these by two names; under one, the later source wins.
+_ALIASES = {"bootstrap": BOOTSTRAP, "metadata.broker.list": BOOTSTRAP}
+_ALIASES |= {"sasl.mechanism": "sasl.mechanisms", "request.required.acks": "acks"}
+_SECRET = re.compile(r"passw|passphrase|secret|token|jaas|oauthbearer|credential|\.pem$")
+_USER_IN_URL = re.compile(r"//[^/@\s]+@")
+_ADDRESS = re.compile(r"(?:[A-Za-z_]+://)?(?:[\w.-]+|\[[\da-fA-F:]+\])(?::(?P<port>\d{1,5}))?")
+_ENVIRON = "MEANDER_KAFKA"
+_quiet = logging.getLogger(f"{__name__}.trial")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+
+Leaf = str | int | float | bool
+Table = Mapping[str, "Leaf | Table"]
+
+
+class _File(BaseModel):
+    """What the file may hold; tables below `kafka` join their names by dots."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    bootstrap: str | None = None
+    kafka: dict[str, object] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One librdkafka setting and where it came from; its value may be a secret."""
+
+    value: str = field(repr=False)
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Settings:
+    """All settings by librdkafka's names.
+
+    >>> settings = Settings.load(None, {"MEANDER_KAFKA__SASL__PASSWORD": "pssst"}, ["acks=all"])
+    >>> settings
+    Settings(acks=all, bootstrap.servers=127.0.0.1:9092, sasl.password=********)
+    >>> settings.shown()[0]
+    ('acks', 'all', '--set')
+    """
+
+    values: Mapping[str, Setting]
+
+    @classmethod
+    def load(
+        cls,
+        file: Path | None,
+        environ: Mapping[str, str],
+        flags: Sequence[str] = (),
+        bootstrap: str | None = None,
+    ) -> Self:
+        """Read file (`FILE` where None is named and it exists), environment and flags.
+
+        `flags` are the `key=value` of each `--set`, `bootstrap` the value of `--bootstrap`.
+        SetupError for a file that is missing or malformed, an unknown name, a value out of range.
+        """
+        values = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
+        named = [("--bootstrap", BOOTSTRAP, bootstrap)] if bootstrap is not None else []
+        for origin, name, value in (
+            *_from_file(file),
+            *_from_environ(environ),
+            *(("--set", *_split(flag)) for flag in flags),
+            *named,
+        ):
+            name = _ALIASES.get(name.lower(), name.lower())
+            values[name] = Setting(value, origin)
+        for name, setting in values.items():
+            _try(name, setting)
+        return cls(dict(sorted(values.items())))
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of the cluster, host:port, separated by commas."""
+        return self.values[BOOTSTRAP].value
+
+    def kafka(self) -> dict[str, str]:
+        """What librdkafka gets; it may hold secrets."""
+        return {name: setting.value for name, setting in self.values.items()}
+
+    def shown(self) -> list[tuple[str, str, str]]:
+        """Name, value and origin of each setting, by name; secrets are hidden."""
+        return [(name, redacted(name, s.value), s.origin) for name, s in self.values.items()]
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value}' for name, value, _ in self.shown())})"
+
+
+def redacted(name: str, value: str) -> str:
+    """The value as it may be shown.
+
+    >>> redacted("ssl.key.password", "x"), redacted("client.id", "http://me:pw@host:1")
+    ('********', 'http://********@host:1')
+    """
+    return HIDDEN if _SECRET.search(name) else _USER_IN_URL.sub(f"//{HIDDEN}@", value)
+
+
+def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
+    path = file or FILE
+    if file is None and not path.exists():
+        return
+    concerns = f"file {path}"
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise SetupError(concerns, f"it cannot be read ({reason})", "correct --config") from error
+    try:
+        content = _File.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        # The parser's message names a place and at most one character.
+        raise SetupError(concerns, f"it is not TOML ({error})") from error
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        unknown = first["type"] == "extra_forbidden"
+        cause = f"'{name}' is not known here" if unknown else f"'{name}': {first['msg'].lower()}"
+        remedy = "it may hold 'bootstrap' and the table [kafka] with librdkafka's settings"
+        raise SetupError(concerns, cause, remedy) from error
+    if content.bootstrap is not None:
+        yield str(path), BOOTSTRAP, content.bootstrap
+    for name, value in _flat(concerns, "", content.kafka):
+        yield str(path), name, value
+
+
+def _flat(concerns: str, above: str, table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Leaves of nested tables, their names joined by dots."""
+    for key, value in table.items():
+        name = f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _flat(concerns, f"{name}.", value)
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, str | int | float):
+            yield name, str(value)
+        else:
+            cause = f"kafka.{name} is a {type(value).__name__}"
+            raise SetupError(concerns, cause, "write a text, a number, true or false")
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    given = environ.get("MEANDER_BOOTSTRAP")
+    if given:
+        yield "environment MEANDER_BOOTSTRAP", BOOTSTRAP, given
+    for variable, value in environ.items():
+        if not variable.startswith(_ENVIRON):
+            continue
+        name = variable.removeprefix(f"{_ENVIRON}__").lower().replace("__", ".")
+        if name == variable.lower() or not name:
+            remedy = f"write {_ENVIRON}__SASL__USERNAME for sasl.username"
+            cause = "a setting's name begins after two underscores, and has two for each dot"
+            raise SetupError(f"environment {variable}", cause, remedy)
+        yield f"environment {variable}", name, value
+
+
+def _split(flag: str) -> tuple[str, str]:
+    name, equals, value = flag.partition("=")
+    if not (equals and name.strip()):
+        # What was given is not repeated: it may be a secret that lost its name.
+        raise SetupError("--set", "it has no 'name=value'", "write --set sasl.username=me")
+    return name.strip(), value.strip()
+
+
+def _try(name: str, setting: Setting) -> None:
+    """Have librdkafka take one setting by itself; SetupError where it does not."""
+    concerns = f"setting '{name}' ({setting.origin})"
+    remedy = "librdkafka's CONFIGURATION.md lists names and values"
+    if name == BOOTSTRAP:
+        for address in setting.value.split(","):
+            match = _ADDRESS.fullmatch(address.strip())
+            if match is None or not 0 < int(match["port"] or 9092) < 65_536:
+                cause = f"'{redacted(name, address)}' is not host:port"
+                raise SetupError(concerns, cause, "write host:port, more of them after commas")
+        return
+    try:
+        AdminClient({name: setting.value}, logger=_quiet)
+    except TypeError:
+        raise SetupError(concerns, "it takes a function of a program, not a text") from None
+    except KafkaException as error:
+        said = error.args[0].str().strip()
+        cause = "its value is refused" if _SECRET.search(name) else redacted(name, said)
+        known = "No such configuration property" not in said
+        raise SetupError(concerns, cause if known else "no such setting", remedy) from None
