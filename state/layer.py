@@ -24,7 +24,7 @@ from state.topic import Place, StateTopic, Ticket
 
 CHUNK_BYTES: Final = 512 << 10
 """The most that a chunk takes on the topic, unless one state alone takes more."""
-CHUNK_ENTRIES: Final = 4096
+CHUNK_ENTRIES: Final = 2048
 """The most entries of a chunk, so that to read or write one takes about a millisecond."""
 STATE_LIMIT: Final = 8 << 20
 """Bytes of the greatest state; the topic's `max.message.bytes` must be somewhat larger."""

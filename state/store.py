@@ -40,9 +40,10 @@ _ABSENT: Final = object()
 class Database:
     """The keyed state of all operators of one process, within one budget of bytes.
 
-    Half of the budget is the memtable's, half RocksDB's block cache, of which up to a half are its
-    write buffers; indexes and filters lie in that cache too. What an earlier process left at `path`
-    is destroyed. Raises SetupError when another process has it open.
+    Half of the budget is the memtable's, three eighths are RocksDB's block cache, which holds
+    indexes, filters and write buffers (up to a third of it) too; an eighth is left for what RocksDB
+    goes over for a moment, as its cache gives way only once a flush has ended. What an earlier
+    process left at `path` is destroyed. Raises SetupError when another process has it open.
 
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
@@ -56,8 +57,8 @@ class Database:
     def __init__(self, path: str | Path, budget_bytes: int) -> None:
         self.memtable = Memtable()
         self._memtable_bytes = budget_bytes // 2
-        self._cache = Cache(budget_bytes // 2)
-        options = _options(self._cache, budget_bytes // 4)
+        self._cache = Cache(budget_bytes * 3 // 8)
+        options = _options(self._cache, budget_bytes // 8)
         self._unlogged = WriteOptions()
         # The stubs call this property a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]

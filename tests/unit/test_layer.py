@@ -1,0 +1,450 @@
+"""I4: the state that leaves through the state topic is the state that arrives, byte for byte."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from schemas.errors import MeanderError
+from state.chunk import Chunk, Head, LayerCorrupt
+from state.codec import encode, seal
+from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.layer import (
+    CHUNK_BYTES,
+    CHUNK_ENTRIES,
+    STATE_LIMIT,
+    WINDOW,
+    Extraction,
+    Installation,
+)
+from state.manifest import Description, LayerPointer, Manifest
+from state.store import Database, Store
+from state.topic import Place, Ticket
+
+BIN = Bin(7)
+LAYER = LayerId(Incarnation(2), WorkerId(1), 40)
+
+
+class MemoryTopic:
+    """The state topic as a list; each answer is given only after it was asked for `delay` times."""
+
+    def __init__(self, delay: int = 0) -> None:
+        self.delay = delay
+        self.records: list[tuple[bytes, bytes]] = []
+        self.most_unplaced = self.most_fetched = 0
+        self._waits: dict[Ticket, int] = {}
+        self._appended: dict[Ticket, int] = {}
+        self._fetching: dict[Ticket, Sequence[Place]] = {}
+
+    def append(self, key: bytes, payload: bytes) -> Ticket:
+        assert key not in dict(self.records), "a key is used once"
+        ticket = self._ticket()
+        self._appended[ticket] = len(self.records)
+        self.records.append((key, payload))
+        self.most_unplaced = max(self.most_unplaced, len(self._appended))
+        return ticket
+
+    def placed(self, ticket: Ticket) -> Place | None:
+        if self._wait(ticket):
+            return None
+        offset = self._appended.pop(ticket)
+        key, payload = self.records[offset]
+        return Place(key, 0, offset, len(payload))
+
+    def fetch(self, places: Sequence[Place]) -> Ticket:
+        ticket = self._ticket()
+        self._fetching[ticket] = places
+        self.most_fetched = max(self.most_fetched, sum(map(len, self._fetching.values())))
+        return ticket
+
+    def fetched(self, ticket: Ticket) -> list[bytes] | None:
+        if self._wait(ticket):
+            return None
+        return [self.records[place.offset][1] for place in self._fetching.pop(ticket)]
+
+    def close(self) -> None:
+        self._waits.clear()
+
+    def _ticket(self) -> Ticket:
+        ticket = Ticket(len(self._waits))
+        self._waits[ticket] = self.delay
+        return ticket
+
+    def _wait(self, ticket: Ticket) -> bool:
+        self._waits[ticket] -= 1
+        return self._waits[ticket] >= 0
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, Database]]:
+    """Two workers' databases; each test has operators of its own in them."""
+    databases = [Database(tmp_path_factory.mktemp("worker"), budget_bytes=1 << 20) for _ in "ab"]
+    yield databases[0], databases[1]
+    for database in databases:
+        database.close()
+
+
+@pytest.fixture
+def old(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
+    return workers[0].store(request.node.name)
+
+
+@pytest.fixture
+def new(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
+    return workers[1].store(request.node.name)
+
+
+def fill(store: Store, count: int, size: int = 20, bin: Bin = BIN) -> None:
+    """Put `count` states of up to `size` bytes, part of which goes to disk."""
+    chance = random.Random(count)
+    keys = [encode(n) for n in range(count)]
+    for first in range(0, count, 500):
+        some = keys[first : first + 500]
+        states = [seal([n, "x" * chance.randrange(size)]) for n in range(len(some))]
+        store.write([bin] * len(some), some, states)
+
+
+def extract(
+    store: Store, topic: MemoryTopic, timers: Sequence[tuple[int, bytes]] = (), budget: int = 100
+) -> Extraction:
+    extraction = Extraction(store, timers, LAYER, "per_plane", BIN, 900, topic)
+    drive(extraction.step, budget)
+    return extraction
+
+
+def install(
+    store: Store, manifest: Manifest, topic: MemoryTopic, budget: int = 100
+) -> Installation:
+    installation = Installation(store, manifest, topic)
+    drive(installation.step, budget)
+    return installation
+
+
+def drive(step: Callable[[int], bool], budget: int) -> None:
+    for _ in range(100_000):
+        if step(budget):
+            return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("delay", [0, 1, 7])
+@pytest.mark.parametrize(
+    ("count", "size"), [(0, 1), (1, 1), (10_000, 20), (4_000, 2_000), (5, 300_000)]
+)
+def test_the_bytes_that_leave_are_the_bytes_that_arrive(
+    old: Store, new: Store, count: int, size: int, delay: int
+) -> None:
+    fill(old, count, size)
+    timers = [(5 + n // 3, encode(n)) for n in range(count // 2)]
+    topic = MemoryTopic(delay)
+    extraction = extract(old, topic, timers)
+    installation = install(new, extraction.manifest, topic)
+    assert list(new.scan(BIN)) == list(old.scan(BIN))
+    assert (installation.count, new.count(BIN)) == (count, count)
+    assert installation.timers == timers
+    sizes = [len(payload) for _, payload in topic.records]
+    assert extraction.bytes == installation.bytes == sum(sizes)
+    assert all(size <= CHUNK_BYTES for size in sizes)
+    assert topic.most_unplaced <= WINDOW
+    assert topic.most_fetched <= WINDOW
+
+
+@pytest.mark.parametrize("budget", [1, 3, 1000, 1_000_000])
+def test_the_budget_of_a_step_changes_nothing_but_the_number_of_steps(
+    old: Store, new: Store, budget: int
+) -> None:
+    fill(old, CHUNK_ENTRIES + 10)
+    topic = MemoryTopic(delay=1)
+    extraction = extract(old, topic, [(9, b"k")], budget)
+    assert len(topic.records) == 2
+    install(new, extraction.manifest, topic, budget)
+    assert list(new.scan(BIN)) == list(old.scan(BIN))
+
+
+def test_a_step_does_no_more_than_its_budget(old: Store) -> None:
+    fill(old, 1000)
+    topic = MemoryTopic()
+    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    steps = 1
+    while not extraction.step(10):
+        steps += 1
+    assert steps >= 100
+
+
+def test_a_step_sends_one_chunk_at_most(old: Store) -> None:
+    fill(old, 40, size=400_000)
+    topic = MemoryTopic()
+    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    done, sent = False, 0
+    while not done:
+        done = extraction.step(1_000_000)
+        assert len(topic.records) <= sent + 1
+        sent = len(topic.records)
+
+
+def test_what_was_extracted_is_the_bin_when_the_extraction_began(old: Store, new: Store) -> None:
+    fill(old, 2000)
+    expected = list(old.scan(BIN))
+    topic = MemoryTopic()
+    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    extraction.step(10)
+    fill(old, 3000, size=400, bin=Bin(8))  # moves much of the bin from memory to disk
+    old.drop(BIN)
+    drive(extraction.step, 10)
+    install(new, extraction.manifest, topic)
+    assert list(new.scan(BIN)) == expected
+
+
+def test_an_installation_replaces_what_the_store_held_of_the_bin_alone(
+    old: Store, new: Store
+) -> None:
+    fill(old, 10)
+    new.write([BIN, 3], [b"stale", b"other"], [1, 2])
+    new.install(BIN, [b"stale too"], [encode(3)])
+    topic = MemoryTopic()
+    install(new, extract(old, topic).manifest, topic)
+    assert list(new.scan(BIN)) == list(old.scan(BIN))
+    assert new.bins() == [3, BIN]
+
+
+def test_an_empty_bin_needs_no_record(old: Store, new: Store) -> None:
+    topic = MemoryTopic()
+    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    assert extraction.step(1)
+    assert topic.records == []
+    new.write([BIN], [b"stale"], [1])
+    assert Installation(new, extraction.manifest, topic).step(1)
+    assert new.count(BIN) == 0
+
+
+def test_a_manifest_says_what_was_written_and_comes_back_from_its_bytes(old: Store) -> None:
+    fill(old, CHUNK_ENTRIES * 2 + 1)
+    topic = MemoryTopic()
+    manifest = extract(old, topic).manifest
+    (layer,) = manifest.layers
+    assert (manifest.operator, manifest.bin, manifest.epoch) == ("per_plane", BIN, 900)
+    assert layer.description == Description(lower=0, upper=900, since=900)
+    assert (layer.id, layer.kind, layer.codec) == (LAYER, "base", "msgpack")
+    assert layer.count == CHUNK_ENTRIES * 2 + 1
+    assert manifest.keys() == tuple(key for key, _ in topic.records)
+    assert manifest.keys() == tuple(LAYER.key(n) for n in range(3))
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+def test_one_huge_state_has_a_chunk_of_its_own(old: Store, new: Store) -> None:
+    fill(old, 3)
+    old.write([BIN], [encode(1)], [seal("x" * CHUNK_BYTES * 2)])
+    topic = MemoryTopic()
+    manifest = extract(old, topic).manifest
+    assert [len(payload) > CHUNK_BYTES for _, payload in topic.records] == [False, True, False]
+    install(new, manifest, topic)
+    assert list(new.scan(BIN)) == list(old.scan(BIN))
+
+
+def test_a_state_that_is_too_large_to_move_is_named(old: Store) -> None:
+    old.write([BIN], [encode("N14228")], [seal("x" * STATE_LIMIT)])
+    with pytest.raises(MeanderError, match=r"'per_plane', key b'.*N14228'.*up to 8388608"):
+        extract(old, MemoryTopic())
+
+
+Spoil = Callable[[MemoryTopic, LayerPointer], LayerPointer]
+
+
+def _flip_a_bit(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    key, payload = topic.records[1]
+    topic.records[1] = key, payload[:5000] + bytes([payload[5000] ^ 1]) + payload[5001:]
+    return layer
+
+
+def _truncate(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    key, payload = topic.records[1]
+    topic.records[1] = key, payload[:-1]
+    return layer
+
+
+def _empty(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    topic.records[1] = topic.records[1][0], b""
+    return layer
+
+
+def _swap_payloads(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    (a, b), (c, d) = topic.records[:2]
+    topic.records[:2] = [(a, d), (c, b)]
+    return layer
+
+
+def _swap_places(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    first, second, *rest = layer.chunks
+    return replace(layer, chunks=(second, first, *rest))
+
+
+def _leave_out_the_last(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    return replace(layer, chunks=layer.chunks[:-1])
+
+
+def _leave_out_the_first(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    return replace(layer, chunks=layer.chunks[1:])
+
+
+def _miscount(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    return replace(layer, count=layer.count + 1)
+
+
+def _another_checksum(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    return replace(layer, checksum=layer.checksum ^ 1)
+
+
+def _another_chunk(
+    topic: MemoryTopic, layer: LayerPointer, operator: str = "per_plane", bin: Bin = BIN
+) -> LayerPointer:
+    """A whole and valid chunk, but of some other layer, bin or operator."""
+    head = Head(operator, bin, layer.id, layer.kind, layer.codec, layer.description)
+    topic.records[1] = topic.records[1][0], Chunk([b"k"], [b"s"]).to_bytes(head, 1)
+    return layer
+
+
+def _chunk_of_another_bin(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    return _another_chunk(topic, layer, bin=Bin(8))
+
+
+def _chunk_of_another_operator(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    return _another_chunk(topic, layer, operator="per_carrier")
+
+
+def _chunk_of_another_layer(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    _another_chunk(topic, replace(layer, id=replace(LAYER, sequence=41)))
+    return layer
+
+
+def _chunk_of_another_time(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    _another_chunk(topic, replace(layer, description=replace(layer.description, upper=899)))
+    return layer
+
+
+def _other_contents(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
+    return _another_chunk(topic, layer)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (_flip_a_bit, "chunk 1: its checksum"),
+        (_truncate, "chunk 1: its checksum"),
+        (_empty, "chunk 1: its checksum"),
+        (_swap_payloads, "chunk 0: its chunk is 1, where 0 was expected"),
+        (_swap_places, "chunk 0: its key is b'layer/2/1/40/1', where b'layer/2/1/40/0'"),
+        (_leave_out_the_last, "its count of keys is 8192, where 9000 was expected"),
+        (_leave_out_the_first, "chunk 0: its key"),
+        (_miscount, "its count of keys is 9000, where 9001 was expected"),
+        (_another_checksum, "bin 7: its checksum"),
+        (_chunk_of_another_bin, "chunk 1: its bin is 8, where 7 was expected"),
+        (_chunk_of_another_operator, "chunk 1: its operator is per_carrier, where per_plane"),
+        (_chunk_of_another_layer, "chunk 1: its sequence is 41, where 40 was expected"),
+        (_chunk_of_another_time, "chunk 1: its upper is 899, where 900 was expected"),
+        (_other_contents, "its count of keys is 6953, where 9000 was expected"),
+    ],
+)
+def test_what_is_not_what_was_written_is_caught_and_named(
+    old: Store, new: Store, spoil: Spoil, told: str
+) -> None:
+    fill(old, 9000)
+    topic = MemoryTopic()
+    manifest = extract(old, topic).manifest
+    manifest = replace(manifest, layers=(spoil(topic, manifest.layers[0]),))
+    with pytest.raises(LayerCorrupt) as caught:
+        install(new, manifest, topic)
+    assert told in str(caught.value)
+    assert "layer/2/1/40 of operator 'per_plane', bin 7" in str(caught.value)
+
+
+def test_nothing_is_installed_from_the_chunk_that_is_corrupt_on(old: Store, new: Store) -> None:
+    fill(old, 9000)
+    topic = MemoryTopic()
+    manifest = extract(old, topic).manifest
+    _flip_a_bit(topic, manifest.layers[0])
+    installation = Installation(new, manifest, topic)
+    with pytest.raises(LayerCorrupt):
+        drive(installation.step, 100)
+    assert not installation.step(100)
+    assert new.count(BIN) == CHUNK_ENTRIES
+
+
+def test_a_topic_that_answers_with_too_few_records_is_caught(old: Store, new: Store) -> None:
+    class Forgetful(MemoryTopic):
+        def fetched(self, ticket: Ticket) -> list[bytes] | None:
+            payloads = super().fetched(ticket)
+            return payloads and payloads[:-1]
+
+    fill(old, 9000)
+    topic = Forgetful()
+    manifest = extract(old, topic).manifest
+    with pytest.raises(LayerCorrupt, match="number of records is 3, where 4"):
+        install(new, manifest, topic)
+
+
+class Shouting:
+    name = "shouting"
+
+    def encode(self, state: object, /) -> bytes:
+        return str(state).upper().encode()
+
+    def decode(self, data: bytes, /) -> object:
+        return data.decode().lower()
+
+
+def test_a_layer_of_another_codec_is_refused_before_anything_is_dropped(
+    workers: tuple[Database, Database], old: Store
+) -> None:
+    fill(old, 10)
+    topic = MemoryTopic()
+    manifest = extract(old, topic).manifest
+    store = workers[1].store("shouting", Shouting())
+    store.install(BIN, [b"k"], [b"HELD"])
+    with pytest.raises(MeanderError, match="codec 'msgpack', and this worker's is 'shouting'"):
+        Installation(store, manifest, topic)
+    assert store.count(BIN) == 1
+
+
+GOLDEN_HEAD = Head(
+    "op", Bin(3), LayerId(Incarnation(1), WorkerId(2), 5), "base", "msgpack",
+    Description(lower=0, upper=(7, 1), since=7),
+)  # fmt: skip
+
+
+def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
+    payload = Chunk([b"k"], [b"s"], [(9, b"t")]).to_bytes(GOLDEN_HEAD, 4)
+    assert payload.hex() == (
+        "432c6baf810369a0"  # checksum
+        "01"  # format version
+        "02040a08046f7006000e6d73677061636b000002040e0200000e"  # head
+        "02026b00"  # keys
+        "02027300"  # states
+        "02120002027400"  # timers
+    )
+    assert Chunk.from_bytes(payload, GOLDEN_HEAD, 4).timers == [(9, b"t")]
+
+
+def test_a_manifest_has_the_bytes_that_were_agreed_on() -> None:
+    layer = LayerPointer(
+        GOLDEN_HEAD.id, GOLDEN_HEAD.description, "delta", 1, 2**64 - 2, "msgpack",
+        (Place(b"layer/1/2/5/0", 1, 300, 99),),
+    )  # fmt: skip
+    manifest = Manifest("op", Bin(3), epoch=7, layers=(layer,))
+    assert manifest.to_bytes().hex() == (
+        "01"  # format version
+        "046f70060e"  # operator, bin, epoch
+        "0202040a020e6d73677061636b000002040e0200000e"  # one layer: its head
+        "02fffffffffffffffe"  # its count and checksum
+        "021a6c617965722f312f322f352f3002d804c60100"  # its chunk
+        "00"  # no more layers
+    )
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+def test_another_format_version_is_refused_by_name() -> None:
+    data = Manifest("op", Bin(3), epoch=7, layers=()).to_bytes()
+    with pytest.raises(MeanderError, match="format 'manifest': its version is 2, .* reads 1"):
+        Manifest.from_bytes(b"\x02" + data[1:])

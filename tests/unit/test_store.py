@@ -1,0 +1,287 @@
+"""A store is a dictionary, whatever lies in memory and what in RocksDB, within one budget (I6)."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from schemas.errors import MeanderError, SetupError
+from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
+from state.memtable import Memtable, weigh
+from state.store import Database, Store
+
+SMALL = 64 << 10
+"""A budget of which some dozens of the states below are too many."""
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "state", budget_bytes=SMALL)
+    yield opened
+    opened.close()
+
+
+def contents(store: Store, bin: int) -> dict[bytes, object]:
+    return {key: decode(data) for key, data in store.scan(bin)}
+
+
+keys = st.integers(min_value=0, max_value=60).map(encode)
+states = st.one_of(
+    st.integers(),
+    st.tuples(st.integers(), st.floats(allow_nan=False)),
+    st.integers(min_value=0, max_value=3000).map(lambda n: "x" * n),
+    st.lists(st.integers(), max_size=4),
+)
+bins = st.sampled_from([0, 1, 2, 65535])
+operators = st.sampled_from(["a", "b", "a\x01", "ä"])
+entries = st.dictionaries(keys, states, max_size=25)
+
+
+class StoreAgainstDictionary(RuleBasedStateMachine):
+    """Keys are put under any bin here, so that one key in two bins is tried as well."""
+
+    @initialize()
+    def open(self) -> None:
+        self.folder = TemporaryDirectory()
+        self.database = Database(self.folder.name, budget_bytes=SMALL)
+        self.stores = {name: self.database.store(name) for name in ("a", "b", "a\x01", "ä")}
+        self.oracle: dict[tuple[str, int], dict[bytes, object]] = {}
+        self.scans: list[tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]] = []
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            for scan, expected in self.scans:
+                assert list(scan) == expected
+            self.database.close()
+            self.folder.cleanup()
+
+    def held(self, operator: str, bin: int) -> dict[bytes, object]:
+        return self.oracle.setdefault((operator, bin), {})
+
+    @rule(operator=operators, bin=bins, entries=entries)
+    def write(self, operator: str, bin: int, entries: dict[bytes, object]) -> None:
+        sealed = [seal(state) for state in entries.values()]
+        self.stores[operator].write([bin] * len(entries), list(entries), sealed)
+        self.held(operator, bin).update(entries)
+
+    @rule(operator=operators, bin=bins, entries=entries)
+    def install(self, operator: str, bin: int, entries: dict[bytes, object]) -> None:
+        encoded = [encode(state) for state in entries.values()]
+        self.stores[operator].install(bin, list(entries), encoded)
+        self.held(operator, bin).update(entries)
+
+    @rule(operator=operators, bin=bins)
+    def drop(self, operator: str, bin: int) -> None:
+        self.stores[operator].drop(bin)
+        self.held(operator, bin).clear()
+
+    @rule(operator=operators, bin=bins, wanted=st.lists(keys, max_size=30))
+    def fetch(self, operator: str, bin: int, wanted: list[bytes]) -> None:
+        found = self.stores[operator].fetch([bin] * len(wanted), wanted)
+        held = self.held(operator, bin)
+        expected = {key: held[key] for key in wanted if key in held}
+        assert {key: unseal(state) for key, state in found.items()} == expected
+
+    @rule(operator=operators, bin=bins, taken=st.integers(min_value=0, max_value=10))
+    def begin_scan(self, operator: str, bin: int, taken: int) -> None:
+        """A scan that is finished at the end, after whatever else happens in between."""
+        held = self.held(operator, bin)
+        expected = [(key, encode(held[key])) for key in sorted(held)]
+        scan = self.stores[operator].scan(bin)
+        assert [entry for entry, _ in zip(scan, range(taken), strict=False)] == expected[:taken]
+        # `zip` takes one entry more than it gives, where there is one.
+        self.scans.append((scan, expected[taken + 1 :]))
+
+    @invariant()
+    def all_operators_hold_what_they_should(self) -> None:
+        for operator, store in getattr(self, "stores", {}).items():
+            expected = sorted(b for (o, b), held in self.oracle.items() if o == operator and held)
+            assert store.bins() == expected
+            for bin in (0, 1, 2, 65535):
+                held = self.held(operator, bin)
+                assert list(store.scan(bin)) == [(key, encode(held[key])) for key in sorted(held)]
+                assert store.count(bin) == len(held)
+
+    @invariant()
+    def the_memtable_is_within_its_half_of_the_budget(self) -> None:
+        if hasattr(self, "database"):
+            memtable = self.database.memtable
+            assert memtable.size <= SMALL // 2
+            weights = [sum(table.weights.values()) for table in memtable.tables.values()]
+            assert memtable.size == sum(weights)
+
+
+TestStoreAgainstDictionary = StoreAgainstDictionary.TestCase
+TestStoreAgainstDictionary.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None
+)
+
+
+def test_many_more_keys_than_fit_in_memory_stay_correct(database: Database) -> None:
+    store, chance = database.store("op"), random.Random(1)
+    oracle: dict[bytes, object] = {}
+    for turn in range(200):
+        chosen = [chance.randrange(20_000) for _ in range(200)]
+        keys = [encode(n) for n in chosen]
+        bins = [n % 16 for n in chosen]
+        found = store.fetch(bins, keys)
+        assert found.keys() == {key for key in keys if key in oracle}
+        assert all(unseal(found[key]) == oracle[key] for key in found)
+        written = {key: (turn, key, float(turn)) for key in keys}
+        store.write(bins, keys, [written[key] for key in keys])
+        oracle.update(written)
+    assert sum(store.count(bin) for bin in range(16)) == len(oracle)
+    assert {k: v for b in range(16) for k, v in contents(store, b).items()} == oracle
+
+
+def test_the_last_of_equal_keys_in_one_write_wins(database: Database) -> None:
+    store = database.store("op")
+    store.write([0, 0], [b"k", b"k"], [1, 2])
+    assert store.fetch([0], [b"k"]) == {b"k": 2}
+
+
+def test_none_is_a_state_and_not_an_absence(database: Database) -> None:
+    store = database.store("op")
+    store.write([0], [b"k"], [None])
+    assert store.fetch([0, 0], [b"k", b"absent"]) == {b"k": None}
+
+
+def test_a_scan_is_in_key_order_and_ends_with_its_bin(database: Database) -> None:
+    store = database.store("op")
+    for bin in (0, 1, 255, 256, 65535):
+        keys = [bytes([n]) * size for n in (0, 255, 7) for size in (1, 3)]
+        store.install(bin, keys, [encode(bin)] * len(keys))
+        store.write([bin], [b"in memory"], [bin])
+    for bin in (0, 1, 255, 256, 65535):
+        found = list(store.scan(bin))
+        assert [key for key, _ in found] == sorted({b"in memory", *keys})
+        assert {decode(data) for _, data in found} == {bin}
+    assert list(store.scan(2)) == []
+
+
+def test_scans_do_not_leak_into_the_next_bin_when_memory_is_reused(database: Database) -> None:
+    store = database.store("op")
+    for bin in range(200):
+        store.install(bin, [b"%d" % n for n in range(20)], [b"s"] * 20)
+    scans = [store.scan(bin) for bin in range(200)]
+    litter = [bytes([255]) * size for size in range(64) for _ in range(20)]
+    assert [sum(1 for _ in scan) for scan in scans] == [20] * 200
+    assert litter
+
+
+def test_one_state_larger_than_the_memtable_goes_to_disk(database: Database) -> None:
+    store = database.store("op")
+    store.write([0], [b"k"], ["x" * SMALL])
+    assert database.memtable.size == 0
+    assert unseal(store.fetch([0], [b"k"])[b"k"]) == "x" * SMALL
+
+
+def test_what_is_written_as_bytes_comes_back_as_bytes_from_memory_and_disk(
+    database: Database,
+) -> None:
+    store = database.store("op")
+    store.write([0], [b"k"], [encode([1])])
+    in_memory = unseal(store.fetch([0], [b"k"])[b"k"])
+    store.write([1], [b"other"], ["x" * SMALL])
+    assert database.memtable.size == 0
+    assert in_memory == unseal(store.fetch([0], [b"k"])[b"k"]) == encode([1])
+
+
+def test_a_database_starts_empty_whatever_lies_there(tmp_path: Path) -> None:
+    first = Database(tmp_path, SMALL)
+    first.store("op").install(0, [b"k"], [encode(1)])
+    first.close()
+    second = Database(tmp_path, SMALL)
+    assert second.store("op").bins() == []
+    second.close()
+
+
+def test_a_second_process_is_kept_out(tmp_path: Path, database: Database) -> None:
+    with pytest.raises(SetupError, match="a folder of its own"):
+        Database(tmp_path / "state", SMALL)
+
+
+def test_names_that_cannot_be_kept_apart_are_refused(database: Database) -> None:
+    class Impostor:
+        name = PLAIN.name
+
+        def encode(self, state: object, /) -> bytes:
+            return b""
+
+        def decode(self, data: bytes, /) -> object:
+            return None
+
+    with pytest.raises(MeanderError, match="NUL"):
+        database.store("a\0b")
+    with pytest.raises(MeanderError, match="name of its own"):
+        database.store("op", Impostor())
+
+
+def test_many_operators_and_bins_share_one_budget(tmp_path: Path) -> None:
+    budget = 4 << 20
+    database = Database(tmp_path, budget)
+    keys = [b"%04d" % n for n in range(256)]
+    stores = [database.store(f"operator {n}") for n in range(60)]
+    for store in stores:
+        for bin in range(0, 256, 8):
+            store.write([bin] * 8, keys[bin : bin + 8], ["x" * 1000] * 8)
+            assert database.used() <= budget
+    for store in stores:
+        for bin in range(0, 256, 8):
+            assert len(store.fetch([bin] * 8, keys[bin : bin + 8])) == 8
+            assert database.used() <= budget
+    database.close()
+
+
+RESIDENT = """
+import sys
+from state.store import Database
+
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+database = Database(sys.argv[1], budget_bytes=32 << 20)
+stores = [database.store(f"operator {n}") for n in range(20)]
+before = resident()
+for turn in range(1000):
+    keys = [b"%d/%d" % (turn, n) for n in range(100)]
+    states = [(turn, n, "x" * (1500 + n)) for n in range(100)]
+    stores[turn % 20].write([turn % 256] * 100, keys, states)
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read there")
+def test_the_process_grows_by_no_more_than_the_budget_says(tmp_path: Path) -> None:
+    """160 MB of state, written through a budget of 32 MB."""
+    command = [sys.executable, "-c", RESIDENT, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 64 << 20
+
+
+def test_weights_grow_with_what_they_weigh() -> None:
+    small, large = (1, "a"), (1, "a" * 1000)
+    assert weigh(large) >= weigh(small) + 999
+    assert weigh((small, small)) > 2 * weigh(small)
+    assert weigh((1, (2, large))) > weigh(large)
+    assert weigh(Sealed(b"x" * 5000)) > 5000
+
+
+def test_the_memtable_spills_oldest_first() -> None:
+    memtable = Memtable()
+    memtable.write([b"a", b"b", b"a"], [b"1", b"1", b"2"], [10, 20, 30])
+    assert list(memtable.spill(1)) == [(b"a1", encode(10))]
+    memtable.write([b"a"], [b"3"], [40])
+    assert list(memtable.spill(9)) == [(b"a2", encode(30)), (b"a3", encode(40))]
+    assert list(memtable.spill(9)) == [(b"b1", encode(20))]
+    assert (memtable.size, memtable.tables) == (0, {})
