@@ -22,7 +22,8 @@ class Batch:
     """Records as columns; `keys` and `hashes` stand once the stream has been keyed.
 
     Shapes: every array and list is (n,). `keys` are encoded by `state.codec`, `hashes` are xxh3
-    of those bytes, and a key's bin is the top bits of its hash.
+    of those bytes, and a key's bin is the top bits of its hash. `size` is about how many bytes
+    the values take when encoded, 0 while nobody has needed to know.
     """
 
     times: Int64s
@@ -33,6 +34,7 @@ class Batch:
     values: list[object]
     keys: list[bytes] | None = None
     hashes: UInt64s | None = None
+    size: int = 0
 
     def __len__(self) -> int:
         return len(self.values)
@@ -45,6 +47,7 @@ class Batch:
             self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
             self.indexes[rows], [self.values[i] for i in chosen], keys,
             None if self.hashes is None else self.hashes[rows],
+            self.size * len(rows) // max(len(self), 1),
         )  # fmt: skip
 
     def with_values(self, values: list[object]) -> Batch:
@@ -66,4 +69,5 @@ class Batch:
             [v for b in batches for v in b.values],
             [k for b in batches for k in b.keys or ()] if keyed else None,
             np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
+            sum(b.size for b in batches),
         )

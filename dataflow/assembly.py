@@ -1,0 +1,209 @@
+"""Builds one worker's operators from the plan: everything an operator gets, it gets here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from dataflow.graph import Edge, Location
+from dataflow.migrate.migrator import Migrator, Outlet
+from dataflow.migrate.routing import Routing
+from dataflow.nodes import (
+    ExchangeNode,
+    FoldLogic,
+    KeyedNode,
+    Node,
+    ProbeNode,
+    ProcessLogic,
+    SinkNode,
+    SourceNode,
+    StepsNode,
+)
+from dataflow.operators.base import Deliver, InputPort, Operator, OutputPort
+from dataflow.operators.columns import Columnar
+from dataflow.operators.errors import Guard, OnError
+from dataflow.operators.inflight import Inflight
+from dataflow.operators.keyed import Keyed
+from dataflow.operators.logic import Fold, Logic, Process, Sealing
+from dataflow.operators.probe import Probe
+from dataflow.operators.router import Router
+from dataflow.operators.sink import Sink
+from dataflow.operators.source import Around, SourceOperator
+from dataflow.operators.steps import Steps
+from dataflow.plan import Plan
+from dataflow.progress import Progress
+from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
+from state.antichain import Antichain
+from state.codec import StateCodec
+from state.ids import Incarnation, LayerId, WorkerId
+from state.store import Store
+from state.topic import StateTopic
+
+Report = Callable[[dict[str, object]], None]
+"""Takes a JSON-able event for the coordinator."""
+
+
+FIRST = Incarnation(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One worker's surroundings: what is opened outside the engine."""
+
+    me: WorkerId
+    workers: int
+    clock: Clock
+    topic: StateTopic
+    dead: DeadLetters
+    open_store: Callable[[str, StateCodec], Store]
+    open_reader: Callable[[SourceNode], SourceReader]
+    open_writer: Callable[[SinkNode], SinkWriter]
+    incarnation: Incarnation = FIRST
+
+
+@dataclass(slots=True)
+class Assembly:
+    """One worker's operators in the order in which they are scheduled."""
+
+    plan: Plan
+    site: Site
+    progress: Progress
+    deliver: Deliver
+    report: Report
+    counters: Counter[str] = field(default_factory=Counter)
+    operators: list[Operator] = field(default_factory=list)
+    inputs: dict[Location, InputPort] = field(default_factory=dict)
+    routers: list[Router] = field(default_factory=list)
+    outlets: list[Outlet] = field(default_factory=list)
+    routing: Routing = field(init=False)
+    inflight: Inflight = field(init=False)
+
+    def __post_init__(self) -> None:
+        flow = self.plan.flow
+        self.routing = Routing(flow.space, self.site.workers)
+        self.inflight = Inflight(flow.max_inflight)
+        control = self._input(self.plan.migrator.inputs[0])
+        operators = [self._build(node) for node in self.plan.nodes]
+        sequence = count()
+        migrator = Migrator(
+            self.site.me,
+            control,
+            self.outlets,
+            self.routers,
+            self.routing,
+            lambda: LayerId(self.site.incarnation, self.site.me, next(sequence)),
+        )
+        # First, so that operators know of every move that the control frontier has passed.
+        self.operators = [migrator, *operators]
+
+    def close(self) -> None:
+        """Close every operator."""
+        for operator in self.operators:
+            operator.close()
+
+    # -- one builder per kind of node
+
+    def _build(self, node: Node) -> Operator:
+        match node:
+            case SourceNode():
+                return self._source(node)
+            case StepsNode():
+                chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
+                return Steps(self._inputs(node)[0], self._output(node), chain)
+            case ExchangeNode():
+                return self._router(node)
+            case KeyedNode():
+                return self._keyed(node)
+            case SinkNode():
+                writer = self.site.open_writer(node)
+                return Sink(self._inputs(node)[0], self._output(node), writer, self.counters)
+            case ProbeNode():
+                return Probe(self._inputs(node)[0], self._output(node))
+
+    def _source(self, node: SourceNode) -> SourceOperator:
+        ports = self.plan.ports[node.name]
+        plan = self.plan
+        around = Around(
+            plan.source_locations,
+            plan.read_locations,
+            plan.waiting_locations,
+            plan.control.outputs[1:],
+            plan.ends,
+        )
+        return SourceOperator(
+            plan.origin(node),
+            self.site.open_reader(node),
+            node.spec.options,
+            self._output_at(ports.outputs[0]),
+            self._output_at(ports.outputs[1]),
+            around,
+            self.progress,
+            self.site.clock,
+            self.inflight,
+            self.counters,
+        )
+
+    def _router(self, node: ExchangeNode) -> Router:
+        guard = self._guard(node.name, node.on_error)
+        router = Router(
+            self._inputs(node)[0], self._output(node), self.routing, self._control, guard
+        )
+        self.routers.append(router)
+        return router
+
+    def _keyed(self, node: KeyedNode) -> Keyed:
+        *data, pointers = self._inputs(node)
+        keyed = Keyed(
+            node.name,
+            self.plan.origin(node),
+            data,
+            pointers,
+            self._output(node),
+            self._logic(node),
+            self.site.open_store(node.name, node.codec),
+            node.order,
+            self.plan.flow.space,
+            self.site.topic,
+            self._control,
+            self.plan.flow.max_waiting,
+            self.report,
+        )
+        self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
+        return keyed
+
+    def _logic(self, node: KeyedNode) -> Logic:
+        guard, sealing = self._guard(node.name, node.on_error), Sealing(node.codec)
+        match node.logic:
+            case FoldLogic(init, step):
+                return Fold(init, step, sealing, guard)
+            case ProcessLogic(init, on_values, on_timer):
+                return Process(node.name, init, on_values, on_timer, sealing, guard)
+            case fold:
+                return Columnar(fold, sealing, guard)
+
+    # -- ports
+
+    def _control(self) -> Antichain:
+        return self.progress.frontier(self.plan.migrator.inputs[0])
+
+    def _guard(self, name: str, policy: OnError) -> Guard:
+        return Guard(name, policy, self.site.dead, self.counters)
+
+    def _inputs(self, node: Node) -> list[InputPort]:
+        return [self._input(at) for at in self.plan.ports[node.name].inputs]
+
+    def _input(self, at: Location) -> InputPort:
+        self.inputs[at] = InputPort(at, self.progress)
+        return self.inputs[at]
+
+    def _output(self, node: Node) -> OutputPort:
+        return self._output_at(self.plan.ports[node.name].outputs[0])
+
+    def _output_at(self, at: Location) -> OutputPort:
+        edges: list[Edge] = [edge for edge in self.plan.graph.edges if edge.source == at]
+        return OutputPort(at, edges, self.progress, self.site.me, self.deliver)
+
+    def _pointer_output(self, node: KeyedNode) -> Location:
+        return self.plan.migrator.outputs[[n.name for n in self.plan.keyed].index(node.name)]

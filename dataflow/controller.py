@@ -1,0 +1,383 @@
+"""The coordinator's part in the dataflow: the only source of commands (design 2, forswearing).
+
+Guarantees that no command gets a time it has forsworn, and that every command's time was journalled
+before any worker hears of it. It holds the capability of the control source at T, the least time
+not forsworn: just past the furthest time that any source has read, plus a lead that follows the
+speed of logical time. Commands without a time get T, and are announced as a demand so that idle
+sources move. Cost: O(1) per turn in which no source moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dataflow.capability import Capability
+from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.moves import Moves
+from dataflow.migrate.routing import Routing, Transfer
+from dataflow.operators.base import Message
+from dataflow.plan import Plan
+from dataflow.progress import Progress
+from dataflow.protocols import Clock, Links
+from dataflow.wire import ProgressFrame, decode, encode_data
+from dataflow.worker import members_of
+from state.antichain import Antichain
+from state.ids import COORDINATOR, Bin, WorkerId
+from state.time import MIN_TIME, from_millis, to_millis
+
+Event = dict[str, object]
+"""What becomes of commands, JSON-able; see `schemas.status`."""
+
+Journal = Callable[[Moves], Callable[[], bool]]
+"""Begins to write a decision, returns whether it is durable yet."""
+
+
+@dataclass(slots=True)
+class Round:
+    """Bins that move at one time."""
+
+    moves: Moves
+    durable: Callable[[], bool]
+    demand: Capability | None
+    begun: float
+    sent: bool = False
+    decided: bool = False
+    awaited: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Running:
+    """A command under way."""
+
+    command: Migrate
+    begun: float
+    waiting: list[Bin]
+    rounds: list[Round] = field(default_factory=list)
+    bins: int = 0
+    bytes: int = 0
+    keys: int = 0
+
+
+class Controller:
+    """Orders commands, assigns times, forswears, and says what became of them."""
+
+    def __init__(
+        self, plan: Plan, workers: int, links: Links, clock: Clock, journal: Journal
+    ) -> None:
+        self._plan, self._workers, self._links = plan, workers, links
+        self._clock, self._journal = clock, journal
+        self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
+        self._routing = Routing(plan.flow.space, workers)
+        self._capability: Capability | None = Capability(
+            plan.control.outputs[0], MIN_TIME, self._progress.changes
+        )
+        self._ids: set[str] = set()
+        self._running: list[Running] = []
+        self._taken: set[tuple[int, Bin]] = set()
+        self._events: list[Event] = []
+        self._speed = Speed(clock)
+
+    # -- what the coordinator calls
+
+    def submit(self, command: Migrate) -> None:
+        """Accept a command. Raises Refused with a sentence that says what would be right."""
+        self._check(command)
+        now = self._clock.monotonic()
+        bins = list(dict.fromkeys(command.bins))
+        running = Running(command, now, bins)
+        first = self._next_round(running, command.time)
+        self._ids.add(command.id)
+        self._running.append(running)
+        self._events.append(
+            {
+                "event": "accepted",
+                "id": command.id,
+                "time": first.moves.time,
+                "strategy": command.strategy,
+                "worker": int(command.worker),
+                "bins": [int(bin) for bin in bins],
+            }
+        )
+
+    def report(self, worker: WorkerId, event: Event) -> None:
+        """Take a worker's report of a bin that it has installed."""
+        if event["event"] != "bin_moved":
+            return
+        key = (str(event["operator"]), int(str(event["bin"])))
+        for running in self._running:
+            for round in running.rounds:
+                if round.moves.time == event["time"] and key in round.awaited:
+                    self._note(running, round, worker, key, event)
+                    return
+
+    def take(self, sender: WorkerId, frame: list[bytes]) -> None:
+        """Act on one frame of a worker."""
+        update = decode(frame)
+        if isinstance(update, ProgressFrame):
+            self._progress.receive(sender, update.changes)
+
+    def step(self) -> bool:
+        """One turn; whether anything was done."""
+        received = False
+        for sender, frame in self._links.receive():
+            self.take(sender, frame)
+            received = True
+        if self._progress.ready:
+            self._send_durable()
+            self._forswear()
+            self._decide()
+            self._finish_rounds()
+        return self._progress.flush() or received
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        taken, self._events = self._events, []
+        return taken
+
+    @property
+    def done(self) -> bool:
+        """Whether the whole computation is over."""
+        return self._progress.settled() and not self._running
+
+    @property
+    def busy(self) -> bool:
+        """Whether commands are under way."""
+        return bool(self._running)
+
+    @property
+    def forsworn(self) -> int | None:
+        """T: no command will have a time before it. None once there will be none at all."""
+        if self._capability is None:
+            return None
+        assert isinstance(self._capability.time, int)
+        return self._capability.time
+
+    def frontiers(self) -> dict[str, Antichain]:
+        """The frontier at every probe and sink, by name."""
+        return {name: self._progress.frontier(at) for name, at in self._plan.probes.items()}
+
+    def furthest(self) -> int | None:
+        """The furthest time that any source has read."""
+        return self._progress.furthest(self._plan.read_locations)
+
+    def owners(self) -> list[WorkerId]:
+        """The owner of every bin after all moves decided so far."""
+        control = self._progress.frontier(self._plan.migrator.inputs[0])
+        least = min((t for t in control if isinstance(t, int)), default=None)
+        return self._routing.owners((1 << 62) if least is None else least - 1)
+
+    # -- accepting
+
+    def _check(self, command: Migrate) -> None:
+        count = self._plan.flow.space.count
+        if command.id in self._ids:
+            raise Refused(f"id {command.id!r} was used before: give each command an id of its own")
+        if not self._plan.keyed:
+            raise Refused("this flow has no stateful operator, so there is nothing to move")
+        if not 0 <= command.worker < self._workers:
+            raise Refused(
+                f"worker {command.worker} is unknown: name one of 0 to {self._workers - 1}"
+            )
+        if not command.bins:
+            raise Refused(f"no bins are named: name some of 0 to {count - 1}, or 'all'")
+        wrong = [int(bin) for bin in command.bins if not 0 <= bin < count]
+        if wrong:
+            raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
+        if self.forsworn is None:
+            raise Refused("the flow's sources have ended: a command has to come before that")
+        if command.time is not None:
+            self._check_time(command, command.time)
+
+    def _check_time(self, command: Migrate, time: int) -> None:
+        assert self.forsworn is not None
+        if time < self.forsworn:
+            earliest = to_millis(self.forsworn - 1) + 1
+            raise Refused(
+                f"time {to_millis(time)} ms has been forsworn: the earliest possible is"
+                f" {earliest} ms, or leave the time out for as soon as possible"
+            )
+        first = command.bins[:1] if command.strategy == "fluid" else command.bins
+        for bin in first:
+            if (time, bin) in self._taken:
+                raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
+
+    def _next_round(self, running: Running, time: int | None) -> Round:
+        count = 1 if running.command.strategy == "fluid" else len(running.waiting)
+        bins, running.waiting = tuple(running.waiting[:count]), running.waiting[count:]
+        demand = None
+        if time is None:
+            time = self._soonest(bins)
+            demand = Capability(self._plan.control.outputs[1], time, self._progress.changes)
+        moves = Moves(running.command.id, time, running.command.worker, bins)
+        self._taken.update((time, bin) for bin in bins)
+        round = Round(moves, self._journal(moves), demand, self._clock.monotonic())
+        running.rounds.append(round)
+        return round
+
+    def _soonest(self, bins: tuple[Bin, ...]) -> int:
+        time = self.forsworn
+        assert time is not None
+        while any((time, bin) in self._taken for bin in bins):
+            time += 1
+        return time
+
+    # -- the steps of a turn
+
+    def _send_durable(self) -> None:
+        for round in self._rounds():
+            if not round.sent and round.durable():
+                self._send(round.moves)
+                round.sent = True
+
+    def _send(self, moves: Moves) -> None:
+        assert self._capability is not None
+        self._capability.check(moves.time)
+        self._routing.add(moves)
+        edge = next(e for e in self._plan.graph.edges if e.source == self._capability.location)
+        message = Message(moves.time, moves)
+        for worker in range(self._workers):
+            self._progress.changes.add(edge.target, moves.time, 1)
+            frame = encode_data(edge.id, message.time, message.payload)
+            self._links.send(WorkerId(worker), frame)
+
+    def _decide(self) -> None:
+        """Once all commands up to a round's time are known, so is what it really moves."""
+        for round in self._rounds():
+            if round.sent and not round.decided and self._passed(round.moves.time):
+                round.decided = True
+                for transfer in self._routing.transfers(round.moves):
+                    self._await(round, transfer)
+        if self.forsworn is not None:
+            self._routing.settle(Antichain.of(self.forsworn))
+
+    def _passed(self, time: int) -> bool:
+        return self.forsworn is None or self.forsworn > time
+
+    def _await(self, round: Round, transfer: Transfer) -> None:
+        round.awaited.update((keyed.name, int(transfer.bin)) for keyed in self._plan.keyed)
+
+    def _finish_rounds(self) -> None:
+        for running in list(self._running):
+            for round in [r for r in running.rounds if self._complete(r)]:
+                running.rounds.remove(round)
+                self._taken.difference_update((round.moves.time, b) for b in round.moves.bins)
+                if round.demand is not None:
+                    round.demand.drop()
+            if running.rounds:
+                continue
+            if running.waiting and self.forsworn is not None:
+                self._next_round(running, None)
+            else:
+                self._complete_command(running)
+
+    def _complete(self, round: Round) -> bool:
+        if not round.decided or round.awaited:
+            return False
+        outputs = (self._plan.ports[keyed.name].outputs[0] for keyed in self._plan.keyed)
+        return not any(self._progress.frontier(o).less_equal(round.moves.time) for o in outputs)
+
+    def _complete_command(self, running: Running) -> None:
+        self._running.remove(running)
+        self._events.append(
+            {
+                "event": "completed",
+                "id": running.command.id,
+                "ms": round_ms(self._clock.monotonic() - running.begun),
+                "bins": running.bins,
+                "bytes": running.bytes,
+                "keys": running.keys,
+                "unmoved": [int(bin) for bin in running.waiting],
+            }
+        )
+
+    def _note(
+        self,
+        running: Running,
+        round: Round,
+        worker: WorkerId,
+        key: tuple[str, int],
+        event: Event,
+    ) -> None:
+        round.awaited.discard(key)
+        size, keys = int(str(event["bytes"])), int(str(event["keys"]))
+        running.bytes += size
+        running.keys += keys
+        running.bins += not any(bin == key[1] for _, bin in round.awaited)
+        self._events.append(
+            {
+                "event": "bin_moved",
+                "id": running.command.id,
+                "operator": key[0],
+                "bin": key[1],
+                "worker": int(worker),
+                "time": round.moves.time,
+                "bytes": size,
+                "keys": keys,
+                "ms": round_ms(self._clock.monotonic() - round.begun),
+            }
+        )
+
+    def _forswear(self) -> None:
+        if self._capability is None:
+            return
+        target = self._target()
+        if target is None:
+            self._capability.drop()
+            self._capability = None
+        elif target > self._now:
+            self._capability.downgrade(target)
+
+    def _target(self) -> int | None:
+        """The least time not to forswear yet; None where nothing is left to command."""
+        furthest = self.furthest()
+        rounds = self._rounds()
+        unsent = min((r.moves.time for r in rounds if not r.sent), default=None)
+        if furthest is None:
+            # The sources have ended: what is under way goes on, and nothing else can come.
+            if unsent is None and not any(running.waiting for running in self._running):
+                return None
+            target = max((r.moves.time + 1 for r in rounds if r.sent), default=self._now)
+        else:
+            demanded = (r.moves.time + 1 for r in rounds if r.sent and r.demand is not None)
+            lead = self._speed.lead(furthest, self._plan.flow.control_lead)
+            # Half of the lead may be used up before the workers have to hear of it.
+            ahead = furthest + 1 + lead if furthest + 1 + lead // 2 >= self._now else self._now
+            target = max([ahead, self._now, *demanded])
+        return target if unsent is None else min(target, unsent)
+
+    @property
+    def _now(self) -> int:
+        assert self.forsworn is not None
+        return self.forsworn
+
+    def _rounds(self) -> list[Round]:
+        return [round for running in self._running for round in running.rounds]
+
+
+class Speed:
+    """How fast logical time runs, against the wall clock: 1.0 for live data."""
+
+    WINDOW = 1.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._start: int | None = None
+        self._speed = 0.0
+
+    def lead(self, furthest: int, control_lead: float) -> int:
+        """How far ahead of `furthest` commands may be ruled out, in logical time."""
+        now = self._clock.monotonic()
+        if self._start is None:
+            self._start, self._since = furthest, now
+        elif now - self._since >= self.WINDOW:
+            passed = to_millis(furthest - self._start) / 1000
+            self._speed = passed / (now - self._since)
+            self._start, self._since = furthest, now
+        return from_millis(round(control_lead * min(1.0, self._speed) * 1000))
+
+
+def round_ms(seconds: float) -> float:
+    """Seconds as milliseconds with a microsecond's precision."""
+    return round(seconds * 1000, 3)

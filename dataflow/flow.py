@@ -1,0 +1,269 @@
+"""The user's API: a flow of streams, defined once in a module and run by `meander run`.
+
+A stream is a value: using it twice forks it. `key_by` exchanges records by key once; the stateful
+operators that follow keep the key, and so do map, filter, flat_map and inspect on a keyed stream,
+so that a chain of stateful operators on one key travels once.
+
+>>> from dataflow.testing import ListSink, ListSource
+>>> flow = Flow("words")
+>>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")]]))
+>>> counted = words.key_by(lambda w: w).fold("count", lambda: 0, lambda n, w: (n + 1, (w, n + 1)))
+>>> counted.sink(ListSink())
+>>> [node.name for node in flow.nodes]
+['source', 'key_by', 'key_by exchange', 'count', 'sink']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, cast, overload
+
+from dataflow.nodes import (
+    ExchangeNode,
+    FoldLogic,
+    KeyedNode,
+    Node,
+    ProbeNode,
+    ProcessLogic,
+    SinkNode,
+    SourceNode,
+    StepsNode,
+)
+from dataflow.operators.columns import ColumnFold
+from dataflow.operators.errors import OnError
+from dataflow.operators.keyed import Order
+from dataflow.operators.logic import Context, OnTimer, OnValue
+from dataflow.operators.steps import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from dataflow.protocols import SinkSpec, SourceSpec
+from schemas.errors import SetupError
+from state.bins import BinSpace
+from state.codec import PLAIN, StateCodec
+
+T = TypeVar("T")
+U = TypeVar("U")
+S = TypeVar("S")
+
+MIB = 1 << 20
+
+
+class Flow:
+    """A named dataflow.
+
+    `bins` is the binary logarithm of the number of key bins, fixed for the flow's life.
+    `max_inflight` bounds the bytes that each worker has read and the sinks have not passed,
+    `max_waiting` what may wait at one stateful operator, `state_memory` the state that each
+    worker's process holds in memory (all bytes). `control_lead`, in seconds, is how far ahead
+    of the data commands are ruled out: the longest a command waits, against stashing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        bins: int = 8,
+        max_inflight: int = 64 * MIB,
+        max_waiting: int = 1024 * MIB,
+        state_memory: int = 256 * MIB,
+        control_lead: float = 0.25,
+    ) -> None:
+        if not name or not all(c.isalnum() or c in "-_" for c in name):
+            raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
+                             "use letters, digits, '-' and '_' only")  # fmt: skip
+        self.name = name
+        self.space = BinSpace(bins)
+        self.max_inflight, self.max_waiting = max_inflight, max_waiting
+        self.state_memory, self.control_lead = state_memory, control_lead
+        self.nodes: list[Node] = []
+
+    def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:
+        """A stream of what a source reads."""
+        return Stream(self, self.add(SourceNode(self.name_for(name), spec)))
+
+    def add(self, node: Node) -> Node:
+        """Take a node into the flow; streams do this."""
+        self.nodes.append(node)
+        return node
+
+    def name_for(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it where that is taken."""
+        taken = {node.name for node in self.nodes}
+        numbered = (f"{wanted}-{n}" for n in range(2, len(taken) + 3))
+        return next(name for name in (wanted, *numbered) if name not in taken)
+
+    def own_name(self, wanted: str) -> str:
+        """A name that state is kept under. Raises SetupError where it is taken."""
+        if wanted in {node.name for node in self.nodes}:
+            raise SetupError(f"operator {wanted!r}", "another operator of the flow has its name",
+                             "give each stateful operator a name of its own")  # fmt: skip
+        return wanted
+
+
+class Stream(Generic[T]):
+    """Records on their way through a flow."""
+
+    def __init__(self, flow: Flow, node: Node) -> None:
+        self._flow, self._node = flow, node
+
+    def map(self, function: Callable[[T], U], *, on_error: OnError = "dead_letter") -> Stream[U]:
+        """Each value through a function."""
+        return Stream(self._flow, self._step(Map(self._name("map"), function, on_error)))
+
+    def filter(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> Stream[T]:
+        """The values for which a function is true."""
+        return Stream(self._flow, self._step(Filter(self._name("filter"), function, on_error)))
+
+    def flat_map(
+        self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
+    ) -> Stream[U]:
+        """Any number of values for each."""
+        return Stream(self._flow, self._step(FlatMap(self._name("flat_map"), function, on_error)))
+
+    def inspect(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> Stream[T]:
+        """Call a function for its effect."""
+        return Stream(self._flow, self._step(Inspect(self._name("inspect"), function, on_error)))
+
+    def key_by(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[T]:
+        """Group by a key, any plain value, and bring each group to one worker."""
+        name = self._name("key_by")
+        keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
+        exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)
+        return KeyedStream(self._flow, self._flow.add(exchange))
+
+    def probe(self, name: str) -> Stream[T]:
+        """A place whose frontier `meander status` shows under this name."""
+        return Stream(self._flow, self._probe(name))
+
+    def sink(self, spec: SinkSpec, name: str = "sink") -> None:
+        """Send the values out of the flow."""
+        self._flow.add(SinkNode(self._name(name), self._node, spec))
+
+    def _name(self, wanted: str) -> str:
+        return self._flow.name_for(wanted)
+
+    def _step(self, step: Step) -> Node:
+        return self._flow.add(StepsNode(step.name, self._node, (step,)))
+
+    def _probe(self, name: str) -> Node:
+        return self._flow.add(ProbeNode(self._flow.own_name(name), self._node))
+
+
+class KeyedStream(Stream[T]):
+    """Records grouped by key, each group on the worker that owns its bin."""
+
+    @overload
+    def fold(
+        self,
+        name: str,
+        init: ColumnFold,
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+    ) -> KeyedStream[Any]: ...
+
+    @overload
+    def fold(
+        self,
+        name: str,
+        init: Callable[[], S],
+        step: Callable[[S, T], tuple[S, U]],
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+    ) -> KeyedStream[U]: ...
+
+    def fold(
+        self,
+        name: str,
+        init: Any,
+        step: Any = None,
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+    ) -> KeyedStream[Any]:
+        """One result per record: `(state, value) -> (state, result)`, or a fold over columns
+        (`dataflow.columns`) in place of `init` and `step`."""
+        logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
+        return self._keyed(name, (self._node,), logic, order, codec, on_error)
+
+    def process(
+        self,
+        name: str,
+        init: Callable[[], S],
+        step: Callable[[Context, S, T], S],
+        on_timer: Callable[[Context, S], S] | None = None,
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+    ) -> KeyedStream[Any]:
+        """Any number of results per record, and timers: `(context, state, value) -> state`."""
+        logic = ProcessLogic(init, (cast(OnValue, step),), cast("OnTimer | None", on_timer))
+        return self._keyed(name, (self._node,), logic, order, codec, on_error)
+
+    def connect(
+        self,
+        other: KeyedStream[U],
+        name: str,
+        init: Callable[[], S],
+        left: Callable[[Context, S, T], S],
+        right: Callable[[Context, S, U], S],
+        on_timer: Callable[[Context, S], S] | None = None,
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+    ) -> KeyedStream[Any]:
+        """One state per key for two streams with one key space: as `process`, one function each."""
+        logic = ProcessLogic(
+            init, (cast(OnValue, left), cast(OnValue, right)), cast("OnTimer | None", on_timer)
+        )
+        return self._keyed(name, (self._node, other._node), logic, order, codec, on_error)
+
+    def map(
+        self, function: Callable[[T], U], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[U]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().map(function, on_error=on_error)._node)
+
+    def filter(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[T]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().filter(function, on_error=on_error)._node)
+
+    def flat_map(
+        self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[U]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().flat_map(function, on_error=on_error)._node)
+
+    def inspect(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[T]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().inspect(function, on_error=on_error)._node)
+
+    def probe(self, name: str) -> KeyedStream[T]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, self._probe(name))
+
+    def _keyed(
+        self,
+        name: str,
+        upstreams: tuple[Node, ...],
+        logic: FoldLogic | ProcessLogic | ColumnFold,
+        order: Order,
+        codec: StateCodec,
+        on_error: OnError,
+    ) -> KeyedStream[Any]:
+        node = KeyedNode(self._flow.own_name(name), upstreams, logic, order, codec, on_error)
+        return KeyedStream(self._flow, self._flow.add(node))

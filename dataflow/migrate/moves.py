@@ -1,0 +1,34 @@
+"""A change of ownership as it travels from the coordinator to every worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack
+
+from state.ids import Bin, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """From logical time `time` on, `bins` belong to `target`.
+
+    >>> moves = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
+    >>> Moves.from_bytes(moves.to_bytes()) == moves
+    True
+    """
+
+    command: str
+    time: int
+    target: WorkerId
+    bins: tuple[Bin, ...]
+
+    def to_bytes(self) -> bytes:
+        """As it travels on the wire."""
+        return bytes(msgpack.packb((self.command, self.time, self.target, self.bins)))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Moves:
+        """The inverse. Raises ValueError for anything else."""
+        command, time, target, bins = msgpack.unpackb(data, use_list=False)
+        return Moves(str(command), int(time), WorkerId(int(target)), tuple(map(Bin, bins)))

@@ -1,0 +1,93 @@
+"""Who owns a bin at a time: the map that routing, waiting and migration of one worker share.
+
+Guarantees I2: `owner(bin, time)` is one worker, and the same on every worker once the control
+frontier has passed `time`, because commands reach all of them and their order of arrival does
+not matter. Cost: a look-up per record, plus one mask per change that may still matter.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.batch import Int64s
+from dataflow.migrate.moves import Moves
+from state.antichain import Antichain
+from state.bins import BinSpace
+from state.ids import Bin, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One bin that changes its owner at a time."""
+
+    bin: Bin
+    time: int
+    source: WorkerId
+    target: WorkerId
+    command: str
+
+
+class Routing:
+    """The owners of all bins over logical time.
+
+    >>> routing = Routing(BinSpace(1), workers=2)
+    >>> routing.add(Moves("m", 150, WorkerId(1), (Bin(0),)))
+    >>> [routing.owner(Bin(0), t) for t in (149, 150)], routing.owner(Bin(1), 0)
+    ([0, 1], 1)
+    """
+
+    def __init__(self, space: BinSpace, workers: int) -> None:
+        self.space = space
+        self.workers = workers
+        self._owners: Int64s = np.array(
+            [space.first_owner(Bin(b), workers) for b in range(space.count)], np.int64
+        )
+        self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
+
+    def add(self, moves: Moves) -> None:
+        """Note a change, in any order of arrival."""
+        member = np.zeros(self.space.count, np.bool_)
+        member[list(moves.bins)] = True
+        insort(self._changes, (moves.time, moves.command, moves, member), key=lambda c: c[:2])
+
+    def destinations(self, bins: Int64s, times: Int64s) -> Int64s:
+        """The owner of each record's bin at the record's time; all of shape (n,)."""
+        owners = self._owners[bins]
+        for time, _, moves, member in self._changes:
+            owners[(times >= time) & member[bins]] = moves.target
+        return owners
+
+    def owner(self, bin: Bin, time: int) -> WorkerId:
+        """The owner of a bin at a time."""
+        return self._owner(bin, before=time + 1)
+
+    def owners(self, time: int) -> list[WorkerId]:
+        """The owner of every bin at a time."""
+        return [self.owner(Bin(b), time) for b in range(self.space.count)]
+
+    def transfers(self, moves: Moves) -> list[Transfer]:
+        """The bins that really change hands. Ask once the control frontier has passed the time."""
+        found = []
+        for bin in moves.bins:
+            source = self._owner(bin, before=moves.time)
+            if source != moves.target:
+                found.append(Transfer(bin, moves.time, source, moves.target, moves.command))
+        return found
+
+    def settle(self, frontier: Antichain) -> None:
+        """Fold in the changes that a frontier has passed: they are decided, and no record to come
+        is older."""
+        while self._changes and not frontier.less_equal(self._changes[0][0]):
+            _, _, moves, member = self._changes.pop(0)
+            self._owners[member] = moves.target
+
+    def _owner(self, bin: Bin, before: int) -> WorkerId:
+        owner = int(self._owners[bin])
+        for time, _, moves, member in self._changes:
+            if time < before and member[bin]:
+                owner = moves.target
+        return WorkerId(owner)

@@ -1,0 +1,101 @@
+"""What a flow is made of before it runs: one frozen record per operator, in order of definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dataflow.operators.columns import ColumnFold
+from dataflow.operators.errors import OnError
+from dataflow.operators.keyed import Order
+from dataflow.operators.logic import OnTimer, OnValue
+from dataflow.operators.steps import Step
+from dataflow.protocols import SinkSpec, SourceSpec
+from state.codec import StateCodec
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """Where data comes in."""
+
+    name: str
+    spec: SourceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepsNode:
+    """A chain of stateless steps."""
+
+    name: str
+    upstream: Node
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeNode:
+    """Every record travels to the owner of its key's bin."""
+
+    name: str
+    upstream: Node
+    on_error: OnError
+
+
+@dataclass(frozen=True, slots=True)
+class FoldLogic:
+    """`init` and `(state, value) -> (state, result)`."""
+
+    init: Callable[[], object]
+    step: Callable[[Any, Any], tuple[object, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLogic:
+    """`init`, one `(context, state, value) -> state` per input, and perhaps a timer function."""
+
+    init: Callable[[], object]
+    on_values: tuple[OnValue, ...]
+    on_timer: OnTimer | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedNode:
+    """A stateful operator; its name is the name of its state."""
+
+    name: str
+    upstreams: tuple[Node, ...]
+    logic: FoldLogic | ProcessLogic | ColumnFold
+    order: Order
+    codec: StateCodec
+    on_error: OnError
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    """Where results go out."""
+
+    name: str
+    upstream: Node
+    spec: SinkSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeNode:
+    """Where the frontier can be read."""
+
+    name: str
+    upstream: Node
+
+
+Node = SourceNode | StepsNode | ExchangeNode | KeyedNode | SinkNode | ProbeNode
+
+
+def upstreams(node: Node) -> tuple[Node, ...]:
+    """What a node reads from."""
+    match node:
+        case SourceNode():
+            return ()
+        case KeyedNode():
+            return node.upstreams
+        case _:
+            return (node.upstream,)

@@ -1,0 +1,144 @@
+"""What every operator is made of: ports, messages, and one method that does a little work.
+
+An operator is scheduled again and again; each time it takes what has come, sends what it may, and
+returns whether it did anything. It sees frontiers as of the last flush of progress, never later
+ones than its own actions justify, so what it concludes from them is safe (I1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dataflow.capability import Capability
+from dataflow.graph import Edge, Location
+from dataflow.progress import Progress
+from dataflow.wire import Payload
+from state.antichain import Antichain
+from state.ids import WorkerId
+from state.time import Time, less_equal
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One payload and a lower bound of its records' times."""
+
+    time: Time
+    payload: Payload
+
+
+Deliver = Callable[[Edge, WorkerId, Message], None]
+"""Takes a message to an edge's target on a worker, this one or another."""
+
+
+class InputPort:
+    """Where messages wait for their operator."""
+
+    def __init__(self, location: Location, progress: Progress) -> None:
+        self.location, self._progress = location, progress
+        self._queue: deque[Message] = deque()
+
+    def put(self, message: Message) -> None:
+        """Enqueue; the sender has counted it already."""
+        self._queue.append(message)
+
+    def drain(self) -> Iterator[Message]:
+        """Take what waits. Each message counts as consumed in the same step as what follows."""
+        while self._queue:
+            message = self._queue.popleft()
+            self._progress.changes.add(self.location, message.time, -1)
+            yield message
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._queue
+
+    @property
+    def frontier(self) -> Antichain:
+        """What may still arrive."""
+        return self._progress.frontier(self.location)
+
+
+class OutputPort:
+    """Where an operator's messages leave, to every edge that begins here."""
+
+    def __init__(
+        self,
+        location: Location,
+        edges: Sequence[Edge],
+        progress: Progress,
+        me: WorkerId,
+        deliver: Deliver,
+    ) -> None:
+        self.location, self._edges, self._progress = location, edges, progress
+        self._me, self._deliver = me, deliver
+
+    def open(self, time: Time) -> Capability:
+        """A capability out of nothing: only in an operator's opening."""
+        return Capability(self.location, time, self._progress.changes)
+
+    def mint(self, message: Message) -> Capability:
+        """The capability that a message brings, to be taken in the step that consumes it."""
+        return Capability(self.location, message.time, self._progress.changes)
+
+    def send(
+        self, capability: Capability, time: Time, payload: Payload, to: WorkerId | None = None
+    ) -> None:
+        """Send to a worker, by default this one. Raises CapabilityError if not permitted."""
+        capability.check(time)
+        message = Message(time, payload)
+        for edge in self._edges:
+            self._progress.changes.add(edge.target, time, 1)
+            self._deliver(edge, self._me if to is None else to, message)
+
+    @property
+    def frontier(self) -> Antichain:
+        """What may still leave, here or on any other worker."""
+        return self._progress.frontier(self.location)
+
+
+class Operator(Protocol):
+    """One instance of an operator on one worker."""
+
+    def schedule(self) -> bool:
+        """Do a little work (about a millisecond at most); whether anything was done."""
+
+    def wait_seconds(self) -> float | None:
+        """After how long there may be work without a message; None for never."""
+
+    def finished(self) -> bool:
+        """Whether nothing is under way that progress does not know of."""
+
+    def close(self) -> None:
+        """Release what lies outside."""
+
+
+class Quiet:
+    """The answers of an operator that waits for nothing but messages and frontiers."""
+
+    def wait_seconds(self) -> float | None:
+        """Never on its own."""
+        return None
+
+    def finished(self) -> bool:
+        """Always."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def least_of(*times: Time | None) -> Time | None:
+    """The least of some outer times; None stands for none.
+
+    >>> least_of(None, 4, 2), least_of(None)
+    (2, None)
+    """
+    least: Time | None = None
+    for time in times:
+        if time is not None and (least is None or less_equal(time, least)):
+            least = time
+    return least

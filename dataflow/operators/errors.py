@@ -1,0 +1,43 @@
+"""What happens to a record that a user's function cannot take, per operator.
+
+`dead_letter` (default) sets it aside with its traceback, `skip` counts it, `fail` ends the flow.
+A record is never dropped in silence: each policy counts.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from typing import Literal
+
+from dataflow.batch import Batch
+from dataflow.protocols import DeadLetters
+from schemas.errors import MeanderError
+
+OnError = Literal["dead_letter", "skip", "fail"]
+
+
+class Guard:
+    """One operator's error policy on one worker."""
+
+    def __init__(
+        self, operator: str, policy: OnError, dead: DeadLetters, counters: Counter[str]
+    ) -> None:
+        self.operator, self._policy, self._dead, self._counters = operator, policy, dead, counters
+
+    def failed(self, batch: Batch, row: int, error: Exception) -> None:
+        """Deal with one record. Raises MeanderError under `fail`."""
+        reason = f"{type(error).__name__}: {error}"
+        if self._policy == "fail":
+            where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
+            raise MeanderError(
+                f"operator {self.operator!r}",
+                f"its function failed on the record of {where}: {reason}",
+                "mend the function, or choose on_error='dead_letter' or 'skip'",
+            ) from error
+        if self._policy == "dead_letter":
+            self._counters["dead_letters"] += 1
+            trace = "".join(traceback.format_exception(error))
+            self._dead.add(self.operator, batch, row, reason, trace)
+        else:
+            self._counters["skipped"] += 1

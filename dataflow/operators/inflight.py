@@ -1,0 +1,63 @@
+"""How much a worker has read that its flow's sinks have not passed yet (I6).
+
+A source stops reading when the bytes read but not yet passed by the sinks' probe exceed the bound.
+A partition that alone holds back the flow's frontier may go on up to twice the bound, as nothing
+drains without it. Cost: one entry per chunk read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from dataflow.protocols import Partition, SourceReader
+from state.antichain import Antichain
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A chunk whose records have all been sent: the time of the last, and what passing frees."""
+
+    time: int
+    size: int
+    reader: SourceReader
+    partition: Partition
+    next_offset: int
+
+
+class Inflight:
+    """The bytes in flight of all sources of one worker."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self.bytes = 0
+        self._sent: dict[tuple[int, Partition], deque[Sent]] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether reading has to stop."""
+        return self.bytes >= self._bound
+
+    @property
+    def overfull(self) -> bool:
+        """Whether even the partition that holds back all others has to stop."""
+        return self.bytes >= 2 * self._bound
+
+    def read(self, size: int) -> None:
+        """Count what has been read."""
+        self.bytes += size
+
+    def sent(self, sent: Sent) -> None:
+        """Note what will be free once the sinks have passed its time."""
+        key = (id(sent.reader), sent.partition)
+        self._sent.setdefault(key, deque()).append(sent)
+
+    def settle(self, passed: Antichain) -> None:
+        """Free what the sinks' frontier has passed."""
+        for queue in self._sent.values():
+            last: Sent | None = None
+            while queue and not passed.less_equal(queue[0].time):
+                last = queue.popleft()
+                self.bytes -= last.size
+            if last is not None:
+                last.reader.passed(last.partition, last.next_offset)

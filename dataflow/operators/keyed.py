@@ -1,0 +1,244 @@
+"""The stateful operator: S of live reconfiguration, for any logic and any number of inputs.
+
+Guarantees I2 and I3: a record (bin b, time s) is applied here only while b's state is here for
+s, in the total order once its time has passed (`order="time"`) or as it comes
+(`order="arrival"`). Its output frontier never passes what it still owes: records that wait,
+timers, and bins on their way in. Invariant: what waits for a bin's arrival is applied before
+anything later of that bin. Cost: per slice one multi-get and one write of the keys it touches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from dataflow.batch import Batch, Int64s
+from dataflow.capability import Held
+from dataflow.migrate.arrivals import Arrivals
+from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
+from dataflow.operators.logic import Logic, States
+from dataflow.operators.rows import Rows, Waiting
+from dataflow.operators.timers import Timers
+from dataflow.progress import outer
+from schemas.errors import MeanderError
+from state.antichain import Antichain
+from state.bins import BinSpace
+from state.ids import Bin, LayerId
+from state.layer import Extraction
+from state.store import Store
+from state.time import to_millis
+from state.topic import StateTopic
+
+Order = Literal["time", "arrival"]
+
+SLICE = 1024
+"""Records applied per turn, so that no turn is long."""
+
+
+class Keyed(Quiet):
+    """One stateful operator on one worker."""
+
+    def __init__(
+        self,
+        name: str,
+        origin: int,
+        inputs: Sequence[InputPort],
+        pointers: InputPort,
+        output: OutputPort,
+        logic: Logic,
+        store: Store,
+        order: Order,
+        space: BinSpace,
+        topic: StateTopic,
+        control: Callable[[], Antichain],
+        max_waiting: int,
+        report: Callable[[dict[str, object]], None],
+    ) -> None:
+        self.name, self.store, self.timers = name, store, Timers()
+        self._origin, self._inputs, self._output = origin, inputs, output
+        self._logic, self._order, self._space = logic, order, space
+        self._topic, self._control, self._max_waiting = topic, control, max_waiting
+        self.arrivals = Arrivals(name, store, self.timers, topic, pointers, report)
+        self._waiting = Waiting()
+        self._queue: deque[tuple[int, Rows]] = deque()
+        self._queued_bytes = 0
+        self._held = Held()
+
+    @property
+    def frontier(self) -> Antichain:
+        """What may still leave, from any worker: state before it is final."""
+        return self._output.frontier
+
+    def schedule(self) -> bool:
+        """Install what arrives, take records, apply those whose turn it is, fire timers."""
+        frontier = self._passed()
+        installed, released = self.arrivals.schedule(self._retain)
+        received = self._receive()
+        self._admit(released)
+        ready = self._ready(frontier)
+        applied = self._apply(frontier)
+        worked = installed or received or ready or applied
+        if worked:
+            self._keep()
+        return worked
+
+    def wait_seconds(self) -> float | None:
+        """Soon, while layers are being read."""
+        return 0.001 if self.arrivals.busy() else None
+
+    def finished(self) -> bool:
+        """Whether no bin is on its way in."""
+        return not self.arrivals.busy()
+
+    def extraction(self, layer: LayerId, bin: Bin, at: int) -> Extraction:
+        """The bin's state as of `at`, once the output frontier has reached `at`."""
+        timers = self.timers.of(bin)
+        return Extraction(self.store, timers, layer, self.name, bin, at, self._topic)
+
+    def departed(self, bin: Bin) -> None:
+        """The bin is on its way to its new owner, and its timers with it."""
+        self.timers.departed(bin)
+        self._keep()
+
+    # -- records
+
+    def _passed(self) -> Antichain:
+        """All records before this have come, and all commands that say whose they are."""
+        passed = self._control()
+        for port in self._inputs:
+            passed = passed.meet(port.frontier)
+        return passed
+
+    def _receive(self) -> bool:
+        received = False
+        for side, port in enumerate(self._inputs):
+            for message in port.drain():
+                received = True
+                assert isinstance(message.payload, Batch)
+                self._retain(message)
+                self._waiting.add(Rows.of(message.payload, side))
+        if received:
+            self._check_bound()
+        return received
+
+    def _retain(self, message: Message) -> None:
+        self._held.retain(self._output.mint(message))
+
+    def _check_bound(self) -> None:
+        waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
+        if waiting > self._max_waiting:
+            raise MeanderError(
+                f"operator {self.name!r}",
+                f"{waiting >> 20} MiB of records wait for the flow's time to pass"
+                f" {to_millis(outer(self._held.capability.time))} ms, more than its bound of"
+                f" {self._max_waiting >> 20} MiB",
+                "raise the flow's max_waiting, or see why that time does not pass",
+            )
+
+    def _ready(self, frontier: Antichain) -> bool:
+        bound = frontier if self._order == "time" else self._control()
+        ready = self._waiting.passed(bound)
+        if ready:
+            rows = Rows.concat(ready)
+            rows = rows.sorted() if self._order == "time" else rows
+            self._enqueue(self.arrivals.stash(rows, self._bins(rows.batch)))
+        return bool(ready)
+
+    def _admit(self, released: list[Rows]) -> None:
+        """Records whose bin has arrived come before all that is queued of that bin."""
+        if not released:
+            return
+        rows = Rows.concat([*released, *(rows for _, rows in self._queue)])
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._enqueue(rows.sorted() if self._order == "time" else rows)
+
+    def _enqueue(self, rows: Rows) -> None:
+        for start in range(0, len(rows), SLICE):
+            piece = rows.take(np.arange(start, min(start + SLICE, len(rows))))
+            self._queue.append((piece.least, piece))
+            self._queued_bytes += piece.batch.size
+
+    def _bins(self, batch: Batch) -> Int64s:
+        assert batch.hashes is not None
+        return self._space.bins_of(batch.hashes)
+
+    # -- applying
+
+    def _apply(self, frontier: Antichain) -> bool:
+        applied = False
+        budget = SLICE
+        while budget > 0:
+            rows, due = self._next(frontier)
+            if rows is not None:
+                budget -= len(rows)
+                self._run(rows.batch, partial(self._logic.apply, rows=rows))
+            elif due is not None:
+                budget -= len(due)
+                self._run(due, partial(self._logic.fire, fired=due))
+            else:
+                break
+            applied = True
+        return applied
+
+    def _next(self, frontier: Antichain) -> tuple[Rows | None, Batch | None]:
+        """The next records, or the timers that come before them."""
+        due = self.timers.next_due(frontier)
+        if due is not None and all(due < least for least, _ in self._queue):
+            return None, self._fired(due)
+        return (self._slice(), None) if self._queue else (None, None)
+
+    def _slice(self) -> Rows:
+        least, rows = self._queue.popleft()
+        self._queued_bytes -= rows.batch.size
+        if self._logic.timed and self._order == "time":
+            # A timer set by these records may come before the next time's records.
+            chosen = rows.batch.times == least
+            rows, rest = rows.split(chosen)
+            if len(rest):
+                self._queue.appendleft((rest.least, rest))
+                self._queued_bytes += rest.batch.size
+        return rows
+
+    def _fired(self, time: int) -> Batch:
+        keys = self.timers.take(time)
+        hashes = self._space.hash_keys(keys)
+        zeros = np.zeros(len(keys), np.int64)
+        return Batch(
+            zeros + time,
+            zeros + self._origin,
+            hashes.view(np.int64),
+            zeros,
+            zeros,
+            [None] * len(keys),
+            keys,
+            hashes,
+        )
+
+    def _run(self, batch: Batch, work: Callable[[States], Batch]) -> None:
+        assert batch.keys is not None
+        bins = dict(zip(batch.keys, self._bins(batch).tolist(), strict=True))
+        keys, of = list(bins), list(bins.values())
+        states = self.store.fetch(of, keys)
+        results = work(states)
+        changed = [(bin, key) for bin, key in zip(of, keys, strict=True) if key in states]
+        touched = [key for _, key in changed]
+        self.store.write([bin for bin, _ in changed], touched, [states[key] for key in touched])
+        for time, key in self._logic.timers():
+            self.timers.set(Bin(self._space.bin_of(key)), time, key)
+        self._send(results)
+
+    def _send(self, results: Batch) -> None:
+        if len(results):
+            self._output.send(self._held.capability, int(results.times.min()), results)
+
+    # -- what is owed
+
+    def _keep(self) -> None:
+        queued = least_of(*(least for least, _ in self._queue))
+        owed = least_of(self._waiting.least, queued, self.arrivals.least, self.timers.least)
+        self._held.keep(owed)

@@ -1,0 +1,240 @@
+"""What a stateful operator does with its records: fold, or the general process function.
+
+A logic sees the sealed states of the keys at hand and the records in order; it changes the states
+and yields results. States are sealed after each record (`state.codec`): a function that fails
+half-way leaves the state as it was, and nobody keeps a reference to a state that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from dataflow.batch import Batch
+from dataflow.operators.errors import Guard
+from dataflow.operators.rows import Rows
+from dataflow.operators.steps import append_index
+from schemas.errors import MeanderError
+from state import codec
+from state.codec import StateCodec
+from state.time import from_millis, to_millis
+
+States = dict[bytes, object]
+"""Sealed states by encoded key; a key that is absent has no state yet."""
+
+Timer = tuple[int, bytes]
+"""A time and the encoded key that wants to be called then."""
+
+
+class Logic(Protocol):
+    """The part of a stateful operator that differs."""
+
+    timed: bool
+    """Whether records of one time must be applied before later ones are begun, for timers."""
+
+    def apply(self, states: States, rows: Rows) -> Batch:
+        """Apply records in order; the results, each under its input's place in the order."""
+
+    def fire(self, states: States, fired: Batch) -> Batch:
+        """Call back the keys of `fired`, a batch without values, one row per timer."""
+
+    def timers(self) -> list[Timer]:
+        """The timers set since the last call."""
+
+
+class Sealing:
+    """How one operator's states are sealed: by the plain codec, or the user's own."""
+
+    def __init__(self, codec_: StateCodec) -> None:
+        self.codec = codec_
+        self._plain = codec_.name == codec.PLAIN.name
+
+    def seal(self, state: object) -> object:
+        """The state so that nobody can change it. Raises UnencodableError."""
+        return codec.seal(state) if self._plain else codec.Sealed(self.codec.encode(state))
+
+    def unseal(self, sealed: object) -> object:
+        """The state, afresh if it could be changed."""
+        if not isinstance(sealed, codec.Sealed):
+            return sealed
+        return codec.decode(sealed.data) if self._plain else self.codec.decode(sealed.data)
+
+
+class Fold:
+    """`(state, value) -> (state, result)`, one result per record."""
+
+    timed = False
+
+    def __init__(
+        self,
+        init: Callable[[], object],
+        step: Callable[[object, object], tuple[object, object]],
+        sealing: Sealing,
+        guard: Guard,
+    ) -> None:
+        self._init, self._step, self._sealing, self._guard = init, step, sealing, guard
+
+    def apply(self, states: States, rows: Rows) -> Batch:
+        """One result per record that the function took."""
+        batch, seal, unseal, step = rows.batch, self._sealing.seal, self._sealing.unseal, self._step
+        assert batch.keys is not None
+        kept: list[int] = []
+        results: list[object] = []
+        for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            try:
+                state = unseal(states[key]) if key in states else self._init()
+                state, result = step(state, value)
+                states[key] = seal(state)
+            except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+                self._guard.failed(batch, row, error)
+            else:
+                kept.append(row)
+                results.append(result)
+        answered = batch if len(kept) == len(batch) else batch.take(np.array(kept, np.int64))
+        return answered.with_values(results)
+
+    def fire(self, states: States, fired: Batch) -> Batch:
+        """A fold sets no timers."""
+        raise AssertionError("a fold has no timers")
+
+    def timers(self) -> list[Timer]:
+        """None ever."""
+        return []
+
+
+class Context:
+    """What a process function may do besides changing its state."""
+
+    __slots__ = ("_emitted", "_key", "_time", "_timed", "_timers")
+
+    def __init__(self, key: bytes, time: int, timed: bool) -> None:
+        self._key, self._time, self._timed = key, time, timed
+        self._emitted: list[object] = []
+        self._timers: list[int] = []
+
+    @property
+    def key(self) -> object:
+        """The record's key."""
+        return codec.decode(self._key)
+
+    @property
+    def time_ms(self) -> int:
+        """The record's logical time, milliseconds since 1970."""
+        return to_millis(self._time)
+
+    def emit(self, result: object) -> None:
+        """Send a result at the record's time."""
+        self._emitted.append(result)
+
+    def timer(self, at_ms: int) -> None:
+        """Be called back for this key once the flow's time has passed `at_ms`, which must be later
+        than now. Setting one twice for one key and time is setting it once."""
+        time = from_millis(at_ms)
+        if time <= self._time:
+            raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
+        if not self._timed:
+            raise ValueError("the operator has no on_timer function to call back")
+        self._timers.append(time)
+
+
+OnValue = Callable[[Context, object, object], object]
+"""`(context, state, value) -> state`."""
+OnTimer = Callable[[Context, object], object]
+"""`(context, state) -> state`."""
+
+
+def _with_value(on_value: OnValue, value: object, context: Context, state: object) -> object:
+    return on_value(context, state, value)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the process functions of one batch have brought about."""
+
+    rows: list[int]
+    positions: list[int]
+    values: list[object]
+
+    def add(self, row: int, emitted: list[object]) -> None:
+        """The outputs of one row."""
+        self.rows.extend([row] * len(emitted))
+        self.positions.extend(range(len(emitted)))
+        self.values.extend(emitted)
+
+
+class Process:
+    """State, results and timers per key, for one or more inputs with one key space."""
+
+    def __init__(
+        self,
+        operator: str,
+        init: Callable[[], object],
+        on_values: Sequence[OnValue],
+        on_timer: OnTimer | None,
+        sealing: Sealing,
+        guard: Guard,
+    ) -> None:
+        self._operator, self._init, self._on_values = operator, init, on_values
+        self._on_timer, self._sealing, self._guard = on_timer, sealing, guard
+        self._timers: list[Timer] = []
+        self.timed = on_timer is not None
+
+    def apply(self, states: States, rows: Rows) -> Batch:
+        """Call the function of each record's input."""
+        batch = rows.batch
+        outcome = _Outcome([], [], [])
+        sides = rows.sides.tolist()
+        for row, value in enumerate(batch.values):
+            on_value = self._on_values[sides[row]]
+            self._call(states, batch, row, outcome, partial(_with_value, on_value, value))
+        return self._results(batch, outcome)
+
+    def fire(self, states: States, fired: Batch) -> Batch:
+        """Call the timer function of each row's key."""
+        if self._on_timer is None:
+            raise MeanderError(
+                f"operator {self._operator!r}", "a timer is due and it has no on_timer function"
+            )
+        outcome = _Outcome([], [], [])
+        for row in range(len(fired)):
+            self._call(states, fired, row, outcome, self._on_timer)
+        return self._results(fired, outcome)
+
+    def timers(self) -> list[Timer]:
+        """The timers set since the last call."""
+        taken, self._timers = self._timers, []
+        return taken
+
+    def _call(
+        self, states: States, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
+    ) -> None:
+        assert batch.keys is not None
+        key = batch.keys[row]
+        context = Context(key, int(batch.times[row]), self.timed)
+        try:
+            state = self._sealing.unseal(states[key]) if key in states else self._init()
+            sealed = self._sealing.seal(function(context, state))
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            self._guard.failed(batch, row, error)
+            return
+        states[key] = sealed
+        outcome.add(row, context._emitted)
+        self._timers.extend((time, key) for time in context._timers)
+
+    def _results(self, batch: Batch, outcome: _Outcome) -> Batch:
+        emitted = batch.take(np.array(outcome.rows, np.int64))
+        positions = np.array(outcome.positions, np.int64)
+        return Batch(
+            emitted.times,
+            emitted.origins,
+            emitted.partitions,
+            emitted.offsets,
+            append_index(emitted.indexes, positions, self._operator),
+            outcome.values,
+            emitted.keys,
+            emitted.hashes,
+        )

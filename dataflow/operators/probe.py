@@ -1,0 +1,21 @@
+"""A probe: passes its input on, so that the frontier of what may still come can be read here."""
+
+from __future__ import annotations
+
+from dataflow.operators.base import InputPort, OutputPort, Quiet
+
+
+class Probe(Quiet):
+    """One probe on one worker; its name is how `status` shows the frontier."""
+
+    def __init__(self, source: InputPort, output: OutputPort) -> None:
+        self._input, self._output = source, output
+
+    def schedule(self) -> bool:
+        """Pass on what has come."""
+        passed = False
+        for message in self._input.drain():
+            passed = True
+            with self._output.mint(message) as capability:
+                self._output.send(capability, message.time, message.payload)
+        return passed

@@ -1,0 +1,94 @@
+"""Routes keyed records to the owners of their bins: F's data path (live reconfiguration, 2.2).
+
+Guarantees I2: a record of time s leaves once the control frontier has passed s, to the owner of
+its bin at s; until then it is stashed, under a capability for its time. Records of one partition
+keep their order. Cost: one look-up per record, one message per destination and batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from dataflow.batch import Batch
+from dataflow.capability import Held
+from dataflow.migrate.routing import Routing
+from dataflow.operators.base import InputPort, OutputPort, Quiet
+from dataflow.operators.errors import Guard
+from dataflow.operators.rows import Rows, Waiting
+from state import codec
+from state.antichain import Antichain
+from state.codec import UnencodableError
+from state.ids import WorkerId
+
+
+class Router(Quiet):
+    """One exchange by key on one worker."""
+
+    def __init__(
+        self,
+        source: InputPort,
+        output: OutputPort,
+        routing: Routing,
+        control: Callable[[], Antichain],
+        guard: Guard,
+    ) -> None:
+        self._input, self._output, self._routing = source, output, routing
+        self._control, self._guard = control, guard
+        self.stash = Waiting()
+        self._held = Held()
+
+    def schedule(self) -> bool:
+        """Stash what has come, route what the control frontier has passed."""
+        received = self._receive()
+        ready = self.stash.passed(self._control())
+        for rows in ready:
+            self._route(rows.batch)
+        if received or ready:
+            self._held.keep(self.stash.least)
+        return received or bool(ready)
+
+    @property
+    def frontier(self) -> Antichain:
+        """Below which no more records leave."""
+        return self._output.frontier
+
+    def _receive(self) -> bool:
+        received = False
+        for message in self._input.drain():
+            received = True
+            assert isinstance(message.payload, Batch)
+            self._held.retain(self._output.mint(message))
+            self.stash.add(Rows.of(message.payload, 0))
+        return received
+
+    def _route(self, batch: Batch) -> None:
+        batch = self._plain(batch)
+        assert batch.hashes is not None
+        bins = self._routing.space.bins_of(batch.hashes)
+        owners = self._routing.destinations(bins, batch.times)
+        for owner in np.unique(owners).tolist():
+            share = batch.take(np.flatnonzero(owners == owner))
+            least = int(share.times.min())
+            self._output.send(self._held.capability, least, share, WorkerId(owner))
+
+    def _plain(self, batch: Batch) -> Batch:
+        """Without the values that could not travel, wherever they would go: so that what a flow
+        answers does not depend on who owns which bin."""
+        try:
+            encoded = codec.encode(batch.values)
+        except UnencodableError:
+            kept = [row for row in range(len(batch)) if self._travels(batch, row)]
+            batch = batch.take(np.array(kept, np.int64))
+            encoded = codec.encode(batch.values)
+        return replace(batch, size=len(encoded))
+
+    def _travels(self, batch: Batch, row: int) -> bool:
+        try:
+            codec.encode(batch.values[row])
+        except UnencodableError as error:
+            self._guard.failed(batch, row, error)
+            return False
+        return True

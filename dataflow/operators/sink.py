@@ -1,0 +1,55 @@
+"""The sink operator: hands batches to a writer and holds their times until they are delivered.
+
+So the frontier at its output is the flow's probe: what it has passed is durable outside. Cost: one
+capability per batch under way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from dataflow.batch import Batch
+from dataflow.capability import Capability
+from dataflow.operators.base import InputPort, OutputPort
+from dataflow.protocols import SinkWriter
+
+
+class Sink:
+    """One sink on one worker."""
+
+    def __init__(
+        self, source: InputPort, output: OutputPort, writer: SinkWriter, counters: Counter[str]
+    ) -> None:
+        self._input, self._output, self._writer, self._counters = source, output, writer, counters
+        self._under_way: deque[tuple[int, Capability]] = deque()
+
+    def schedule(self) -> bool:
+        """Write what has come, release what is delivered."""
+        written = False
+        for message in self._input.drain():
+            written = True
+            assert isinstance(message.payload, Batch)
+            capability = self._output.mint(message)
+            self._under_way.append((self._writer.write(message.payload), capability))
+            self._counters["written"] += len(message.payload)
+        return self._release() or written
+
+    def wait_seconds(self) -> float | None:
+        """Soon, while deliveries are awaited."""
+        return 0.001 if self._under_way else None
+
+    def finished(self) -> bool:
+        """Whether everything is delivered."""
+        return not self._under_way
+
+    def close(self) -> None:
+        """Close the writer."""
+        self._writer.close()
+
+    def _release(self) -> bool:
+        delivered = self._writer.delivered()
+        released = False
+        while self._under_way and self._under_way[0][0] <= delivered:
+            self._under_way.popleft()[1].drop()
+            released = True
+        return released

@@ -1,0 +1,312 @@
+"""The source operator: raw records become timed batches (design 2, time model).
+
+Guarantees that a partition's times never decrease, and that nothing is sent before the partition's
+capability: a record's time is the running maximum, or the partition's frontier where that has
+moved on (a bump). Send first, then downgrade. A partition that is idle, or holds one time while
+others wait for it, moves on demand, by the sequence only; the earliest partition sends first and
+none runs `max_skew` ahead of the flow's frontier while others have data (I7: `held` announces who
+waits for that). Cost: O(partitions) per turn, vector operations per chunk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dataflow.batch import Batch, Int64s
+from dataflow.capability import Capability
+from dataflow.graph import Location
+from dataflow.operators.base import OutputPort
+from dataflow.operators.inflight import Inflight, Sent
+from dataflow.progress import Progress, outer
+from dataflow.protocols import Chunk, Clock, Partition, SourceOptions, SourceReader
+from state.antichain import Antichain
+from state.time import MIN_TIME, from_millis
+
+ROWS = 2048
+"""Records sent per partition and turn, so that no turn is long."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A chunk that has been read and not yet wholly sent."""
+
+    chunk: Chunk
+    asked: Int64s
+    row: int = 0
+
+
+@dataclass(slots=True)
+class Lane:
+    """One partition on its way into the flow."""
+
+    partition: Partition
+    capability: Capability
+    active_at: float
+    """When it last read a record, seconds."""
+    moved_at: float
+    """When its frontier last moved, seconds."""
+    maximum: int = MIN_TIME
+    """The running maximum of what its records ask for."""
+    newest: int = MIN_TIME
+    """The time of the last record sent: `maximum`, or later after a bump."""
+    held: Capability | None = None
+    queue: deque[Pending] = field(default_factory=deque)
+    paused: bool = False
+
+    @property
+    def time(self) -> int:
+        """The partition's frontier."""
+        return outer(self.capability.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a source has to know of the rest of the flow: locations, by kind."""
+
+    sources: Sequence[Location]
+    """Where all sources of the flow hold their partitions' frontiers."""
+    read: Sequence[Location]
+    """Where they hold what they have read: the same, and what waits or has ended."""
+    waiting: Sequence[Location]
+    """Everywhere else but `demands`: what is held here may be waiting for a source."""
+    demands: Sequence[Location]
+    """Where commands without a time wait for the frontier to pass them."""
+    ends: Sequence[Location]
+    """The outputs of the sinks: the flow's probe."""
+
+
+class SourceOperator:
+    """One source on one worker."""
+
+    def __init__(
+        self,
+        origin: int,
+        reader: SourceReader,
+        options: SourceOptions,
+        output: OutputPort,
+        held: OutputPort,
+        around: Around,
+        progress: Progress,
+        clock: Clock,
+        inflight: Inflight,
+        counters: Counter[str],
+    ) -> None:
+        self._origin, self._reader, self._options = origin, reader, options
+        self._output, self._held, self._around = output, held, around
+        self._progress, self._clock, self._inflight = progress, clock, inflight
+        self._counters = counters
+        self._full: Capability | None = None
+        self._last: list[Capability] = []
+        self._skew = from_millis(round(options.max_skew * 1000))
+        now = clock.monotonic()
+        self._lanes = {p: Lane(p, output.open(MIN_TIME), now, now) for p in reader.partitions}
+
+    def schedule(self) -> bool:
+        """Read, send, and move on what stands still."""
+        self._inflight.settle(self._passed())
+        read = self._read()
+        self._choose_what_to_read()
+        self._announce_full()
+        if not self._progress.ready:
+            return read
+        moved = self._move_stale()
+        sent = self._send()
+        closed = self._close_ended()
+        return read or moved or sent or closed
+
+    def wait_seconds(self) -> float | None:
+        """Until the next partition counts as standing still, if anything waits for one."""
+        if not self._lanes or not self._progress.ready:
+            return None
+        due = [since for _, _, since in self._stale()]
+        if not due:
+            return None
+        return max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
+
+    def finished(self) -> bool:
+        """Whether every partition has ended, and been passed by the sinks."""
+        return not self._lanes and not self._last
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._reader.close()
+
+    # -- reading
+
+    def _read(self) -> bool:
+        chunks = self._reader.poll()
+        now = self._clock.monotonic()
+        for chunk in chunks:
+            lane = self._lanes[chunk.partition]
+            limit = from_millis(self._clock.now_ms() + round(self._options.max_future * 1000))
+            future = chunk.times > limit
+            self._counters["future"] += int(np.count_nonzero(future))
+            asked = np.where(future, MIN_TIME, chunk.times)
+            lane.queue.append(Pending(chunk, asked))
+            lane.active_at = now
+            self._inflight.read(chunk.size)
+            self._counters["read"] += len(chunk.values)
+        return bool(chunks)
+
+    def _choose_what_to_read(self) -> None:
+        floor = self._floor()
+        for lane in self._lanes.values():
+            alone = lane.time == floor and not lane.queue and not self._inflight.overfull
+            wanted = not self._inflight.full or (alone and self._drained(floor))
+            if wanted == lane.paused:
+                lane.paused = not wanted
+                act = self._reader.resume if wanted else self._reader.pause
+                act(lane.partition)
+
+    def _announce_full(self) -> None:
+        """While reading has to stop, what is in flight waits for those that stand still."""
+        if self._inflight.full and self._full is None and self._lanes:
+            self._full = self._held.open(max(lane.time for lane in self._lanes.values()))
+        elif self._full is not None and not (self._inflight.full and self._lanes):
+            self._full.drop()
+            self._full = None
+
+    def _drained(self, floor: int) -> bool:
+        """Whether the sinks have passed all that can pass without the floor's moving on."""
+        return not self._passed().less_than(floor)
+
+    # -- sending
+
+    def _send(self) -> bool:
+        sent = False
+        for lane in sorted(self._lanes.values(), key=self._next_time):
+            if lane.queue:
+                sent |= self._send_lane(lane)
+        return sent
+
+    def _next_time(self, lane: Lane) -> int:
+        if not lane.queue:
+            return lane.time
+        head = lane.queue[0]
+        return max(lane.time, lane.maximum, int(head.asked[head.row]))
+
+    def _send_lane(self, lane: Lane) -> bool:
+        limit = self._floor() + self._skew
+        budget = ROWS
+        while lane.queue and budget:
+            head = lane.queue[0]
+            asked = head.asked[head.row : head.row + budget]
+            natural = np.maximum.accumulate(np.maximum(asked, lane.maximum))
+            times = np.maximum(natural, lane.time)
+            rows = int(np.searchsorted(times, limit, side="right"))
+            if rows:
+                self._send_rows(lane, head, times[:rows], natural[:rows])
+                budget -= rows
+            if rows < len(asked):
+                break
+        self._announce(lane, limit)
+        return budget < ROWS
+
+    def _send_rows(self, lane: Lane, head: Pending, times: Int64s, natural: Int64s) -> None:
+        rows, chunk = len(times), head.chunk
+        until = head.row + rows
+        batch = Batch(
+            times,
+            np.full(rows, self._origin, np.int64),
+            np.full(rows, lane.partition, np.int64),
+            chunk.offsets[head.row : until],
+            np.zeros(rows, np.int64),
+            chunk.values[head.row : until],
+        )
+        self._counters["bumps"] += int(np.count_nonzero(times > natural))
+        self._output.send(lane.capability, int(times[0]), batch)
+        last = int(times[-1])
+        lane.maximum, lane.newest, head.row = int(natural[-1]), last, until
+        if until == len(chunk.values):
+            lane.queue.popleft()
+            next_offset = int(chunk.offsets[-1]) + 1
+            self._inflight.sent(Sent(last, chunk.size, self._reader, lane.partition, next_offset))
+        self._move(lane, last)
+
+    def _announce(self, lane: Lane, limit: int) -> None:
+        """Move on to the next record's time, which is known; say so if it has to wait."""
+        upcoming = self._next_time(lane)
+        self._move(lane, upcoming)
+        waits = bool(lane.queue) and upcoming > limit
+        if lane.held is not None and not (waits and lane.held.time == upcoming):
+            lane.held.drop()
+            lane.held = None
+        if waits and lane.held is None:
+            lane.held = self._held.open(upcoming)
+
+    # -- moving on
+
+    def _move(self, lane: Lane, time: int) -> None:
+        if time > lane.time:
+            lane.capability.downgrade(time)
+            lane.moved_at = self._clock.monotonic()
+
+    def _close_ended(self) -> bool:
+        ended = [
+            lane
+            for lane in self._lanes.values()
+            if not lane.queue and self._reader.ended(lane.partition)
+        ]
+        for lane in ended:
+            # What it has sent may wait for others until the sinks have passed it.
+            self._last.append(self._held.open(lane.time + 1))
+            lane.capability.drop()
+            if lane.held is not None:
+                lane.held.drop()
+            del self._lanes[lane.partition]
+        passed = self._passed()
+        for held in [held for held in self._last if not passed.less_equal(outer(held.time) - 1)]:
+            held.drop()
+            self._last.remove(held)
+        return bool(ended)
+
+    def _move_stale(self) -> bool:
+        now = self._clock.monotonic()
+        moved = False
+        for lane, target, since in self._stale():
+            if now - since >= self._options.idle_after:
+                self._move(lane, target)
+                self._counters["moves"] += 1
+                moved = True
+        return moved
+
+    def _stale(self) -> list[tuple[Lane, int, float]]:
+        """Who holds back what waits, where each would have to move, and since when it stands."""
+        furthest = self._progress.furthest(self._around.read)
+        demand = self._progress.furthest(self._around.demands)
+        least = self._progress.least(self._around.waiting)
+        if furthest is None or (demand is None and (least is None or outer(least) > furthest)):
+            return []
+        stale = []
+        for lane in self._lanes.values():
+            target = self._target(lane, furthest, demand)
+            if target > lane.time:
+                stale.append((lane, target, lane.moved_at if lane.queue else lane.active_at))
+        return stale
+
+    def _target(self, lane: Lane, furthest: int, demand: int | None) -> int:
+        if lane.queue:
+            # It has data, all of one time: others may pass that time, its own data goes on there.
+            holds = lane.time == self._next_time(lane) == lane.newest == self._floor()
+            return lane.time + 1 if holds else lane.time
+        stuck = lane.paused and self._inflight.overfull
+        if not (stuck or self._reader.idle(lane.partition)):
+            return lane.time
+        if demand is not None and demand >= furthest:
+            return demand + 1
+        # Only who has sent a record of the furthest time may pass it: so the moves end there.
+        beyond = lane.time == lane.newest == furthest
+        return furthest + 1 if beyond else furthest
+
+    def _floor(self) -> int:
+        least = self._progress.least(self._around.sources)
+        return MIN_TIME if least is None else outer(least)
+
+    def _passed(self) -> Antichain:
+        return Antichain.of(
+            *(time for at in self._around.ends for time in self._progress.frontier(at))
+        )

@@ -1,0 +1,196 @@
+"""Stateless operators: a chain of functions applied to each batch as it passes.
+
+A chain of map, filter, flat_map, inspect and key_by without a fork is one operator, so it costs
+progress tracking once. Records keep their place in the total order; a flat_map's outputs get
+their position appended to the index, 20 bits a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dataflow.batch import Batch, Int64s
+from dataflow.operators.base import InputPort, OutputPort, Quiet
+from dataflow.operators.errors import Guard, OnError
+from schemas.errors import MeanderError
+from state import codec
+from state.bins import BinSpace
+
+INDEX_BITS = 20
+
+
+class Step(Protocol):
+    """One stateless function of a chain."""
+
+    @property
+    def name(self) -> str:
+        """How it is called in errors and dead letters."""
+
+    @property
+    def on_error(self) -> OnError:
+        """What becomes of a record that it cannot take."""
+
+    def apply(self, batch: Batch, guard: Guard) -> Batch:
+        """The batch after this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """value -> value."""
+
+    name: str
+    function: Callable[[Any], object]
+    on_error: OnError
+
+    def apply(self, batch: Batch, guard: Guard) -> Batch:
+        """One output for each input that the function takes."""
+        kept, values = _each(self.function, batch, guard)
+        rows = batch if kept is None else batch.take(kept)
+        return rows.with_values(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep the values for which the function is true."""
+
+    name: str
+    function: Callable[[Any], object]
+    on_error: OnError
+
+    def apply(self, batch: Batch, guard: Guard) -> Batch:
+        """The chosen rows."""
+        kept, verdicts = _each(self.function, batch, guard)
+        chosen = np.flatnonzero(np.fromiter(map(bool, verdicts), np.bool_, len(verdicts)))
+        return batch.take(chosen if kept is None else kept[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Call the function for its effect."""
+
+    name: str
+    function: Callable[[Any], object]
+    on_error: OnError
+
+    def apply(self, batch: Batch, guard: Guard) -> Batch:
+        """The rows that the function took, unchanged."""
+        kept, _ = _each(self.function, batch, guard)
+        return batch if kept is None else batch.take(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMap:
+    """value -> any number of values."""
+
+    name: str
+    function: Callable[[Any], Iterable[object]]
+    on_error: OnError
+
+    def apply(self, batch: Batch, guard: Guard) -> Batch:
+        """All outputs, in order, each with its position among the outputs of its input."""
+        kept, outputs = _each(lambda value: list(self.function(value)), batch, guard)
+        rows = batch if kept is None else batch.take(kept)
+        counts = [len(many) for many in outputs if isinstance(many, list)]
+        positions = [i for count in counts for i in range(count)]
+        repeated = rows.take(np.repeat(np.arange(len(rows)), counts))
+        return Batch(
+            repeated.times,
+            repeated.origins,
+            repeated.partitions,
+            repeated.offsets,
+            append_index(repeated.indexes, np.array(positions, np.int64), self.name),
+            [value for many in outputs if isinstance(many, list) for value in many],
+            repeated.keys,
+            repeated.hashes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBy:
+    """Give each record a key: any plain value."""
+
+    name: str
+    function: Callable[[Any], object]
+    on_error: OnError
+    space: BinSpace
+
+    def apply(self, batch: Batch, guard: Guard) -> Batch:
+        """The rows with encoded keys and their hashes."""
+        kept, keys = _each(lambda value: codec.encode(self.function(value)), batch, guard)
+        rows = batch if kept is None else batch.take(kept)
+        encoded = [key for key in keys if isinstance(key, bytes)]
+        return Batch(
+            rows.times,
+            rows.origins,
+            rows.partitions,
+            rows.offsets,
+            rows.indexes,
+            rows.values,
+            encoded,
+            self.space.hash_keys(encoded),
+        )
+
+
+class Steps(Quiet):
+    """A chain of stateless steps as one operator."""
+
+    def __init__(
+        self, source: InputPort, output: OutputPort, chain: list[tuple[Step, Guard]]
+    ) -> None:
+        self._input, self._output, self._chain = source, output, chain
+
+    def schedule(self) -> bool:
+        """Pass on what has come."""
+        worked = False
+        for message in self._input.drain():
+            worked = True
+            with self._output.mint(message) as capability:
+                assert isinstance(message.payload, Batch)
+                batch = message.payload
+                for step, guard in self._chain:
+                    if len(batch):
+                        batch = step.apply(batch, guard)
+                if len(batch):
+                    self._output.send(capability, message.time, batch)
+        return worked
+
+
+def append_index(indexes: Int64s, positions: Int64s, operator: str) -> Int64s:
+    """The index of each output: its input's index, then its position, shapes (n,).
+
+    >>> append_index(np.array([0, 0, 1]), np.array([0, 1, 0]), "split").tolist()
+    [0, 1, 1048576]
+    """
+    if len(indexes) and (
+        int(positions.max()) >= 1 << INDEX_BITS or int(indexes.max()) >= 1 << (62 - INDEX_BITS)
+    ):
+        raise MeanderError(
+            f"operator {operator!r}",
+            f"one input has more than {1 << INDEX_BITS} outputs, or more than three operators"
+            " in a row multiply their inputs",
+            "split the work by an earlier key_by",
+        )
+    return (indexes << INDEX_BITS) | positions
+
+
+def _each(
+    function: Callable[[Any], object], batch: Batch, guard: Guard
+) -> tuple[Int64s | None, list[object]]:
+    """What the function says to each value, and the rows that it took (None for all)."""
+    kept: list[int] = []
+    results: list[object] = []
+    for row, value in enumerate(batch.values):
+        try:
+            result = function(value)
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            guard.failed(batch, row, error)
+        else:
+            kept.append(row)
+            results.append(result)
+    if len(kept) == len(batch):
+        return None, results
+    return np.array(kept, np.int64), results

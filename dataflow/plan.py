@@ -1,0 +1,99 @@
+"""From a flow to its graph: the same on every member, as locations are numbered by definition.
+
+Chains of stateless steps without a fork become one operator. Behind the user's operators stand the
+control source (at the coordinator) and, where state can move, the migrator with an edge to each
+stateful operator. Cost: once per start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dataflow.flow import Flow
+from dataflow.graph import Graph, Location
+from dataflow.graph import Node as Ports
+from dataflow.nodes import KeyedNode, Node, ProbeNode, SinkNode, SourceNode, StepsNode, upstreams
+from schemas.errors import SetupError
+
+
+class Plan:
+    """A flow's graph, and where in it everything is."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.nodes = _fused(flow.nodes)
+        self.graph = Graph()
+        self.ports: dict[str, Ports] = {}
+        self.sources = [n for n in self.nodes if isinstance(n, SourceNode)]
+        self.keyed = [n for n in self.nodes if isinstance(n, KeyedNode)]
+        if not self.sources:
+            raise SetupError(f"flow {flow.name!r}", "it has no source", "call flow.source(...)")
+        # The control source has two outputs: commands, and demands of commands without a time.
+        self.control = self.graph.node("control", 0, 2)
+        self.migrator = self.graph.node("migrator", 1, len(self.keyed))
+        self.graph.edge(self.control.outputs[0], self.migrator.inputs[0])
+        for node in self.nodes:
+            self._add(node)
+        for node in self.nodes:
+            for upstream, target in zip(
+                upstreams(node), self.ports[node.name].inputs, strict=False
+            ):
+                self.graph.edge(self.ports[upstream.name].outputs[0], target)
+        for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
+            self.graph.edge(output, self.pointers(keyed))
+
+    def _add(self, node: Node) -> None:
+        inputs = len(upstreams(node)) + isinstance(node, KeyedNode)
+        outputs = 2 if isinstance(node, SourceNode) else 1
+        self.ports[node.name] = self.graph.node(node.name, inputs, outputs)
+
+    def pointers(self, keyed: KeyedNode) -> Location:
+        """The input by which state comes to a stateful operator."""
+        return self.ports[keyed.name].inputs[-1]
+
+    def origin(self, node: SourceNode | KeyedNode) -> int:
+        """The number under which a node's records stand in the total order: sources first."""
+        names = [*(n.name for n in self.sources), *(n.name for n in self.keyed)]
+        return names.index(node.name)
+
+    @property
+    def source_locations(self) -> list[Location]:
+        """Where sources hold their partitions' frontiers."""
+        return [self.ports[source.name].outputs[0] for source in self.sources]
+
+    @property
+    def read_locations(self) -> list[Location]:
+        """Where sources hold what they have read, sent or not."""
+        return [at for source in self.sources for at in self.ports[source.name].outputs]
+
+    @property
+    def waiting_locations(self) -> list[Location]:
+        """Where something may be held that waits for the sources."""
+        others = {*self.source_locations, *self.control.outputs}
+        return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
+
+    @property
+    def ends(self) -> list[Location]:
+        """The outputs that nothing reads: together, the flow's probe."""
+        read = {upstream.name for node in self.nodes for upstream in upstreams(node)}
+        return [self.ports[n.name].outputs[0] for n in self.nodes if n.name not in read]
+
+    @property
+    def probes(self) -> dict[str, Location]:
+        """The places whose frontiers are shown: probes and sinks, by name."""
+        shown = (n for n in self.nodes if isinstance(n, ProbeNode | SinkNode))
+        return {n.name: self.ports[n.name].outputs[0] for n in shown}
+
+
+def _fused(nodes: list[Node]) -> list[Node]:
+    """The nodes with chains of stateless steps made one each."""
+    readers = Counter(upstream.name for node in nodes for upstream in upstreams(node))
+    result: dict[str, Node] = {}
+    for node in nodes:
+        if isinstance(node, StepsNode):
+            before = result[node.upstream.name]
+            if isinstance(before, StepsNode) and readers[node.upstream.name] == 1:
+                del result[node.upstream.name]
+                node = StepsNode(node.name, before.upstream, (*before.steps, *node.steps))
+        result[node.name] = node
+    return list(result.values())

@@ -1,0 +1,234 @@
+"""Simulated surroundings: clock, network, state topic and schedule, all driven by one seed.
+
+Guarantees that a run is a function of its seed: any frame, any worker's turn and any answer of
+the state topic may be delayed against any other, per link FIFO is kept, data and progress of one
+link are independent. What runs on it is the real engine: store, wire format and layers included.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dataflow.controller import Controller
+from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.moves import Moves
+from dataflow.plan import Plan
+from dataflow.protocols import Frame
+from dataflow.wire import PROGRESS
+from dataflow.worker import Worker
+from schemas.errors import MeanderError
+from state.ids import COORDINATOR, WorkerId
+from state.topic import Place, Ticket
+
+NOW_MS = 4_000_000_000_000
+"""The simulated wall clock's start: later than all data, so that none is of the future."""
+
+MOST_ACTIONS = 400_000
+"""A run that takes more than this many scheduling decisions is taken not to end (I7)."""
+
+
+class SimClock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self._start, self._seconds = now_ms, 0.0
+
+    def now_ms(self) -> int:
+        """Simulated wall clock."""
+        return self._start + int(self._seconds * 1000)
+
+    def monotonic(self) -> float:
+        """Simulated seconds."""
+        return self._seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._seconds += seconds
+
+
+Lane = tuple[WorkerId, WorkerId, bool]
+"""Sender, receiver, and whether it carries progress."""
+
+
+class SimNetwork:
+    """All links between all members."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, deque[Frame]] = {}
+        self.inboxes: dict[WorkerId, list[tuple[WorkerId, Frame]]] = {}
+
+    def busy(self) -> list[Lane]:
+        """The lanes on which something is under way, in a stable order."""
+        return sorted(lane for lane, frames in self.lanes.items() if frames)
+
+    def deliver(self, lane: Lane, count: int) -> None:
+        """Bring the first frames of a lane to their receiver."""
+        sender, receiver, _ = lane
+        frames = self.lanes[lane]
+        for _ in range(min(count, len(frames))):
+            self.inboxes.setdefault(receiver, []).append((sender, frames.popleft()))
+
+
+class SimLinks:
+    """One member's end of the network."""
+
+    def __init__(self, network: SimNetwork, me: WorkerId) -> None:
+        self._network, self._me = network, me
+
+    def send(self, peer: WorkerId, frame: Frame) -> None:
+        """Put a frame under way."""
+        lane = (self._me, peer, frame[0][:1] == PROGRESS)
+        self._network.lanes.setdefault(lane, deque()).append(frame)
+
+    def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
+        """What has been delivered."""
+        return self._network.inboxes.pop(self._me, [])
+
+
+class SimTopic:
+    """A state topic shared by all workers, whose answers take some turns."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._records: list[tuple[bytes, bytes]] = []
+        self._keys: set[bytes] = set()
+        self._pending: dict[Ticket, Place | list[bytes]] = {}
+        self._tickets = 0
+
+    def append(self, key: bytes, payload: bytes) -> Ticket:
+        """Keep a record. Raises MeanderError for a key that was used before."""
+        if key in self._keys:
+            raise MeanderError(f"state record {key!r}", "its key was used before")
+        self._keys.add(key)
+        self._records.append((key, payload))
+        return self._answer(Place(key, 0, len(self._records) - 1, len(payload)))
+
+    def placed(self, ticket: Ticket) -> Place | None:
+        """The place, some turns later."""
+        answer = self._when_ready(ticket)
+        assert answer is None or isinstance(answer, Place)
+        return answer
+
+    def fetch(self, places: Sequence[Place]) -> Ticket:
+        """Ask for records."""
+        return self._answer([self._read(place) for place in places])
+
+    def fetched(self, ticket: Ticket) -> list[bytes] | None:
+        """The records, some turns later."""
+        answer = self._when_ready(ticket)
+        assert answer is None or isinstance(answer, list)
+        return answer
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _read(self, place: Place) -> bytes:
+        key, payload = self._records[place.offset]
+        if key != place.key:
+            raise MeanderError(f"state record {place.key!r}", f"{key!r} lies at its place")
+        return payload
+
+    def _answer(self, answer: Place | list[bytes]) -> Ticket:
+        self._tickets += 1
+        self._pending[Ticket(self._tickets)] = answer
+        return Ticket(self._tickets)
+
+    def _when_ready(self, ticket: Ticket) -> Place | list[bytes] | None:
+        return self._pending.pop(ticket) if self._rng.random() < 0.5 else None
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A controller and its workers under one adversarial schedule."""
+
+    plan: Plan
+    rng: random.Random
+    clock: SimClock
+    controller: Controller
+    workers: list[Worker]
+    network: SimNetwork
+    commands: list[Migrate]
+    events: list[dict[str, object]] = field(default_factory=list)
+    actions: int = 0
+
+    def run(self) -> None:
+        """Until everything is done. Raises AssertionError when it does not end (I7)."""
+        while not self.done:
+            self.act()
+        self._collect()
+
+    @property
+    def done(self) -> bool:
+        """Whether all members are."""
+        return not self.commands and self.controller.done and all(w.done for w in self.workers)
+
+    def act(self) -> None:
+        """One decision of the schedule."""
+        self.actions += 1
+        assert self.actions < MOST_ACTIONS, "the flow does not come to its end (I7)"
+        busy = self.network.busy()
+        choice = self.rng.random()
+        if busy and choice < 0.45:
+            self.network.deliver(self.rng.choice(busy), self.rng.randint(1, 4))
+        elif choice < 0.8:
+            self._turn(self.rng.choice(self.workers))
+        elif choice < 0.92:
+            self.controller.step()
+            self._collect()
+        elif choice < 0.95 and self.commands:
+            self.submit(self.commands.pop(0))
+        else:
+            self.clock.advance(self.rng.random() * 0.004)
+
+    def submit(self, command: Migrate) -> None:
+        """Give a command; a refusal is an event."""
+        try:
+            self.controller.submit(command)
+        except Refused as refusal:
+            self.events.append({"event": "rejected", "id": command.id, "reason": str(refusal)})
+        self._collect()
+
+    def settle(self) -> None:
+        """Let everything happen that can happen without the clock, fairly and in order."""
+        quiet = 0
+        while quiet < 3:
+            worked = False
+            for lane in self.network.busy():
+                self.network.deliver(lane, 1 << 30)
+                worked = True
+            for worker in self.workers:
+                worked |= self._turn(worker)
+            worked |= self.controller.step()
+            self._collect()
+            quiet = 0 if worked else quiet + 1
+
+    def _turn(self, worker: Worker) -> bool:
+        worked = worker.step()
+        for report in worker.reports():
+            self.controller.report(worker.me, report)
+        return worked
+
+    def _collect(self) -> None:
+        self.events.extend(self.controller.events())
+
+
+Build = Callable[[WorkerId, SimLinks, SimClock, SimTopic], Worker]
+"""Makes one worker in its surroundings."""
+
+
+def simulate(
+    plan: Plan, workers: int, rng: random.Random, build: Build, commands: Sequence[Migrate] = ()
+) -> Simulation:
+    """Put a plan on simulated workers."""
+    clock, network, topic = SimClock(), SimNetwork(), SimTopic(rng)
+
+    def journal(moves: Moves) -> Callable[[], bool]:
+        return lambda: rng.random() < 0.5
+
+    controller = Controller(plan, workers, SimLinks(network, COORDINATOR), clock, journal)
+    members = map(WorkerId, range(workers))
+    built = [build(me, SimLinks(network, me), clock, topic) for me in members]
+    return Simulation(plan, rng, clock, controller, built, network, list(commands))

@@ -1,0 +1,131 @@
+"""Antichains: sets of mutually incomparable times, the way to write a lower bound.
+
+`Antichain` is a value; `MutableAntichain` counts pointstamps and keeps the antichain of those whose
+count is positive. Counts may pass through negative values, as updates of different members may
+arrive in any order; only positive counts bound a frontier (timely dataflow, `MutableAntichain`).
+Cost: an update is O(1) unless it touches the frontier, then O(distinct times held).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from state.time import Time, less_equal, less_than
+
+
+@dataclass(frozen=True, slots=True)
+class Antichain:
+    """A lower bound of times; the empty one bounds nothing, as nothing will come.
+
+    >>> frontier = Antichain.of((1, 5), (2, 3), (2, 6))
+    >>> frontier.times, frontier.less_equal((2, 4)), frontier.less_equal((0, 9))
+    (((1, 5), (2, 3)), True, False)
+    """
+
+    times: tuple[Time, ...] = ()
+
+    @staticmethod
+    def of(*times: Time) -> Antichain:
+        """The minimal elements of some times."""
+        return Antichain(minimal(times))
+
+    def less_equal(self, time: Time) -> bool:
+        """Whether `time` may still come.
+
+        >>> Antichain.of(5).less_equal(5), Antichain.of(5).less_equal(4), Antichain().less_equal(9)
+        (True, False, False)
+        """
+        return any(less_equal(element, time) for element in self.times)
+
+    def less_than(self, time: Time) -> bool:
+        """Whether something strictly before `time` may still come.
+
+        >>> Antichain.of(5).less_than(5), Antichain.of(4).less_than(5)
+        (False, True)
+        """
+        return any(less_than(element, time) for element in self.times)
+
+    def dominates(self, other: Antichain) -> bool:
+        """Whether every time of `other` is at or after one of this.
+
+        >>> Antichain.of(3).dominates(Antichain.of(4)), Antichain.of(3).dominates(Antichain())
+        (True, True)
+        """
+        return all(self.less_equal(time) for time in other.times)
+
+    def meet(self, other: Antichain) -> Antichain:
+        """The greatest lower bound of both.
+
+        >>> Antichain.of(3).meet(Antichain.of(4)).times
+        (3,)
+        """
+        return Antichain.of(*self.times, *other.times)
+
+    def __bool__(self) -> bool:
+        return bool(self.times)
+
+    def __iter__(self) -> Iterator[Time]:
+        return iter(self.times)
+
+
+def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
+    """The minimal elements, each once, in the order first met.
+
+    >>> minimal([4, 2, 3]), minimal([(2, 1), (1, 2), (2, 2)])
+    ((2,), ((2, 1), (1, 2)))
+    """
+    kept: list[Time] = []
+    for time in times:
+        if not any(less_equal(other, time) for other in kept):
+            kept = [other for other in kept if not less_equal(time, other)]
+            kept.append(time)
+    return tuple(kept)
+
+
+class MutableAntichain:
+    """Counts per time, and the antichain of the times with a positive count.
+
+    >>> held = MutableAntichain()
+    >>> held.update(5, 1), held.update(7, 1), held.update(5, -1), held.frontier.times
+    (True, False, True, (7,))
+    """
+
+    __slots__ = ("_counts", "frontier")
+
+    def __init__(self) -> None:
+        self._counts: dict[Time, int] = {}
+        self.frontier = Antichain()
+
+    def update(self, time: Time, delta: int) -> bool:
+        """Add to the count of a time; whether the frontier changed."""
+        before = self._counts.get(time, 0)
+        after = before + delta
+        if after:
+            self._counts[time] = after
+        else:
+            self._counts.pop(time, None)
+        if (before > 0) == (after > 0):
+            return False
+        if after > 0:
+            if self.frontier.less_equal(time):
+                return False
+            self.frontier = Antichain.of(*self.frontier, time)
+            return True
+        if time not in self.frontier.times:
+            return False
+        self.frontier = Antichain(minimal(self.positive()))
+        return True
+
+    def positive(self) -> Iterator[Time]:
+        """The times with a positive count."""
+        return (time for time, count in self._counts.items() if count > 0)
+
+    def settled(self) -> bool:
+        """Whether every count is zero: no update is under way or owed.
+
+        >>> owed = MutableAntichain()
+        >>> owed.update(3, -1), owed.settled()
+        (False, False)
+        """
+        return not self._counts

@@ -1,0 +1,111 @@
+"""Random cases: data, flows and commands from one seed; and the search for the shortest that fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dataflow.migrate.command import Migrate
+from dataflow.protocols import SourceOptions
+from state.ids import Bin, WorkerId
+from state.time import from_millis
+
+Entry = tuple[int, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Case:
+    seed: int
+    kind: str
+    workers: int
+    bits: int
+    partitions: tuple[tuple[Entry, ...], ...]
+    commands: tuple[Migrate, ...]
+    options: SourceOptions
+    control_lead: float
+    max_inflight: int
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {self.kind}, {self.workers} workers, 2**{self.bits} bins"]
+        lines += [f"  partition {p}: {list(records)}" for p, records in enumerate(self.partitions)]
+        lines += [f"  command {command}" for command in self.commands]
+        return "\n".join([*lines, f"  {self.options}, control_lead {self.control_lead}"])
+
+
+KINDS = ("chain", "rekey", "timers", "connect", "columns", "arrival")
+
+
+def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
+    rng = random.Random(seed)
+    workers = rng.randint(2, 4)
+    bits = rng.choice([0, 2, 4, 8])
+    span = rng.choice([50, 2000, 100_000])
+    keys = rng.choice([1, 4, 30])
+    partitions = tuple(
+        _partition(rng, rng.randint(0, 40), span, keys) for _ in range(rng.randint(1, 5))
+    )
+    commands = tuple(_command(rng, n, workers, bits, span) for n in range(rng.choice([0, 1, 3, 6])))
+    return Case(
+        seed=seed,
+        kind=rng.choice(kinds),
+        workers=workers,
+        bits=bits,
+        partitions=partitions,
+        commands=commands,
+        options=SourceOptions(max_skew=rng.choice([0.02, 1.0, 1000.0])),
+        control_lead=rng.choice([0.0, 0.25]),
+        max_inflight=rng.choice([300, 64 << 20]),
+    )
+
+
+def _partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Entry, ...]:
+    steps = sorted(rng.randint(0, span) for _ in range(size))
+    jitter = rng.choice([0, 0, span // 4])
+    return tuple(
+        (max(0, ms - rng.randint(0, jitter)), {"k": rng.randrange(keys), "v": rng.randint(-9, 9)})
+        for ms in steps
+    )
+
+
+def _command(rng: random.Random, n: int, workers: int, bits: int, span: int) -> Migrate:
+    count = 1 << bits
+    size = rng.choice([1, max(1, count // 2), count])
+    bins = tuple(Bin(b) for b in rng.sample(range(count), size))
+    time = rng.choice([None, from_millis(rng.randint(0, span + 10), rng.choice([0, 0, 1]))])
+    if len(bins) > 16:
+        strategy = "sudden"
+    else:
+        strategy = rng.choice(["fluid", "sudden"])
+    return Migrate(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
+
+
+def shortest(case: Case, fails: Callable[[Case], bool]) -> Case:
+    """Leave out commands and records as long as the case still fails."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in _smaller(case):
+            if fails(candidate):
+                case, smaller = candidate, True
+                break
+    return case
+
+
+def _smaller(case: Case) -> list[Case]:
+    found = [
+        replace(case, commands=case.commands[:i] + case.commands[i + 1 :])
+        for i in range(len(case.commands))
+    ]
+    for p, records in enumerate(case.partitions):
+        for half in (len(records) // 2, 1):
+            if half:
+                for start in range(0, len(records), half):
+                    kept = records[:start] + records[start + half :]
+                    found.append(
+                        replace(
+                            case,
+                            partitions=(*case.partitions[:p], kept, *case.partitions[p + 1 :]),
+                        )
+                    )
+    return found

@@ -1,0 +1,99 @@
+"""The single-threaded reference: no workers, no frontiers, no batches, no migration.
+
+A stage gets all its records at once, sorts them by the total order of the design and applies them
+one by one; timers of a time come after the records of that time, in the order of their keys.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from state import codec
+from state.bins import BinSpace
+
+Order = tuple[int, int, int, int, int]
+"""time, origin, partition, offset, index"""
+
+
+@dataclass(frozen=True)
+class Record:
+    order: Order
+    value: object
+    side: int = 0
+
+
+def in_order(records: list[Record]) -> list[Record]:
+    return sorted(records, key=lambda r: (*r.order, r.side, codec.encode(r.value)))
+
+
+def fold(
+    records: list[Record],
+    key: Callable[[object], object],
+    init: Callable[[], object],
+    step: Callable[[object, object], tuple[object, object]],
+) -> tuple[list[Record], dict[bytes, object]]:
+    states: dict[bytes, object] = {}
+    results = []
+    for record in in_order(records):
+        k = codec.encode(key(record.value))
+        states[k], result = step(states.get(k, init()), record.value)
+        results.append(Record(record.order, result))
+    return results, states
+
+
+def flat_map(records: list[Record], function: Callable[[object], list[object]]) -> list[Record]:
+    return [
+        Record((*r.order[:4], (r.order[4] << 20) | i), value)
+        for r in records
+        for i, value in enumerate(function(r.value))
+    ]
+
+
+class Ask:
+    """What the engine calls a context."""
+
+    def __init__(self, key: bytes, time: int) -> None:
+        self.key, self.time_ms = codec.decode(key), time >> 20
+        self.emitted: list[object] = []
+        self.timers: list[int] = []
+
+    def emit(self, value: object) -> None:
+        self.emitted.append(value)
+
+    def timer(self, ms: int) -> None:
+        self.timers.append(ms << 20)
+
+
+def process(
+    records: list[Record],
+    key: Callable[[object], object],
+    init: Callable[[], object],
+    functions: list[Callable[[Ask, object, object], object]],
+    on_timer: Callable[[Ask, object], object],
+    origin: int,
+) -> tuple[list[Record], dict[bytes, object]]:
+    states: dict[bytes, object] = {}
+    timers: list[tuple[int, bytes]] = []
+    results: list[Record] = []
+    waiting = in_order(records)
+    while waiting or timers:
+        if timers and (not waiting or timers[0][0] < waiting[0].order[0]):
+            time, k = heapq.heappop(timers)
+            while timers and timers[0] == (time, k):
+                heapq.heappop(timers)
+            hashed = int(BinSpace(0).hash_keys([k]).view("int64")[0])
+            order: Order = (time, origin, hashed, 0, 0)
+            ask = Ask(k, time)
+            states[k] = on_timer(ask, states.get(k, init()))
+        else:
+            record = waiting.pop(0)
+            k, order = codec.encode(key(record.value)), record.order
+            ask = Ask(k, order[0])
+            states[k] = functions[record.side](ask, states.get(k, init()), record.value)
+        for i, value in enumerate(ask.emitted):
+            results.append(Record((*order[:4], (order[4] << 20) | i), value))
+        for due in ask.timers:
+            heapq.heappush(timers, (due, k))
+    return results, states
