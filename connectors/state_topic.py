@@ -1,0 +1,78 @@
+"""The compacted state topic: layers are appended to it, and read again from their places.
+
+Guarantees that a place is named only once its record is durable, and that a record read is the one
+that was appended (`connectors.places`). A worker appends to one partition only, so that the chunks
+of a bin lie side by side and are read in one sweep. Nothing here blocks, but for `close`. The bound
+on what is under way (I6) is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from confluent_kafka import Message
+
+from connectors.client import Settings
+from connectors.outbox import Outbox
+from connectors.places import PlaceReader
+from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS
+from dataflow.protocols import Wakeup
+from state.topic import Place, Ticket
+
+
+class KafkaStateTopic:
+    """One worker's access to the state topic of its flow; implements `StateTopic`."""
+
+    def __init__(self, settings: Settings, topic: str, worker: int, wakeup: Wakeup) -> None:
+        self._partition = worker % STATE_PARTITIONS
+        self._outbox = Outbox(settings, topic, linger_ms=0, message_max_bytes=MAX_STATE_RECORD)
+        self._reader = PlaceReader(settings, topic, wakeup)
+        self._places: dict[Ticket, Place] = {}
+        self._last = 0
+
+    def append(self, key: bytes, payload: bytes) -> Ticket:
+        """Send one record; its key must never have been used before.
+
+        Raises MeanderError for more than `MAX_STATE_RECORD` bytes, key and payload together.
+        """
+        ticket = self._next()
+        done = partial(self._durable, ticket, key, len(payload))
+        self._outbox.send(payload, key, done, [], self._partition)
+        return ticket
+
+    def placed(self, ticket: Ticket) -> Place | None:
+        """Where the record lies, once it is durable; the answer is given once.
+
+        Raises MeanderError when the broker refused a record.
+        """
+        if ticket not in self._places:
+            self._outbox.pump()
+        return self._places.pop(ticket, None)
+
+    def fetch(self, places: Sequence[Place]) -> Ticket:
+        """Ask for records by place."""
+        ticket = self._next()
+        self._reader.ask(ticket, places)
+        return ticket
+
+    def fetched(self, ticket: Ticket) -> list[bytes] | None:
+        """Their payloads in the order asked for, once all are here; the answer is given once.
+
+        Raises MeanderError when one of them is gone.
+        """
+        return self._reader.answer(ticket)
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._reader.close()
+        self._outbox.close()
+
+    def _next(self) -> Ticket:
+        self._last += 1
+        return Ticket(self._last)
+
+    def _durable(self, ticket: Ticket, key: bytes, size: int, message: Message) -> None:
+        offset = message.offset()
+        assert offset is not None
+        self._places[ticket] = Place(key, self._partition, offset, size)
