@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
 
 from schemas.errors import MeanderError
-from state.chunk import Chunk, Head, LayerCorrupt
+from state.chunk import Chunk, Head
 from state.codec import encode, seal
 from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.layer import (
@@ -22,60 +20,8 @@ from state.layer import (
 )
 from state.manifest import Description, LayerPointer, Manifest
 from state.store import Database, Store
-from state.topic import Place, Ticket
-
-BIN = Bin(7)
-LAYER = LayerId(Incarnation(2), WorkerId(1), 40)
-
-
-class MemoryTopic:
-    """The state topic as a list; each answer is given only after it was asked for `delay` times."""
-
-    def __init__(self, delay: int = 0) -> None:
-        self.delay = delay
-        self.records: list[tuple[bytes, bytes]] = []
-        self.most_unplaced = self.most_fetched = 0
-        self._waits: dict[Ticket, int] = {}
-        self._appended: dict[Ticket, int] = {}
-        self._fetching: dict[Ticket, Sequence[Place]] = {}
-
-    def append(self, key: bytes, payload: bytes) -> Ticket:
-        assert key not in dict(self.records), "a key is used once"
-        ticket = self._ticket()
-        self._appended[ticket] = len(self.records)
-        self.records.append((key, payload))
-        self.most_unplaced = max(self.most_unplaced, len(self._appended))
-        return ticket
-
-    def placed(self, ticket: Ticket) -> Place | None:
-        if self._wait(ticket):
-            return None
-        offset = self._appended.pop(ticket)
-        key, payload = self.records[offset]
-        return Place(key, 0, offset, len(payload))
-
-    def fetch(self, places: Sequence[Place]) -> Ticket:
-        ticket = self._ticket()
-        self._fetching[ticket] = places
-        self.most_fetched = max(self.most_fetched, sum(map(len, self._fetching.values())))
-        return ticket
-
-    def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        if self._wait(ticket):
-            return None
-        return [self.records[place.offset][1] for place in self._fetching.pop(ticket)]
-
-    def close(self) -> None:
-        self._waits.clear()
-
-    def _ticket(self) -> Ticket:
-        ticket = Ticket(len(self._waits))
-        self._waits[ticket] = self.delay
-        return ticket
-
-    def _wait(self, ticket: Ticket) -> bool:
-        self._waits[ticket] -= 1
-        return self._waits[ticket] >= 0
+from state.topic import Place
+from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
 
 
 @pytest.fixture(scope="module")
@@ -95,39 +41,6 @@ def old(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> S
 @pytest.fixture
 def new(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
     return workers[1].store(request.node.name)
-
-
-def fill(store: Store, count: int, size: int = 20, bin: Bin = BIN) -> None:
-    """Put `count` states of up to `size` bytes, part of which goes to disk."""
-    chance = random.Random(count)
-    keys = [encode(n) for n in range(count)]
-    for first in range(0, count, 500):
-        some = keys[first : first + 500]
-        states = [seal([n, "x" * chance.randrange(size)]) for n in range(len(some))]
-        store.write([bin] * len(some), some, states)
-
-
-def extract(
-    store: Store, topic: MemoryTopic, timers: Sequence[tuple[int, bytes]] = (), budget: int = 100
-) -> Extraction:
-    extraction = Extraction(store, timers, LAYER, "per_plane", BIN, 900, topic)
-    drive(extraction.step, budget)
-    return extraction
-
-
-def install(
-    store: Store, manifest: Manifest, topic: MemoryTopic, budget: int = 100
-) -> Installation:
-    installation = Installation(store, manifest, topic)
-    drive(installation.step, budget)
-    return installation
-
-
-def drive(step: Callable[[int], bool], budget: int) -> None:
-    for _ in range(100_000):
-        if step(budget):
-            return
-    raise AssertionError("it does not end")
 
 
 @pytest.mark.parametrize("delay", [0, 1, 7])
@@ -248,141 +161,6 @@ def test_a_state_that_is_too_large_to_move_is_named(old: Store) -> None:
     old.write([BIN], [encode("N14228")], [seal("x" * STATE_LIMIT)])
     with pytest.raises(MeanderError, match=r"'per_plane', key b'.*N14228'.*up to 8388608"):
         extract(old, MemoryTopic())
-
-
-Spoil = Callable[[MemoryTopic, LayerPointer], LayerPointer]
-
-
-def _flip_a_bit(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    key, payload = topic.records[1]
-    topic.records[1] = key, payload[:5000] + bytes([payload[5000] ^ 1]) + payload[5001:]
-    return layer
-
-
-def _truncate(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    key, payload = topic.records[1]
-    topic.records[1] = key, payload[:-1]
-    return layer
-
-
-def _empty(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    topic.records[1] = topic.records[1][0], b""
-    return layer
-
-
-def _swap_payloads(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    (a, b), (c, d) = topic.records[:2]
-    topic.records[:2] = [(a, d), (c, b)]
-    return layer
-
-
-def _swap_places(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    first, second, *rest = layer.chunks
-    return replace(layer, chunks=(second, first, *rest))
-
-
-def _leave_out_the_last(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    return replace(layer, chunks=layer.chunks[:-1])
-
-
-def _leave_out_the_first(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    return replace(layer, chunks=layer.chunks[1:])
-
-
-def _miscount(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    return replace(layer, count=layer.count + 1)
-
-
-def _another_checksum(_: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    return replace(layer, checksum=layer.checksum ^ 1)
-
-
-def _another_chunk(
-    topic: MemoryTopic, layer: LayerPointer, operator: str = "per_plane", bin: Bin = BIN
-) -> LayerPointer:
-    """A whole and valid chunk, but of some other layer, bin or operator."""
-    head = Head(operator, bin, layer.id, layer.kind, layer.codec, layer.description)
-    topic.records[1] = topic.records[1][0], Chunk([b"k"], [b"s"]).to_bytes(head, 1)
-    return layer
-
-
-def _chunk_of_another_bin(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    return _another_chunk(topic, layer, bin=Bin(8))
-
-
-def _chunk_of_another_operator(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    return _another_chunk(topic, layer, operator="per_carrier")
-
-
-def _chunk_of_another_layer(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    _another_chunk(topic, replace(layer, id=replace(LAYER, sequence=41)))
-    return layer
-
-
-def _chunk_of_another_time(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    _another_chunk(topic, replace(layer, description=replace(layer.description, upper=899)))
-    return layer
-
-
-def _other_contents(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
-    return _another_chunk(topic, layer)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (_flip_a_bit, "chunk 1: its checksum"),
-        (_truncate, "chunk 1: its checksum"),
-        (_empty, "chunk 1: its checksum"),
-        (_swap_payloads, "chunk 0: its chunk is 1, where 0 was expected"),
-        (_swap_places, "chunk 0: its key is b'layer/2/1/40/1', where b'layer/2/1/40/0'"),
-        (_leave_out_the_last, "its count of keys is 8192, where 9000 was expected"),
-        (_leave_out_the_first, "chunk 0: its key"),
-        (_miscount, "its count of keys is 9000, where 9001 was expected"),
-        (_another_checksum, "bin 7: its checksum"),
-        (_chunk_of_another_bin, "chunk 1: its bin is 8, where 7 was expected"),
-        (_chunk_of_another_operator, "chunk 1: its operator is per_carrier, where per_plane"),
-        (_chunk_of_another_layer, "chunk 1: its sequence is 41, where 40 was expected"),
-        (_chunk_of_another_time, "chunk 1: its upper is 899, where 900 was expected"),
-        (_other_contents, "its count of keys is 6953, where 9000 was expected"),
-    ],
-)
-def test_what_is_not_what_was_written_is_caught_and_named(
-    old: Store, new: Store, spoil: Spoil, told: str
-) -> None:
-    fill(old, 9000)
-    topic = MemoryTopic()
-    manifest = extract(old, topic).manifest
-    manifest = replace(manifest, layers=(spoil(topic, manifest.layers[0]),))
-    with pytest.raises(LayerCorrupt) as caught:
-        install(new, manifest, topic)
-    assert told in str(caught.value)
-    assert "layer/2/1/40 of operator 'per_plane', bin 7" in str(caught.value)
-
-
-def test_nothing_is_installed_from_the_chunk_that_is_corrupt_on(old: Store, new: Store) -> None:
-    fill(old, 9000)
-    topic = MemoryTopic()
-    manifest = extract(old, topic).manifest
-    _flip_a_bit(topic, manifest.layers[0])
-    installation = Installation(new, manifest, topic)
-    with pytest.raises(LayerCorrupt):
-        drive(installation.step, 100)
-    assert not installation.step(100)
-    assert new.count(BIN) == CHUNK_ENTRIES
-
-
-def test_a_topic_that_answers_with_too_few_records_is_caught(old: Store, new: Store) -> None:
-    class Forgetful(MemoryTopic):
-        def fetched(self, ticket: Ticket) -> list[bytes] | None:
-            payloads = super().fetched(ticket)
-            return payloads and payloads[:-1]
-
-    fill(old, 9000)
-    topic = Forgetful()
-    manifest = extract(old, topic).manifest
-    with pytest.raises(LayerCorrupt, match="number of records is 3, where 4"):
-        install(new, manifest, topic)
 
 
 class Shouting:
