@@ -1,0 +1,106 @@
+"""The coordinator's two topics: commands come in, decisions go out.
+
+Guarantees that a flow obeys each command that is produced after its first start, in the order of
+the topic, also one produced while it was down; and that a decision's callback runs only once the
+decision is durable, in the order of decisions. Nothing here blocks but opening and closing. There
+is one partition each, so that the order is total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from connectors import client, topics
+from connectors.client import Fetched, Settings
+from connectors.outbox import Outbox
+
+_MOST = 100
+"""Commands taken over per poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawCommand:
+    """A record of the control topic, not yet looked at."""
+
+    offset: int
+    value: bytes | None
+    millis: int
+    """When it was produced, milliseconds since 1970."""
+
+
+class ControlTopic:
+    """Reads the control topic of one flow; for the coordinator only."""
+
+    def __init__(self, settings: Settings, topic: str, flow: str) -> None:
+        self._topic = topic
+        self._contact = client.contact(settings)
+        topics.partitions_of(client.admin(settings), topic)
+        self._consumer = client.consumer(settings, f"meander.{flow}")
+        try:
+            self._consumer.assign([TopicPartition(topic, 0, self._start())])
+        except KafkaException as error:
+            self._consumer.close()
+            raise client.translate(error, f"topic {topic!r}") from None
+
+    def poll(self) -> list[RawCommand]:
+        """What has come since the last call. Raises MeanderError when there is no way on."""
+        self._contact.check()
+        commands = []
+        for message in cast(list[Fetched], self._consumer.consume(_MOST, 0)):
+            error = message.error()
+            if error is None:
+                millis = message.timestamp()[1]
+                commands.append(RawCommand(message.offset(), message.value(), millis))
+            elif error.code() != KafkaError._PARTITION_EOF and not client.transient(error):
+                raise client.translate(error, f"topic {self._topic!r}")
+        return commands
+
+    def done(self, offset: int) -> None:
+        """The command there is dealt with durably: a later life of the flow starts behind it."""
+        place = TopicPartition(self._topic, 0, offset + 1)
+        self._consumer.commit(offsets=[place], asynchronous=True)
+
+    def close(self) -> None:
+        """Release connections."""
+        self._consumer.close()
+
+    def _start(self) -> int:
+        """Behind the last command dealt with; at a first start behind all there are."""
+        place = TopicPartition(self._topic, 0)
+        (committed,) = self._consumer.committed([place], timeout=client.ANSWER)
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        low, high = self._consumer.get_watermark_offsets(place, timeout=client.ANSWER)
+        if committed.offset >= 0:
+            return max(committed.offset, low)
+        place.offset = high
+        self._consumer.commit(offsets=[place], asynchronous=False)
+        return high
+
+
+class Decisions:
+    """Appends decisions to their topic; for the coordinator only."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        topics.partitions_of(client.admin(settings), topic)
+        self._outbox = Outbox(settings, topic, linger_ms=0)
+
+    def append(self, decision: bytes, then: Callable[[], None]) -> None:
+        """Write one decision; `then` is called from a later `pump`, once it is durable."""
+        self._outbox.send(decision, None, _then(then), [])
+
+    def pump(self) -> None:
+        """Call back for what has become durable. Raises what the broker refused."""
+        self._outbox.pump()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._outbox.close()
+
+
+def _then(call: Callable[[], None]) -> Callable[[Message], None]:
+    return lambda _: call()
