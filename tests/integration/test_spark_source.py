@@ -1,0 +1,87 @@
+"""The Spark data source reads exactly the committed records between two offsets, in parallel."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from connectors.spark import read_topics
+from tests.kafka_tools import Record, create_topic, produce
+
+
+def test_every_column_arrives_as_it_was_sent(
+    spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    topic = f"{prefix}columns"
+    create_topic(bootstrap, topic, 2)
+    full = Record(b"v", b"k", 1, 1_234, [("a", b"1"), ("b", None), ("a", b"2")])
+    produce(bootstrap, topic, [full, Record(None, None, 0, 5_678)])
+
+    settings = {"bootstrap.servers": bootstrap}
+    frame = read_topics(spark, [topic], settings)
+    rows = frame.selectExpr("*", "unix_millis(timestamp) AS millis").orderBy("partition").collect()
+
+    assert [(r.topic, r.partition, r.offset, r.millis) for r in rows] == [
+        (topic, 0, 0, 5_678),
+        (topic, 1, 0, 1_234),
+    ]
+    assert [(r.key, r.value) for r in rows] == [(None, None), (b"k", b"v")]
+    assert [r.headers for r in rows] == [{}, {"a": b"2", "b": None}], "the last of a name is kept"
+
+
+def test_a_topic_is_read_by_one_task_per_partition(
+    spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    topic = f"{prefix}parallel"
+    create_topic(bootstrap, topic, 4)
+    produce(bootstrap, topic, (Record(b"%d" % n, partition=n % 3) for n in range(30_000)))
+
+    frame = read_topics(spark, [topic], {"bootstrap.servers": bootstrap})
+
+    assert frame.rdd.getNumPartitions() == 4
+    counted = frame.selectExpr("count(*)", "count(DISTINCT string(value))").first()
+    assert counted is not None
+    assert tuple(counted) == (30_000, 30_000)
+
+
+def test_markers_and_aborted_records_at_the_end_do_not_hold_up_a_read(
+    spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    topic = f"{prefix}transactions"
+    create_topic(bootstrap, topic)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{prefix}writer"})
+    producer.init_transactions(10)
+    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, str(number))
+        assert producer.flush(10) == 0
+        end(10)
+
+    rows = read_topics(spark, [topic], {"bootstrap.servers": bootstrap}).collect()
+
+    assert [(r.offset, r.value) for r in rows] == [(0, b"0")]
+
+
+def test_what_is_appended_after_planning_is_not_read(
+    spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    topic = f"{prefix}bounded"
+    create_topic(bootstrap, topic)
+    produce(bootstrap, topic, [Record(b"before")])
+    planned = read_topics(spark, [topic], {"bootstrap.servers": bootstrap}).rdd
+    assert planned.getNumPartitions() == 1
+    produce(bootstrap, topic, [Record(b"after")])
+    assert [row.value for row in planned.collect()] == [b"before"]
+
+
+def test_an_empty_topic_has_no_rows(spark: SparkSession, bootstrap: str, prefix: str) -> None:
+    create_topic(bootstrap, f"{prefix}empty", 3)
+    frame = read_topics(spark, [f"{prefix}empty"], {"bootstrap.servers": bootstrap})
+    assert frame.collect() == []
+
+
+def test_a_missing_topic_is_named(spark: SparkSession, bootstrap: str, prefix: str) -> None:
+    with pytest.raises(PySparkException, match=f"topic '{prefix}nowhere'"):
+        read_topics(spark, [f"{prefix}nowhere"], {"bootstrap.servers": bootstrap}).collect()

@@ -1,0 +1,84 @@
+"""The demo's records are the package's flights: all of them, once, in time order per partition."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.demo_data import FIELDS, Records, load, unpack
+
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(tmp_path_factory.mktemp("table"))
+
+
+@pytest.fixture(scope="module")
+def records(table: Path) -> Records:
+    return load(table, PARTITIONS)
+
+
+def test_every_row_of_the_table_is_one_record(table: Path, records: Records) -> None:
+    numbers = {"minute", "flight", "arr_delay", "distance"}
+
+    def value_of(name: str, text: str) -> object:
+        if text == "NA":
+            return None
+        return int(text) if name in numbers else text
+
+    with table.open() as opened:
+        rows = Counter(
+            tuple(value_of(name, row[name]) for name in FIELDS) for row in csv.DictReader(opened)
+        )
+    produced = Counter(
+        tuple(json.loads(value)[name] for name in FIELDS) for value in records.values
+    )
+    assert rows.total() == 336_776
+    assert produced == rows
+
+
+def test_records_are_in_the_order_of_scheduled_departure(records: Records) -> None:
+    assert bool((np.diff(records.times) >= 0).all())
+    for at in (0, 100_000, len(records) - 1):
+        flight = json.loads(records.values[at])
+        hour = datetime.fromisoformat(flight["time_hour"]).timestamp() * 1000
+        assert records.times[at] == hour + flight["minute"] * 60_000
+
+
+def test_rows_of_one_minute_keep_the_order_of_the_table(tmp_path: Path, table: Path) -> None:
+    with table.open() as opened:
+        header, row = opened.readline(), opened.readline()
+    numbered = [row.replace(",1545,", f",{number},") for number in range(50)]
+    same = tmp_path / "same.csv"
+    same.write_text(header + "".join(numbered))
+    flights = [json.loads(value)["flight"] for value in load(same, PARTITIONS).values]
+    assert flights == list(range(50))
+
+
+def test_one_plane_lies_in_one_partition_and_every_partition_gets_work(records: Records) -> None:
+    placed = set(zip(records.keys, records.partitions.tolist(), strict=True))
+    assert len(placed) == len({key for key, _ in placed})
+    share = np.bincount(records.partitions, minlength=PARTITIONS) / len(records)
+    assert share.min() > 0.15
+
+
+def test_missing_values_are_kept_as_missing(records: Records) -> None:
+    flights = [json.loads(value) for value in records.values]
+    assert sum(flight["tailnum"] is None for flight in flights) == 2_512
+    assert records.keys.count(b"(none)") == 2_512
+    assert sum(flight["arr_delay"] is None for flight in flights) == 9_430
+
+
+def test_the_table_is_unpacked_anew_where_it_is_not_whole(tmp_path: Path) -> None:
+    whole = unpack(tmp_path)
+    size = whole.stat().st_size
+    whole.write_text("cut off")
+    assert unpack(tmp_path).stat().st_size == size
