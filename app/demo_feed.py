@@ -1,0 +1,259 @@
+"""The demo's load, in a process of its own: flights go out on schedule, answers are clocked in.
+
+Open loop: record i is due at start + i / rate, whatever became of the ones before it, and its
+latency runs from then until its last result has come back from the broker. A process of its own,
+so that neither side waits for the coordinator's interpreter. Cost: about a fifth of a core at
+10,000 records/s.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from app.demo_data import Records, load
+from connectors import client
+from connectors.client import Fetched
+from dataflow.batch import Int64s
+from schemas.errors import MeanderError
+
+REPORT_EVERY = 0.1
+"""Seconds between two reports."""
+PATIENCE = 30.0
+"""Seconds without any new result, once all is sent, after which the rest is given up."""
+BURST = 500
+"""Records sent at most before results are looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to produce where, and where the answers come."""
+
+    table: Path
+    settings: dict[str, str] = field(repr=False)
+    source: str
+    first: str
+    """A results topic whose records are only counted."""
+    last: str
+    """The results topic at the end of the flow: its records are timed."""
+    partitions: int
+    rate: int
+    """Records per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The records are at hand: their times, milliseconds since 1970, shape (n,)."""
+
+    times: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far things are, in records."""
+
+    sent: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clocked:
+    """When each record was due and its last result arrived; nanoseconds since 1970, shape (n,)."""
+
+    due: Int64s
+    arrived: Int64s
+    """0 where no result came."""
+
+    @property
+    def latency_ms(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Of each record; NaN where no result came."""
+        late = (self.arrived - self.due) / 1e6
+        return np.where(self.arrived > 0, late, np.nan)
+
+
+Report = Loaded | Progress | Clocked
+
+
+class Feed:
+    """The parent's end: `start` once, then `reports` until the last of them, `Clocked`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        loaded = self._receive()
+        assert isinstance(loaded, Loaded)
+        self.times = loaded.times
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._connection.send(True)
+
+    def reports(self, within: float) -> Iterator[Report]:
+        """What has been reported, waiting up to `within` seconds for the first."""
+        while self._connection.poll(within):
+            within = 0.0
+            yield self._receive()
+
+    def _receive(self) -> Report:
+        try:
+            report = self._connection.recv()
+        except EOFError:
+            raise MeanderError("the demo's load", "its process ended before its work") from None
+        assert isinstance(report, Loaded | Progress | Clocked)
+        return report
+
+
+@contextmanager
+def feeding(plan: Plan) -> Iterator[Feed]:
+    """A feed with its records loaded; its process ends with the block."""
+    ours, theirs = multiprocessing.Pipe()
+    # A fork would carry this process's threads and native libraries along half-way.
+    process = multiprocessing.get_context("spawn").Process(
+        target=_run, args=(plan, theirs), name="demo feed", daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        yield Feed(ours)
+    finally:
+        ours.close()
+        process.join(timeout=5.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _run(plan: Plan, parent: Connection) -> None:
+    records = load(plan.table, plan.partitions)
+    results = _Results(plan, records)
+    sender = _Sender(plan, records)
+    try:
+        parent.send(Loaded(records.times))
+        if not parent.recv():
+            return
+        _drive(sender, results, parent)
+    except (BrokenPipeError, EOFError, KeyboardInterrupt):
+        # Whoever wanted this is gone, or does not want it any more.
+        return
+    finally:
+        results.close()
+
+
+def _drive(sender: _Sender, results: _Results, parent: Connection) -> None:
+    sender.begin()
+    wanted = len(sender.records)
+    report_at = 0.0
+    last_news, seen = time.monotonic(), 0
+    while results.first < wanted or results.last < wanted:
+        sender.step()
+        results.step()
+        now = time.monotonic()
+        if results.first + results.last > seen or not sender.done:
+            last_news, seen = now, results.first + results.last
+        elif now - last_news > PATIENCE:
+            break
+        if now >= report_at:
+            report_at = now + REPORT_EVERY
+            parent.send(Progress(sender.sent, results.first, results.last))
+    parent.send(Progress(sender.sent, results.first, results.last))
+    parent.send(Clocked(sender.due, results.arrived))
+
+
+class _Sender:
+    def __init__(self, plan: Plan, records: Records) -> None:
+        self.records = records
+        self.sent = 0
+        self.due = np.zeros(len(records), np.int64)
+        self._topic, self._rate = plan.source, plan.rate
+        self._producer = client.producer(plan.settings)
+        self._partitions: list[int] = records.partitions.tolist()
+        self._headers: list[list[tuple[str, str | bytes | None]]] = [
+            [("time", b"%d" % millis)] for millis in records.times.tolist()
+        ]
+
+    @property
+    def done(self) -> bool:
+        return self.sent == len(self.records)
+
+    def begin(self) -> None:
+        """The first record is due now."""
+        steps = np.arange(len(self.records)) * (1e9 / self._rate)
+        self.due = time.time_ns() + steps.astype(np.int64)
+
+    def step(self) -> None:
+        """Send what is due."""
+        self._producer.poll(0)
+        ready = int(np.searchsorted(self.due, time.time_ns(), side="right"))
+        for at in range(self.sent, min(ready, self.sent + BURST)):
+            try:
+                self._producer.produce(
+                    self._topic,
+                    self.records.values[at],
+                    self.records.keys[at],
+                    self._partitions[at],
+                    headers=self._headers[at],
+                )
+            except BufferError:
+                # The broker is behind; the record stays due, and its latency says so.
+                return
+            self.sent = at + 1
+
+
+class _Results:
+    """Counts two topics' records, and clocks those of the second by where their cause lies."""
+
+    def __init__(self, plan: Plan, records: Records) -> None:
+        self.first = self.last = 0
+        self.arrived = np.zeros(len(records), np.int64)
+        self._last_topic = plan.last
+        offsets = records.offsets()
+        # Where the records of each partition stand in the order of sending: an idempotent producer
+        # puts them into a fresh topic in that order.
+        self._at = [np.flatnonzero(records.partitions == p) for p in range(plan.partitions)]
+        assert all(bool((np.diff(offsets[at]) == 1).all()) for at in self._at)
+        self._consumer = _reader(plan)
+
+    def step(self) -> None:
+        """Take what has arrived; waits up to a millisecond for something."""
+        first = self._consumer.poll(0.001)
+        if first is None:
+            return
+        messages = [first, *self._consumer.consume(10_000, timeout=0)]
+        now = time.time_ns()
+        for message in messages:
+            if message.error() is not None:
+                continue  # Only ends of partitions: all else the client waits out, or says itself.
+            if message.topic() != self._last_topic:
+                self.first += 1
+                continue
+            self.last += 1
+            headers = dict(cast(Fetched, message).headers() or ())
+            partition, offset = headers["meander.partition"], headers["meander.offset"]
+            assert partition is not None
+            assert offset is not None
+            self.arrived[self._at[int(partition)][int(offset)]] = now
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _reader(plan: Plan) -> Consumer:
+    consumer = client.consumer(plan.settings, "meander-demo", fetch_wait_max_ms=10)
+    found = consumer.list_topics(timeout=client.ANSWER).topics
+    consumer.assign(
+        [
+            TopicPartition(topic, partition, OFFSET_BEGINNING)
+            for topic in (plan.first, plan.last)
+            for partition in found[topic].partitions
+        ]
+    )
+    return consumer

@@ -1,0 +1,83 @@
+"""The demo's load sends every flight once, on schedule, and clocks every answer."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.demo_data import load, unpack
+from app.demo_feed import Clocked, Feed, Plan, Progress, Report, feeding
+from schemas.errors import MeanderError
+from tests.kafka_tools import Headers, Record, await_records, create_topic, produce
+
+PARTITIONS = 2
+FLIGHTS = 400
+
+
+@pytest.fixture
+def plan(tmp_path: Path, bootstrap: str, prefix: str) -> Plan:
+    with unpack(tmp_path).open() as whole:
+        head = list(itertools.islice(whole, FLIGHTS + 1))
+    table = tmp_path / "small.csv"
+    table.write_text("".join(head))
+    source, first, last = (f"{prefix}{name}" for name in ("source", "first", "last"))
+    for topic in (source, first, last):
+        create_topic(bootstrap, topic, PARTITIONS)
+    settings = {"bootstrap.servers": bootstrap}
+    return Plan(table, settings, source, first, last, PARTITIONS, rate=4_000)
+
+
+def answer(plan: Plan, bootstrap: str) -> list[Record]:
+    """Do as a flow would: one result per record in both topics, naming its cause."""
+    sent = await_records(bootstrap, plan.source, lambda records: len(records) == FLIGHTS)
+    results = []
+    for record in sent:
+        headers: Headers = [
+            ("meander.partition", str(record.partition)),
+            ("meander.offset", str(record.offset)),
+        ]
+        results.append(Record(b"{}", record.key, headers=headers))
+    for topic in (plan.first, plan.last):
+        produce(bootstrap, topic, results)
+    return sent
+
+
+def finish(feed: Feed) -> list[Report]:
+    reports: list[Report] = []
+    while not reports or not isinstance(reports[-1], Clocked):
+        reports += feed.reports(within=30)
+    return reports
+
+
+def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, bootstrap: str) -> None:
+    with feeding(plan) as feed:
+        feed.start()
+        sent = answer(plan, bootstrap)
+        *_, progress, clocked = finish(feed)
+
+    assert progress == Progress(FLIGHTS, FLIGHTS, FLIGHTS)
+    assert isinstance(clocked, Clocked)
+    assert bool((clocked.arrived > clocked.due).all())
+    assert np.diff(clocked.due).tolist() == [250_000] * (FLIGHTS - 1)
+
+    records = load(plan.table, PARTITIONS)
+    assert feed.times.tolist() == records.times.tolist()
+    for partition in range(PARTITIONS):
+        wanted = [
+            (records.keys[at], records.values[at], [("time", b"%d" % records.times[at])])
+            for at in np.flatnonzero(records.partitions == partition).tolist()
+        ]
+        assert [
+            (record.key, record.value, record.headers)
+            for record in sent
+            if record.partition == partition
+        ] == wanted
+
+
+def test_a_load_that_cannot_begin_is_reported(plan: Plan) -> None:
+    plan.table.write_text("no,such,columns\n1,2,3\n")
+    with pytest.raises(MeanderError, match="its process ended"), feeding(plan):
+        pass
