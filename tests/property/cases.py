@@ -1,4 +1,4 @@
-"""Random cases: data, flows and commands from one seed; and the search for the shortest that fails."""
+"""Random cases: data, flows and commands from one seed, and the shortest of those that fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dataflow.migrate.command import Migrate
+from dataflow.migrate.command import Migrate, Strategy
 from dataflow.protocols import SourceOptions
 from state.ids import Bin, WorkerId
 from state.time import from_millis
@@ -73,10 +73,8 @@ def _command(rng: random.Random, n: int, workers: int, bits: int, span: int) -> 
     size = rng.choice([1, max(1, count // 2), count])
     bins = tuple(Bin(b) for b in rng.sample(range(count), size))
     time = rng.choice([None, from_millis(rng.randint(0, span + 10), rng.choice([0, 0, 1]))])
-    if len(bins) > 16:
-        strategy = "sudden"
-    else:
-        strategy = rng.choice(["fluid", "sudden"])
+    # Fluid moves bin after bin: with many bins a run would be long, and no other than with few.
+    strategy: Strategy = rng.choice(["fluid", "sudden"]) if len(bins) <= 16 else "sudden"
     return Migrate(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
 
 

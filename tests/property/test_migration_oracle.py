@@ -50,9 +50,7 @@ class Run:
         )
 
     def check(self, database: Database, namespace: int) -> None:
-        source = self.flow.source(
-            ListSource(self.case.partitions, self.case.options)  # type: ignore[arg-type]
-        )
+        source = self.flow.source(ListSource(self.case.partitions, self.case.options))
         source.sink(self.raw)
         keyed = source.key_by(lambda r: r["k"])
         getattr(self, f"define_{self.case.kind}")(keyed)
@@ -153,17 +151,12 @@ class Run:
 
     def define_rekey(self, keyed: KeyedStream[Any]) -> None:
         split = keyed.fold("a", _zero, _total).flat_map(_split)
-        split.key_by(lambda r: r["n"] % 3).fold("b", _empty, _trail).sink(self.sink)
+        split.key_by(_n).fold("b", _empty, _trail).sink(self.sink)
 
     def expect_rekey(self, records: list[Record]) -> None:
         first, self.states["a"] = reference.fold(records, _k, _zero, _total)
         split = reference.flat_map(first, _split)
-        self.expected, self.states["b"] = reference.fold(
-            split,
-            lambda r: r["n"] % 3,
-            _empty,
-            _trail,  # type: ignore[index]
-        )
+        self.expected, self.states["b"] = reference.fold(split, _n, _empty, _trail)
 
     def define_timers(self, keyed: KeyedStream[Any]) -> None:
         keyed.process("a", _empty, _remember, _ring).fold("b", _empty, _trail).sink(self.sink)
@@ -176,7 +169,7 @@ class Run:
 
     def define_connect(self, keyed: KeyedStream[Any]) -> None:
         other = self.flow.source(
-            ListSource(self.case.partitions[::-1], self.case.options),  # type: ignore[arg-type]
+            ListSource(self.case.partitions[::-1], self.case.options),
             "other",
         )
         self.other_raw = ListSink()
@@ -208,7 +201,7 @@ class Run:
             (r.order[2], r.order[3]) for r in records
         )
         newest: dict[tuple[bytes | None, int], int] = {}
-        for result in sorted(self.sink.results, key=lambda r: (r.key or b"", r.value)):  # type: ignore[arg-type,return-value]
+        for result in sorted(self.sink.results, key=lambda r: (r.key or b"", r.value)):
             place = (result.key, result.partition)
             assert newest.get(place, -1) < result.offset, "a partition's own order is kept (I3)"
             newest[place] = result.offset
@@ -226,6 +219,10 @@ class Run:
 
 def _k(value: Any) -> object:
     return value["k"]
+
+
+def _n(value: Any) -> object:
+    return value["n"] % 3
 
 
 def _zero() -> object:
