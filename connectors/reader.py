@@ -11,7 +11,6 @@ and compacted records occupy offsets.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,9 +22,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from connectors import client
 from connectors.client import Fetched
 from connectors.dead_letter import Unreadable
+from connectors.upkeep import Commits, Look
 from dataflow.batch import Batch
 from dataflow.protocols import Chunk, DeadLetters, Partition, WorkerContext
-from schemas.errors import MeanderError, SetupError
+from schemas.errors import MeanderError
 from state.time import from_millis
 
 ROWS = 1000
@@ -34,11 +34,10 @@ TAKE = 1 << 20
 """Bytes taken from librdkafka's queue per poll, by the average record."""
 HELD = 1 << 20
 """Bytes read of a paused partition beyond which its fetching stops."""
-COMMIT_EVERY = 1.0
-LOOK_EVERY = 5.0
-"""Seconds between looks at the topic's metadata (a second while no broker answers)."""
 _NAP = 0.25
 """Seconds after which the waiter looks whether the reader has been closed."""
+_SHORT_NAP = 0.005
+"""The same while a partition's fetching is stopped, as the worker may want it resumed."""
 
 Readable = tuple[object, int]
 """A decoded value and its time, milliseconds since 1970."""
@@ -66,7 +65,6 @@ class Lane:
     """The last record handed out lies just before it."""
     passed: int
     """All before it has passed the flow."""
-    committed: int
     held: deque[Fetched] = field(default_factory=deque)
     bytes: int = 0
     at_end: bool = False
@@ -89,6 +87,7 @@ class KafkaReader:
         topic: str,
         total: int,
         consumer: Consumer,
+        group: str,
         bounds: list[Bounds],
         read: Callable[[Fetched], Readable],
         fail_fast: bool,
@@ -103,11 +102,12 @@ class KafkaReader:
         self._wakeup = context.wakeup
         self._contact = client.contact(context.settings)
         self._lanes = {
-            b.partition: Lane(b.partition, b.start, b.end, b.start, b.start, b.start)
-            for b in bounds
+            b.partition: Lane(b.partition, b.start, b.end, b.start, b.start) for b in bounds
         }
         self._average = 100.0
-        self._committed_at = time.monotonic()
+        self._commits = Commits(context.settings, topic, group)
+        self._look = Look(context.settings, topic, total)
+        self._orders: deque[Lane] = deque()
         self._handover: Fetched | None = None
         self._ours = True
         self._turn = threading.Semaphore(0)
@@ -125,7 +125,8 @@ class KafkaReader:
             raise self._failure
         self._contact.check()
         self._take()
-        self._commit_now_and_then()
+        if self._commits.due():
+            self._commits.commit(self._through())
         chunks = [
             self._decode(lane) for lane in self._lanes.values() if lane.held and not lane.paused
         ]
@@ -145,7 +146,9 @@ class KafkaReader:
         lane.paused = False
         if lane.stopped and not lane.whole:
             lane.stopped = False
-            self._consumer.resume([self._place(lane)])
+            self._orders.append(lane)
+            if self._ours:
+                self._obey()
 
     def idle(self, partition: Partition) -> bool:
         """Whether all that the log held at the last look has been handed out."""
@@ -161,12 +164,16 @@ class KafkaReader:
         """All results of the records before `offset` are delivered (for lag tools)."""
         self._lanes[partition].passed = offset
 
+    def held(self, partition: Partition) -> int:
+        """Bytes of a partition that have been read and not yet been handed out."""
+        return self._lanes[partition].bytes
+
     def close(self) -> None:
         """Release connections; waits for the waiter's nap to end."""
         self._closing = True
         self._turn.release()
         self._waiter.join()
-        self._commit()
+        self._commits.close(self._through())
         self._consumer.close()
 
     # -- taking over
@@ -175,6 +182,7 @@ class KafkaReader:
         """Move what librdkafka has fetched to the lanes; leave the queue to the waiter if empty."""
         if not self._ours:
             return
+        self._obey()
         first, self._handover = self._handover, None
         if first is not None:
             self._sort(first)
@@ -263,26 +271,15 @@ class KafkaReader:
         row = Batch(time_asked, one, one + partition, one + offset, one, [record])
         self._dead.add(f"source {self._topic}", row, 0, reason, "")
 
-    # -- for lag tools
-
-    def _commit_now_and_then(self) -> None:
-        now = time.monotonic()
-        if now - self._committed_at >= COMMIT_EVERY:
-            self._committed_at = now
-            self._commit()
-
-    def _commit(self) -> None:
-        """Say how far the flow has come; nobody starts from there, so a failure costs nothing."""
-        moved = []
-        for lane in self._lanes.values():
-            # Past the last record there may be markers, which count as lag but never pass.
-            through = lane.passed >= lane.handed and not lane.held
-            upto = lane.position if through else lane.passed
-            if upto > lane.committed:
-                lane.committed = upto
-                moved.append(self._place(lane, upto))
-        if moved:
-            self._consumer.commit(offsets=moved, asynchronous=True)
+    def _through(self) -> dict[int, int]:
+        """How far each partition has come, for lag tools."""
+        return {
+            # Behind the last record there may be markers, which count as lag but never pass.
+            lane.partition: lane.position
+            if lane.passed >= lane.handed and not lane.held
+            else lane.passed
+            for lane in self._lanes.values()
+        }
 
     def _place(self, lane: Lane, offset: int = -1001) -> TopicPartition:
         return TopicPartition(self._topic, lane.partition, offset)
@@ -291,66 +288,32 @@ class KafkaReader:
 
     def _wait(self) -> None:
         """Body of the waiter: hold the queue while it is empty, look at the topic now and then."""
-        look = Look(self._consumer, self._topic, self._total, self._contact)
         try:
             while not self._closing:
-                if not self._turn.acquire(timeout=_NAP):
-                    look.now_and_then()
-                    continue
-                message = None
-                while message is None and not self._closing:
-                    message = cast(Fetched | None, self._consumer.poll(_NAP))
-                    look.now_and_then()
-                self._handover, self._ours = message, True
-                self._wakeup.set()
+                if self._turn.acquire(timeout=_NAP):
+                    self._handover, self._ours = self._await_message(), True
+                    self._wakeup.set()
+                self._look.now_and_then()
         except MeanderError as error:
             self._fail(error)
         except KafkaException as error:
             self._fail(client.translate(error, f"topic {self._topic!r}"))
 
+    def _await_message(self) -> Fetched | None:
+        while not self._closing:
+            self._obey()
+            nap = _SHORT_NAP if any(lane.stopped for lane in self._lanes.values()) else _NAP
+            message = cast(Fetched | None, self._consumer.poll(nap))
+            if message is not None:
+                return message
+            self._look.now_and_then()
+        return None
+
+    def _obey(self) -> None:
+        """Resume what the worker wants resumed; for whoever owns the queue."""
+        while self._orders:
+            self._consumer.resume([self._place(self._orders.popleft())])
+
     def _fail(self, error: MeanderError) -> None:
         self._failure = error
         self._wakeup.set()
-
-
-class Look:
-    """Looks, on the waiter's thread, whether the topic is still as it was at the start."""
-
-    def __init__(self, consumer: Consumer, topic: str, total: int, contact: client.Contact) -> None:
-        self._consumer, self._topic, self._total = consumer, topic, total
-        self._contact = contact
-        self._looked_at = time.monotonic()
-        self._suspected: int | None = None
-
-    def now_and_then(self) -> None:
-        """Raises SetupError when two looks in a row find the topic changed."""
-        soon = self._contact.lost or self._suspected is not None
-        now = time.monotonic()
-        if now - self._looked_at < (1.0 if soon else LOOK_EVERY):
-            return
-        found = self._partitions()
-        self._looked_at = time.monotonic()
-        # A broker that has just started may not know all of its topics yet.
-        if found is not None and found != self._total and found == self._suspected:
-            raise self._changed(found)
-        self._suspected = found if found != self._total else None
-
-    def _partitions(self) -> int | None:
-        """How many there are; None when nobody answers."""
-        try:
-            listed = self._consumer.list_topics(self._topic, timeout=2.0).topics[self._topic]
-        except KafkaException as error:
-            if client.transient(error.args[0]):
-                return None
-            raise
-        self._contact.heard()
-        return len(listed.partitions)
-
-    def _changed(self, found: int) -> SetupError:
-        if not found:
-            return client.missing(f"topic {self._topic!r}")
-        return SetupError(
-            f"topic {self._topic!r}",
-            f"it had {self._total} partitions when the flow started and has {found} now",
-            "start the flow anew, so that its workers share them out again",
-        )

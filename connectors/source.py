@@ -66,14 +66,23 @@ class KafkaSource:
         """This worker's reader. Raises SetupError when the topic cannot be read."""
         total = topics.partitions_of(client.admin(context.settings), self.topic)
         mine = assigned(self.topic, total, context.worker, context.workers)
-        consumer = client.consumer(context.settings, f"meander.{context.flow}")
+        group = f"meander.{context.flow}"
+        consumer = client.consumer(context.settings, group)
         try:
             bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
         except KafkaException as error:
             consumer.close()
             raise client.translate(error, f"topic {self.topic!r}") from None
         return KafkaReader(
-            self.topic, total, consumer, bounds, self._reading(), self.fail_fast, context, dead
+            self.topic,
+            total,
+            consumer,
+            group,
+            bounds,
+            self._reading(),
+            self.fail_fast,
+            context,
+            dead,
         )
 
     def _reading(self) -> Callable[[Fetched], Readable]:

@@ -117,10 +117,27 @@ class TopicRow:
 
 def partitions_of(client: AdminClient, topic: str) -> int:
     """How many partitions a topic has. Raises SetupError if it is missing or refused."""
-    found = _describe(client, [topic])[topic]
-    if found is None:
+    try:
+        found = look(client, topic, ANSWER)
+    except KafkaException as error:
+        raise translate(error, f"topic {topic!r}") from None
+    if not found:
         raise missing(f"topic {topic!r}")
-    return len(found.partitions)
+    return found
+
+
+def look(client: AdminClient, topic: str, seconds: float) -> int:
+    """How many partitions a topic has, 0 if there is none; raises KafkaException.
+
+    Unlike a client's own look at its metadata, it never creates the topic.
+    """
+    asked = client.describe_topics(TopicCollection([topic]), request_timeout=seconds)
+    try:
+        return len(asked[topic].result().partitions)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return 0
+        raise
 
 
 def ensure_internal(client: AdminClient, prefix: str, flow: str) -> Names:

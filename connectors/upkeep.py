@@ -1,0 +1,129 @@
+"""What a reader does beside reading: commit for lag tools, and look whether its topic has changed.
+
+Guarantees that neither ever waits for the reader's consumer, nor makes it wait: a consumer belongs
+to one thread at a time, so this has a client of its own. A commit is a courtesy, as nobody starts
+from it: one at a time is under way, and one that fails is made up for by the next.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+from connectors import client, topics
+from connectors.client import Settings
+from schemas.errors import SetupError
+
+COMMIT_EVERY = 1.0
+"""Seconds between two commits."""
+LOOK_EVERY = 5.0
+"""Seconds between looks at the topic (a second while no broker answers)."""
+_ANSWER = 2.0
+"""Seconds that a look waits for an answer."""
+_LAST = 1.0
+"""Seconds that the last commit is waited for."""
+
+Offsets = dict[int, int]
+"""Per partition, the offset before which all has passed."""
+
+
+class Commits:
+    """Tells lag tools how far a group has come; for the worker's thread."""
+
+    def __init__(self, settings: Settings, topic: str, group: str) -> None:
+        self._admin = client.admin(settings)
+        self._topic, self._group = topic, group
+        self._at = time.monotonic()
+        self._committed: Offsets = {}
+        self._sent: Offsets = {}
+        self._answer: Future[ConsumerGroupTopicPartitions] | None = None
+
+    def due(self) -> bool:
+        """Whether it is time for the next."""
+        now = time.monotonic()
+        if now - self._at < COMMIT_EVERY:
+            return False
+        self._at = now
+        return True
+
+    def commit(self, offsets: Offsets) -> None:
+        """Start a commit, unless one is under way. Raises SetupError if the group is refused."""
+        if self._answer is not None:
+            if not self._answer.done():
+                return
+            self._settle(self._answer)
+        moved = {p: o for p, o in offsets.items() if o > self._committed.get(p, 0)}
+        if moved:
+            places = [TopicPartition(self._topic, p, o) for p, o in moved.items()]
+            asked = ConsumerGroupTopicPartitions(self._group, places)
+            (self._answer,) = self._admin.alter_consumer_group_offsets([asked]).values()
+            self._sent = moved
+
+    def close(self, offsets: Offsets) -> None:
+        """Commit for the last time; given up when it takes longer than a second."""
+        deadline = time.monotonic() + _LAST
+        for _ in range(2):
+            # The one under way, if any, then the last.
+            self.commit(offsets)
+            if self._answer is None:
+                return
+            try:
+                self._answer.result(max(0.0, deadline - time.monotonic()))
+            except (NotYet, KafkaException):
+                return
+
+    def _settle(self, answer: Future[ConsumerGroupTopicPartitions]) -> None:
+        self._answer = None
+        error = answer.exception()
+        if error is None:
+            self._committed |= self._sent
+        elif not isinstance(error, KafkaException):
+            raise error
+        elif not client.transient(error.args[0]):
+            raise client.translate(error, f"consumer group {self._group!r}")
+
+
+class Look:
+    """Looks now and then whether a topic is as it was at the start; for the waiting thread."""
+
+    def __init__(self, settings: Settings, topic: str, total: int) -> None:
+        self._admin = client.admin(settings)
+        self._contact = client.contact(settings)
+        self._topic, self._total = topic, total
+        self._at = time.monotonic()
+        self._suspected: int | None = None
+
+    def now_and_then(self) -> None:
+        """Raises SetupError when two looks in a row find the topic changed."""
+        soon = self._contact.lost or self._suspected is not None
+        if time.monotonic() - self._at < (min(1.0, LOOK_EVERY) if soon else LOOK_EVERY):
+            return
+        found = self._partitions()
+        self._at = time.monotonic()
+        # A broker that has just started may not know all of its topics yet.
+        if found is not None and found != self._total and found == self._suspected:
+            raise self._changed(found)
+        self._suspected = found if found != self._total else None
+
+    def _partitions(self) -> int | None:
+        """How many there are; None when nobody answers."""
+        try:
+            found = topics.look(self._admin, self._topic, _ANSWER)
+        except KafkaException as error:
+            if client.transient(error.args[0]):
+                return None
+            raise
+        self._contact.heard()
+        return found
+
+    def _changed(self, found: int) -> SetupError:
+        if not found:
+            return client.missing(f"topic {self._topic!r}")
+        return SetupError(
+            f"topic {self._topic!r}",
+            f"it had {self._total} partitions when the flow started and has {found} now",
+            "start the flow anew, so that its workers share them out again",
+        )
