@@ -235,6 +235,12 @@ def translate(error: KafkaError | KafkaException, concerns: str) -> MeanderError
         )
     if code == KafkaError._INVALID_ARG:
         return SetupError(concerns, text, "correct it: meander config shows where it comes from")
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return MeanderError(
+            concerns,
+            "a record is larger than it takes",
+            "raise its max.message.bytes, and message.max.bytes in the settings",
+        )
     if code in _LOST:
         return MeanderError(
             concerns,

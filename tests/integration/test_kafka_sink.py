@@ -1,0 +1,136 @@
+"""A sink delivers what it takes over, in order, with where it comes from in headers."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectors import KafkaSink
+from connectors.outbox import Outbox
+from dataflow.batch import Batch
+from schemas.errors import MeanderError, SetupError
+from schemas.refused import RowRefused
+from state.time import from_millis
+from tests.brokers import Broker
+from tests.kafka_rig import Rig, await_ticket, batch
+from tests.kafka_tools import admin, consume_all, until
+
+
+@pytest.fixture
+def rig(broker: Broker, prefix: str) -> Rig:
+    return Rig(broker.bootstrap, prefix)
+
+
+def test_tickets_count_batches_and_delivered_follows(rig: Rig) -> None:
+    writer = KafkaSink(rig.topic("out")).open(rig.context())
+    tickets = [writer.write(batch([i])) for i in range(3)]
+    assert tickets == [1, 2, 3]
+    await_ticket(writer, 3)
+    assert writer.write(batch([])) == 4
+    assert writer.delivered() == 4
+    writer.close()
+    assert [r.value for r in consume_all(rig.bootstrap, rig.prefix + "out")] == [b"0", b"1", b"2"]
+
+
+def test_results_say_where_they_come_from(rig: Rig) -> None:
+    topic = rig.topic("out")
+    writer = KafkaSink(topic).open(rig.context(worker=1, workers=2))
+    results = batch([{"n": 1}, {"n": 2}], ["a", "b"], millis=5)
+    results.indexes[1] = 7
+    await_ticket(writer, writer.write(results))
+    writer.close()
+    first, second = consume_all(rig.bootstrap, topic)
+    assert (first.key, first.value) == (b"a", b'{"n":1}')
+    assert dict(second.headers) == {
+        "meander.time": b"%d" % from_millis(5),
+        "meander.origin": b"3",
+        "meander.partition": b"1",
+        "meander.offset": b"1",
+        "meander.index": b"7",
+        "meander.worker": b"1",
+    }
+
+
+def test_keys_and_nulls_go_out_as_others_read_them(rig: Rig) -> None:
+    topic = rig.topic("out")
+    writer = KafkaSink(topic, value="str").open(rig.context())
+    keyed = batch(["x", "x", None], ["text", 7, ("AA", 1)])
+    await_ticket(writer, writer.write(keyed))
+    await_ticket(writer, writer.write(batch(["unkeyed"])))
+    writer.close()
+    written = [(record.key, record.value) for record in consume_all(rig.bootstrap, topic)]
+    assert written == [(b"text", b"x"), (b"7", b"x"), (b'["AA",1]', None), (None, b"unkeyed")]
+
+
+def test_a_users_functions_make_value_and_key(rig: Rig) -> None:
+    topic = rig.topic("out")
+    sink = KafkaSink(topic, lambda value: repr(value).encode(), lambda key: b"<%s>" % key)
+    writer = sink.open(rig.context())
+    await_ticket(writer, writer.write(batch([(1, 2)], [b"k"])))
+    writer.close()
+    (record,) = consume_all(rig.bootstrap, topic)
+    assert (record.key, record.value) == (b"<k>", b"(1, 2)")
+
+
+def test_one_key_keeps_its_order_and_its_partition(rig: Rig) -> None:
+    topic = rig.topic("out", 4)
+    writer = KafkaSink(topic).open(rig.context())
+    for start in range(0, 2_000, 100):
+        values = list(range(start, start + 100))
+        ticket = writer.write(batch(values, [value % 7 for value in values]))
+    await_ticket(writer, ticket)
+    writer.close()
+    records = consume_all(rig.bootstrap, topic)
+    for key in range(7):
+        own = [record for record in records if record.key == b"%d" % key]
+        assert [int(record.value or 0) for record in own] == list(range(key, 2_000, 7))
+        assert len({record.partition for record in own}) == 1
+
+
+def test_a_row_that_cannot_be_written_is_named_and_the_rest_can_still_go(rig: Rig) -> None:
+    topic = rig.topic("out")
+    writer = KafkaSink(topic).open(rig.context())
+    results: Batch = batch([1, float("nan"), 3])
+    with pytest.raises(RowRefused, match="partition 1, offset 1 cannot be written") as refusal:
+        writer.write(results)
+    assert refusal.value.row == 1
+    rest = [row for row in range(3) if row != refusal.value.row]
+    ticket = writer.write(batch([results.values[row] for row in rest]))
+    assert ticket == 1
+    await_ticket(writer, ticket)
+    writer.close()
+    assert [record.value for record in consume_all(rig.bootstrap, topic)] == [b"1", b"3"]
+
+
+def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
+    missing = rig.prefix + "nowhere"
+    with pytest.raises(SetupError, match=f"topic '{missing}': it does not exist; create it"):
+        KafkaSink(missing).open(rig.context())
+    client = admin(rig.bootstrap)
+    assert missing not in client.list_topics(timeout=10).topics
+
+
+def test_more_than_the_queue_takes_waits_and_is_not_lost(rig: Rig) -> None:
+    topic = rig.topic("out")
+    outbox = Outbox(rig.settings, topic, queue_buffering_max_messages=10)
+    done: list[object] = []
+    for i in range(1_000):
+        outbox.send(b"%d" % i, None, done.append, [])
+    assert len(outbox) == 1_000
+
+    def delivered() -> bool:
+        outbox.pump()
+        return len(done) == 1_000
+
+    until(delivered, "all is delivered")
+    outbox.close()
+    values = [int(record.value or 0) for record in consume_all(rig.bootstrap, topic)]
+    assert values == list(range(1_000))
+
+
+def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig) -> None:
+    topic = rig.topic("out", max_message_bytes="1000")
+    writer = KafkaSink(topic, value="bytes").open(rig.context())
+    ticket = writer.write(batch([b"x" * 5_000]))
+    with pytest.raises(MeanderError, match=f"topic '{topic}': a record is larger than it takes"):
+        await_ticket(writer, ticket)
+    writer.close()
