@@ -132,7 +132,7 @@ class LocalBroker:
         self._reap()
         self._ports = _prepare(self._home, self._wish)
         self._process = _spawn(self._home)
-        self._watcher = _watch(self._process.pid)
+        self._watcher = watch(self._process.pid)
         process = self._process
         try:
             _await_answer(self.bootstrap, self.log, lambda: not _ended(process))
@@ -309,7 +309,7 @@ def _spawn(home: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _watch(pid: int) -> subprocess.Popen[bytes]:
+def watch(pid: int) -> subprocess.Popen[bytes]:
     """Kill a process when this one is gone: nobody else holds the other end of the pipe."""
     command = ["sh", "-c", 'read -r _; kill -KILL "$0"', str(pid)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
@@ -366,11 +366,11 @@ def _started(pid: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-def free_port(taken: int = 0) -> int:
-    """A port that nobody listens on now, other than the one taken."""
+def free_port(*taken: int) -> int:
+    """A port that nobody listens on now, none of those already taken."""
     while True:
         port = random.choice(PORTS)
-        if port != taken and _is_free(port):
+        if port not in taken and _is_free(port):
             return port
 
 

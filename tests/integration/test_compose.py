@@ -1,0 +1,141 @@
+"""The Compose file is valid, and what it says runs: here as plain processes, in CI as containers.
+
+Commands and environment are taken from the file; only names and ports of its network are replaced
+by those of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+import yaml
+
+from connectors.broker import SETTINGS, free_port, watch
+from tests.brokers import IMAGE, Broker
+from tests.kafka_tools import until
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker-compose.yml"
+Service = dict[str, object]
+
+
+def services() -> dict[str, Service]:
+    return cast(dict[str, Service], yaml.safe_load(FILE.read_text())["services"])
+
+
+class Stack:
+    """The services of the file as processes of this machine."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self.master = free_port()
+        self.page = free_port(self.master)
+        self.worker_page = free_port(self.master, self.page)
+        self._here = {
+            "kafka:9092": bootstrap,
+            "spark-master": "127.0.0.1",
+            "7077": str(self.master),
+            "8080": str(self.page),
+            "8081": str(self.worker_page),
+            "/tmp/spark-worker": str(folder / "work"),
+        }
+        self._folder = folder
+
+    def here(self, text: str) -> str:
+        """What the file says, in the names of this machine."""
+        for there, here in self._here.items():
+            text = text.replace(there, here)
+        return text
+
+    def command(self, name: str) -> list[str]:
+        return [self.here(word) for word in cast(list[str], services()[name]["command"])]
+
+    def environ(self, name: str) -> dict[str, str]:
+        given = cast(dict[str, str], services()[name].get("environment", {}))
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        local = {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        return os.environ | local | {key: self.here(value) for key, value in given.items()}
+
+    def log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    @contextmanager
+    def run(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """One service while the block lasts."""
+        with self.log(name).open("wb") as log:
+            process = subprocess.Popen(
+                self.command(name), env=self.environ(name), stdout=log, stderr=log, cwd=ROOT
+            )
+        watcher = watch(process.pid)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
+            watcher.kill()
+            watcher.communicate()
+
+    def workers(self) -> int:
+        """How many the master's page counts as alive."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.page}/json/", timeout=5) as page:
+                return int(json.load(page)["aliveworkers"])
+        except (urllib.error.URLError, ConnectionError, json.JSONDecodeError):
+            return 0  # The page comes up in steps, a human's before a machine's.
+
+
+@pytest.fixture
+def stack(broker: Broker, tmp_path: Path) -> Iterator[Stack]:
+    """Broker, master and worker as in the file."""
+    running = Stack(broker.bootstrap, tmp_path)
+    with ExitStack() as processes:
+        master = processes.enter_context(running.run("spark-master"))
+        worker = processes.enter_context(running.run("spark-worker"))
+
+        def ready() -> bool:
+            assert master.poll() is None, running.log("spark-master").read_text()
+            assert worker.poll() is None, running.log("spark-worker").read_text()
+            return running.workers() == 1
+
+        until(ready, "the worker has registered with the master", within=60)
+        yield running
+
+
+def test_the_file_follows_the_compose_specification() -> None:
+    command = ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    program = Path(sys.executable).with_name(command[0])
+    done = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_its_broker_is_the_one_of_the_tests() -> None:
+    kafka = services()["kafka"]
+    assert kafka["image"] == IMAGE
+    environ = cast(dict[str, str], kafka["environment"])
+    same = {"KAFKA_" + name.upper().replace(".", "_"): str(v) for name, v in SETTINGS.items()}
+    named = {"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "KAFKA_INTER_BROKER_LISTENER_NAME"}
+    for name in environ.keys() & same.keys() - named:
+        assert environ[name] == same[name], name
+
+
+def test_whatever_it_publishes_it_publishes_to_this_machine_only() -> None:
+    for name, service in services().items():
+        for port in cast(list[str], service.get("ports", [])):
+            assert port.startswith("127.0.0.1:"), name
+
+
+def test_master_and_worker_find_each_other_by_their_own_commands(stack: Stack) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.page}/json/", timeout=5) as page:
+        said = json.load(page)
+    given = cast(dict[str, str], services()["spark-worker"]["environment"])
+    assert said["url"] == f"spark://127.0.0.1:{stack.master}"
+    assert [w["cores"] for w in said["workers"]] == [int(given["SPARK_WORKER_CORES"])]
