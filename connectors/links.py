@@ -1,0 +1,332 @@
+"""Links between the members of a flow: ZeroMQ with CURVE keys.
+
+Each member binds one ROUTER, which only receives, and opens one DEALER per peer, which only
+sends. A key that nobody admitted is refused at the handshake; who sent a frame is read from the
+key it was authenticated with, never from what it says. Invariant (I7): per peer, frames arrive
+in order and without a gap, or `LinkBroken` is raised: frames carry a link sequence, a connection
+is never opened a second time, and one that closes is noticed at either end.
+Cost: one copy per frame and side; queues have no bound here, the sources keep them small.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import recv_monitor_message
+
+from dataflow.protocols import Frame
+from schemas.errors import MeanderError
+from state.ids import COORDINATOR, WorkerId
+
+log = logging.getLogger(__name__)
+
+MAX_FRAME = 64 * 2**20
+"""Bytes of one frame; a peer that sends a longer one is cut off."""
+
+_HEADER = struct.Struct("<BQ")
+_ENGINE, _APP = 0, 1
+_BATCH = 256
+_LOOK_AFTER = 0.05
+_BROKEN = (
+    zmq.Event.DISCONNECTED
+    | zmq.Event.CLOSED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
+
+
+def member_name(member: WorkerId) -> str:
+    """How a member is called in messages.
+
+    >>> member_name(WorkerId(2)), member_name(COORDINATOR)
+    ('worker 2', 'the coordinator')
+    """
+    return "the coordinator" if member == COORDINATOR else f"worker {member}"
+
+
+class LinkBroken(MeanderError):
+    """Frames from or to a peer may be lost: the incarnation is over."""
+
+    def __init__(self, peer: WorkerId, cause: str) -> None:
+        super().__init__(f"the link to {member_name(peer)}", cause)
+        self.peer = peer
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A member's CURVE key pair, Z85; the secret never leaves its process."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @staticmethod
+    def fresh() -> Keys:
+        """A pair that nobody else has."""
+        public, secret = zmq.curve_keypair()
+        return Keys(public, secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where another member listens, and the key it proves itself with."""
+
+    worker: WorkerId
+    address: str
+    public: bytes
+
+
+class LoopWakeup:
+    """Rouses a loop that waits in `CurveLinks.wait`; `set` may be called from any thread.
+
+    >>> wakeup = LoopWakeup()
+    >>> wakeup.set(); wakeup.set()
+    >>> wakeup.clear(), wakeup.clear()
+    (True, False)
+    >>> wakeup.close()
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        """What to poll for reading."""
+        return self._reader.fileno()
+
+    def set(self) -> None:
+        """Have the loop look again."""
+        try:
+            self._writer.send(b"\0")
+        except BlockingIOError:
+            log.debug("the wakeup is already full of calls")
+
+    def clear(self) -> bool:
+        """Forget the calls so far; whether there were any."""
+        try:
+            return bool(self._reader.recv(4096))
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        """Release both ends."""
+        self._reader.close()
+        self._writer.close()
+
+
+class CurveLinks:
+    """The real `dataflow.protocols.Links`: engine frames, and the app's messages beside them.
+
+    `silence` is how many seconds a connected peer's process may fail to answer at all.
+    Members call `admit` with their peers before any of them calls `connect`.
+    """
+
+    def __init__(
+        self,
+        me: WorkerId,
+        keys: Keys,
+        host: str = "127.0.0.1",
+        silence: float = 10.0,
+        max_frame: int = MAX_FRAME,
+    ) -> None:
+        self.me = me
+        self.wakeup = LoopWakeup()
+        self._keys = keys
+        self._silence_ms = int(silence * 1000)
+        self._max_frame = max_frame
+        self._context = zmq.Context()
+        self._admitted: dict[bytes, WorkerId] = {}
+        self._gate = ThreadAuthenticator(self._context)
+        self._gate.start()
+        self._gate.configure_curve_callback("*", self)
+        self._router = self._socket(zmq.ROUTER)
+        self._router.curve_server = True
+        self._router.maxmsgsize = max_frame
+        try:
+            self._router.bind(f"tcp://{host}:*")
+        except zmq.ZMQError as error:
+            self.close(linger=0)
+            raise MeanderError(
+                f"host {host!r}",
+                f"a link cannot listen there ({error.strerror})",
+                "name an address of this machine",
+            ) from error
+        self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.public = keys.public
+        self._poller = zmq.Poller()
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self.wakeup.fileno(), zmq.POLLIN)
+        self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
+        self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
+        self._sent: dict[WorkerId, int] = {}
+        self._senders: dict[bytes, WorkerId] = {}
+        self._expected: dict[WorkerId, int] = {}
+        self._frames: list[tuple[WorkerId, Frame]] = []
+        self._messages: list[tuple[WorkerId, bytes]] = []
+        self._looked = 0.0
+        self._parting = False
+        self._broken: LinkBroken | None = None
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this public key may connect (asked by the ZAP thread)."""
+        if key in self._admitted:
+            return True
+        log.warning("%s refused a stranger's connection", member_name(self.me))
+        return False
+
+    def admit(self, peers: Iterable[Peer]) -> None:
+        """Accept connections from these peers."""
+        self._admitted.update((peer.public, peer.worker) for peer in peers)
+
+    def connect(self, peers: Iterable[Peer]) -> None:
+        """Open the sending side to peers that have admitted this member."""
+        for peer in peers:
+            dealer = self._socket(zmq.DEALER)
+            dealer.curve_serverkey = peer.public
+            dealer.reconnect_ivl = -1
+            dealer.heartbeat_ivl = self._silence_ms // 3
+            dealer.heartbeat_timeout = self._silence_ms
+            monitor = dealer.get_monitor_socket(_BROKEN)
+            self._monitors[monitor] = peer.worker
+            self._poller.register(monitor, zmq.POLLIN)
+            self._dealers[peer.worker] = dealer
+            self._sent[peer.worker] = 0
+            dealer.connect(peer.address)
+
+    def send(self, peer: WorkerId, frame: Frame) -> None:
+        """Queue an engine frame. Raises LinkBroken when the connection is gone, MeanderError when
+        the frame is longer than the bound."""
+        self._send(peer, _ENGINE, frame)
+
+    def tell(self, peer: WorkerId, message: bytes) -> None:
+        """Queue a message of the app; as `send`."""
+        self._send(peer, _APP, [message])
+
+    def receive(self) -> Sequence[tuple[WorkerId, Frame]]:
+        """Engine frames that have arrived, in order per peer. Raises LinkBroken, but not before
+        what came until then has been handed out."""
+        self._drain()
+        frames, self._frames = self._frames, []
+        if self._broken is not None and not frames:
+            raise self._broken
+        return frames
+
+    def told(self) -> Sequence[tuple[WorkerId, bytes]]:
+        """The app's messages that have arrived; as `receive`."""
+        self._drain()
+        messages, self._messages = self._messages, []
+        if self._broken is not None and not messages:
+            raise self._broken
+        return messages
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed."""
+        if not self._frames and not self._messages and self._broken is None:
+            ready = dict(self._poller.poll(max(0, math.ceil(timeout * 1000))))
+            if not self._monitors.keys().isdisjoint(ready):
+                self._looked = 0.0
+        self.wakeup.clear()
+
+    def part(self) -> None:
+        """From now on peers may close: what they had to say has been said."""
+        self._parting, self._broken = True, None
+
+    def close(self, linger: float = 2.0) -> None:
+        """Close; what is queued gets `linger` seconds to leave."""
+        self._gate.stop()
+        self._context.destroy(linger=int(linger * 1000))
+        self.wakeup.close()
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        opened = self._context.socket(kind)
+        opened.sndhwm = opened.rcvhwm = 0
+        opened.curve_publickey, opened.curve_secretkey = self._keys.public, self._keys.secret
+        return opened
+
+    def _send(self, peer: WorkerId, channel: int, parts: Frame) -> None:
+        if (size := sum(map(len, parts))) > self._max_frame:
+            raise MeanderError(
+                f"a frame for {member_name(peer)}",
+                f"its {size} bytes exceed the bound of {self._max_frame}",
+                "make the values of the flow smaller",
+            )
+        sequence = self._sent[peer]
+        header = _HEADER.pack(channel, sequence)
+        try:
+            self._dealers[peer].send_multipart([header, *parts], zmq.NOBLOCK)
+        except zmq.Again as error:
+            if self._parting:
+                return
+            raise LinkBroken(peer, "the connection closed") from error
+        self._sent[peer] = sequence + 1
+
+    def _drain(self) -> None:
+        if self._broken is None:
+            self._take()
+        if self._broken is None and not self._parting:
+            self._look()
+
+    def _take(self) -> None:
+        """Read what has arrived, at most a batch, up to the first frame that should not be."""
+        for _ in range(_BATCH):
+            try:
+                route = self._router.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            sender = self._senders.get(route)
+            if sender is None:
+                frame = self._router.recv(copy=False)
+                sender, header = self._introduce(route, frame), frame.bytes
+            else:
+                header = self._router.recv()
+            parts = self._router.recv_multipart() if self._router.rcvmore else []
+            if (cause := self._accept(sender, header, parts)) and not self._parting:
+                self._broken = LinkBroken(sender, cause)
+                return
+
+    def _introduce(self, route: bytes, frame: zmq.Frame) -> WorkerId:
+        """Whose connection this is, by the key it was authenticated with."""
+        sender = self._admitted[str(frame.get("User-Id")).encode()]
+        self._senders[route] = sender
+        self._expected.setdefault(sender, 0)
+        return sender
+
+    def _accept(self, sender: WorkerId, header: bytes, parts: Frame) -> str:
+        """Put one frame into its inbox; what is wrong with it, or ''.
+
+        A second connection of one member counts from 0 again, so its first frame is out of line.
+        """
+        if len(header) != _HEADER.size or not parts:
+            return "a frame without a header came"
+        channel, sequence = _HEADER.unpack(header)
+        if sequence != (due := self._expected[sender]):
+            return f"frame {sequence} came where {due} was due"
+        self._expected[sender] = due + 1
+        if channel == _ENGINE:
+            self._frames.append((sender, parts))
+        elif channel == _APP and len(parts) == 1:
+            self._messages.append((sender, parts[0]))
+        else:
+            return f"a frame of unknown kind {channel} came"
+        return ""
+
+    def _look(self) -> None:
+        """Read what the monitors say of the connections, at most every 50 ms unless roused."""
+        if (now := time.monotonic()) - self._looked < _LOOK_AFTER:
+            return
+        self._looked = now
+        for monitor, peer in self._monitors.items():
+            if monitor.poll(0):
+                event = zmq.Event(recv_monitor_message(monitor)["event"])
+                cause = str(event.name).lower().replace("_", " ")
+                self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
+                return
