@@ -43,7 +43,7 @@ def new(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> S
     return workers[1].store(request.node.name)
 
 
-@pytest.mark.parametrize("delay", [0, 1, 7])
+@pytest.mark.parametrize("delay", [0, 1, 50])
 @pytest.mark.parametrize(
     ("count", "size"), [(0, 1), (1, 1), (10_000, 20), (4_000, 2_000), (5, 300_000)]
 )

@@ -34,15 +34,17 @@ def contents(store: Store, bin: int) -> dict[bytes, object]:
     return {key: decode(data) for key, data in store.scan(bin)}
 
 
-keys = st.integers(min_value=0, max_value=60).map(encode)
+keys = st.integers(min_value=0, max_value=40).map(encode)
 states = st.one_of(
     st.integers(),
     st.tuples(st.integers(), st.floats(allow_nan=False)),
     st.integers(min_value=0, max_value=3000).map(lambda n: "x" * n),
     st.lists(st.integers(), max_size=4),
 )
-bins = st.sampled_from([0, 1, 2, 65535])
-operators = st.sampled_from(["a", "b", "a\x01", "ä"])
+BINS = [0, 1, 65535]
+OPERATORS = ["a", "a\x01"]
+bins = st.sampled_from(BINS)
+operators = st.sampled_from(OPERATORS)
 entries = st.dictionaries(keys, states, max_size=25)
 
 
@@ -53,7 +55,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
     def open(self) -> None:
         self.folder = TemporaryDirectory()
         self.database = Database(self.folder.name, budget_bytes=SMALL)
-        self.stores = {name: self.database.store(name) for name in ("a", "b", "a\x01", "ä")}
+        self.stores = {name: self.database.store(name) for name in OPERATORS}
         self.oracle: dict[tuple[str, int], dict[bytes, object]] = {}
         self.scans: list[tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]] = []
 
@@ -106,7 +108,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         for operator, store in getattr(self, "stores", {}).items():
             expected = sorted(b for (o, b), held in self.oracle.items() if o == operator and held)
             assert store.bins() == expected
-            for bin in (0, 1, 2, 65535):
+            for bin in BINS:
                 held = self.held(operator, bin)
                 assert list(store.scan(bin)) == [(key, encode(held[key])) for key in sorted(held)]
                 assert store.count(bin) == len(held)
@@ -147,6 +149,14 @@ def test_the_last_of_equal_keys_in_one_write_wins(database: Database) -> None:
     store = database.store("op")
     store.write([0, 0], [b"k", b"k"], [1, 2])
     assert store.fetch([0], [b"k"]) == {b"k": 2}
+
+
+def test_what_is_installed_replaces_what_was_written(database: Database) -> None:
+    store = database.store("op")
+    store.write([0, 0], [b"k", b"other"], [1, 2])
+    store.install(0, [b"k"], [encode(3)])
+    assert contents(store, 0) == {b"k": 3, b"other": 2}
+    assert unseal(store.fetch([0], [b"k"])[b"k"]) == 3
 
 
 def test_none_is_a_state_and_not_an_absence(database: Database) -> None:
