@@ -84,13 +84,22 @@ class Stack:
             watcher.kill()
             watcher.communicate()
 
-    def workers(self) -> int:
-        """How many the master's page counts as alive."""
+    def workers(self) -> int | None:
+        """How many the master's page counts as alive; None where it does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.page}/json/", timeout=5) as page:
                 return int(json.load(page)["aliveworkers"])
         except (urllib.error.URLError, ConnectionError, json.JSONDecodeError):
-            return 0  # The page comes up in steps, a human's before a machine's.
+            return None  # The page comes up in steps, a human's before a machine's.
+
+    def await_workers(self, count: int, name: str, process: subprocess.Popen[bytes]) -> None:
+        """Wait until so many workers have registered, as the service just started brings about."""
+
+        def ready() -> bool:
+            assert process.poll() is None, self.log(name).read_text()
+            return self.workers() == count
+
+        until(ready, f"{name} has started", within=60)
 
 
 @pytest.fixture
@@ -98,15 +107,9 @@ def stack(broker: Broker, tmp_path: Path) -> Iterator[Stack]:
     """Broker, master and worker as in the file."""
     running = Stack(broker.bootstrap, tmp_path)
     with ExitStack() as processes:
-        master = processes.enter_context(running.run("spark-master"))
-        worker = processes.enter_context(running.run("spark-worker"))
-
-        def ready() -> bool:
-            assert master.poll() is None, running.log("spark-master").read_text()
-            assert worker.poll() is None, running.log("spark-worker").read_text()
-            return running.workers() == 1
-
-        until(ready, "the worker has registered with the master", within=60)
+        for name, workers in (("spark-master", 0), ("spark-worker", 1)):
+            process = processes.enter_context(running.run(name))
+            running.await_workers(workers, name, process)
         yield running
 
 
