@@ -118,7 +118,8 @@ class Assembly:
                 return self._keyed(node)
             case SinkNode():
                 writer = self.site.open_writer(node)
-                return Sink(self._inputs(node)[0], self._output(node), writer, self.counters)
+                guard = self._guard(node.name, node.on_error)
+                return Sink(self._inputs(node)[0], self._output(node), writer, guard, self.counters)
             case ProbeNode():
                 return Probe(self._inputs(node)[0], self._output(node))
 

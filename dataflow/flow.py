@@ -139,9 +139,11 @@ class Stream(Generic[T]):
         """A place whose frontier `meander status` shows under this name."""
         return Stream(self._flow, self._probe(name))
 
-    def sink(self, spec: SinkSpec, name: str = "sink") -> None:
-        """Send the values out of the flow."""
-        self._flow.add(SinkNode(self._name(name), self._node, spec))
+    def sink(
+        self, spec: SinkSpec, name: str = "sink", *, on_error: OnError = "dead_letter"
+    ) -> None:
+        """Send the values out of the flow; `on_error` is for those that the sink cannot encode."""
+        self._flow.add(SinkNode(self._name(name), self._node, spec, on_error))
 
     def _name(self, wanted: str) -> str:
         return self._flow.name_for(wanted)

@@ -77,6 +77,7 @@ class SinkNode:
     name: str
     upstream: Node
     spec: SinkSpec
+    on_error: OnError
 
 
 @dataclass(frozen=True, slots=True)

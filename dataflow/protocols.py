@@ -89,7 +89,8 @@ class SinkWriter(Protocol):
     """One worker's way out of the flow."""
 
     def write(self, batch: Batch) -> int:
-        """Take over one batch; returns its ticket: 1, 2, 3, ..."""
+        """Take over one batch; returns its ticket: 1, 2, 3, ... Raises RowRefused, before anything
+        is written, for a row that the sink's format does not take."""
 
     def delivered(self) -> int:
         """The greatest ticket up to which all is durable outside; also where errors are raised."""

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+import numpy as np
+
 from dataflow.batch import Batch
 from dataflow.capability import Capability
 from dataflow.operators.base import InputPort, OutputPort
+from dataflow.operators.errors import Guard
 from dataflow.protocols import SinkWriter
+from schemas.refused import RowRefused
 
 
 class Sink:
     """One sink on one worker."""
 
     def __init__(
-        self, source: InputPort, output: OutputPort, writer: SinkWriter, counters: Counter[str]
+        self,
+        source: InputPort,
+        output: OutputPort,
+        writer: SinkWriter,
+        guard: Guard,
+        counters: Counter[str],
     ) -> None:
-        self._input, self._output, self._writer, self._counters = source, output, writer, counters
+        self._input, self._output, self._writer = source, output, writer
+        self._guard, self._counters = guard, counters
         self._under_way: deque[tuple[int, Capability]] = deque()
 
     def schedule(self) -> bool:
@@ -30,8 +40,7 @@ class Sink:
             written = True
             assert isinstance(message.payload, Batch)
             capability = self._output.mint(message)
-            self._under_way.append((self._writer.write(message.payload), capability))
-            self._counters["written"] += len(message.payload)
+            self._under_way.append((self._write(message.payload), capability))
         return self._release() or written
 
     def wait_seconds(self) -> float | None:
@@ -45,6 +54,18 @@ class Sink:
     def close(self) -> None:
         """Close the writer."""
         self._writer.close()
+
+    def _write(self, batch: Batch) -> int:
+        """Write all rows that can be written; the others go the way of the error policy."""
+        while True:
+            try:
+                ticket = self._writer.write(batch)
+            except RowRefused as refused:
+                self._guard.failed(batch, refused.row, refused)
+                batch = batch.take(np.flatnonzero(np.arange(len(batch)) != refused.row))
+            else:
+                self._counters["written"] += len(batch)
+                return ticket
 
     def _release(self) -> bool:
         delivered = self._writer.delivered()
