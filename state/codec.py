@@ -138,23 +138,6 @@ class _Plain:
 PLAIN: Final[StateCodec] = _Plain()
 
 
-def sealing(
-    codec: StateCodec,
-) -> tuple[Callable[[object], object], Callable[[object], object]]:
-    """`seal` and `unseal` for the states of one codec; with a user's own, all are bytes."""
-    if codec is PLAIN:
-        return seal, unseal
-
-    def seal_by_codec(state: object) -> object:
-        return Sealed(codec.encode(state))
-
-    def unseal_by_codec(sealed: object) -> object:
-        assert type(sealed) is Sealed
-        return codec.decode(sealed.data)
-
-    return seal_by_codec, unseal_by_codec
-
-
 def _simple(value: object) -> bool:
     """Whether a value is an atom or a flat tuple: nearly every value, so it has a short cut."""
     if type(value) is tuple:

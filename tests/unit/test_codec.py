@@ -18,14 +18,11 @@ from hypothesis import strategies as st
 
 from state.codec import (
     MAX_DEPTH,
-    PLAIN,
-    Sealed,
     UnencodableError,
     decode,
     encode,
     encoded,
     seal,
-    sealing,
     unseal,
 )
 
@@ -209,25 +206,6 @@ def test_sealing_keeps_the_value_and_its_bytes(value: object) -> None:
 @given(hashables)
 def test_what_cannot_change_is_sealed_by_itself(value: object) -> None:
     assert seal(value) is value
-
-
-class Reversed:
-    name = "reversed"
-
-    def encode(self, state: object, /) -> bytes:
-        assert isinstance(state, str)
-        return state[::-1].encode()
-
-    def decode(self, data: bytes, /) -> object:
-        return data.decode()[::-1]
-
-
-def test_with_a_codec_of_the_users_own_all_states_are_bytes() -> None:
-    seal_own, unseal_own = sealing(Reversed())
-    sealed = seal_own("abc")
-    assert isinstance(sealed, Sealed) and sealed.data == b"cba"
-    assert unseal_own(sealed) == "abc"
-    assert sealing(PLAIN) == (seal, unseal)
 
 
 def test_threads_do_not_mix_their_bytes() -> None:
