@@ -1,0 +1,253 @@
+"""Flows driven by hand: what is read, delivered and passed on happens when a test says so."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dataflow.assembly import Assembly
+from dataflow.batch import Batch
+from dataflow.flow import Flow
+from dataflow.migrate.command import Migrate
+from dataflow.migrate.migrator import Migrator
+from dataflow.operators.keyed import Keyed
+from dataflow.operators.source import SourceOperator
+from dataflow.protocols import Chunk, Partition, SourceOptions
+from dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
+from dataflow.worker import Worker
+from state.ids import COORDINATOR, WorkerId
+from state.store import Database
+from state.time import from_millis
+
+PATIENCE = 12
+"""Turns without work after which nothing more is taken to happen: the simulated state topic and
+journal answer every second question."""
+
+
+class HandSource(ListSource):
+    """A source whose partitions hold what `give` has put there."""
+
+    def __init__(
+        self, partitions: int = 1, options: SourceOptions | None = None, record_size: int = 100
+    ) -> None:
+        super().__init__([[] for _ in range(partitions)], options, record_size)
+        self.feeds = [Feed(record_size) for _ in range(partitions)]
+
+    def give(self, partition: int, *records: tuple[int, object]) -> None:
+        """Put (milliseconds, value) records into the log, one chunk for all of them."""
+        self.feeds[partition].give(records)
+
+    def end(self) -> None:
+        """Nothing more will come, on any partition."""
+        for feed in self.feeds:
+            feed.ended = True
+
+    def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> HandReader:
+        return HandReader(self, [Partition(p) for p in self._of(worker, workers)], rng)
+
+    def _of(self, worker: WorkerId, workers: int) -> Sequence[int]:
+        return range(worker, len(self.feeds), workers)
+
+
+class Feed:
+    """One partition's log."""
+
+    def __init__(self, record_size: int) -> None:
+        self.chunks: deque[Chunk] = deque()
+        self.busy = False
+        """Whether more is under way that has not come yet: then the partition is not idle."""
+        self.ended = False
+        self.paused = False
+        self.passed = 0
+        self._record_size, self._next = record_size, 0
+
+    def give(self, records: Sequence[tuple[int, object]]) -> None:
+        first, self._next = self._next, self._next + len(records)
+        self.chunks.append(
+            Chunk(
+                Partition(0),
+                np.arange(first, self._next),
+                np.array([from_millis(ms) for ms, _ in records], np.int64),
+                [value for _, value in records],
+                self._record_size * len(records),
+            )
+        )
+
+
+class HandReader(ListReader):
+    """Hands out a chunk per partition and poll."""
+
+    def __init__(
+        self, source: HandSource, partitions: Sequence[Partition], rng: random.Random
+    ) -> None:
+        super().__init__(source, partitions, rng)
+        self._feeds = {p: source.feeds[p] for p in partitions}
+
+    def poll(self) -> list[Chunk]:
+        ready = [(p, f) for p, f in self._feeds.items() if f.chunks and not f.paused]
+        return [_of(p, feed.chunks.popleft()) for p, feed in ready]
+
+    def pause(self, partition: Partition) -> None:
+        self._feeds[partition].paused = True
+
+    def resume(self, partition: Partition) -> None:
+        self._feeds[partition].paused = False
+
+    def idle(self, partition: Partition) -> bool:
+        feed = self._feeds[partition]
+        return not feed.chunks and not feed.busy
+
+    def ended(self, partition: Partition) -> bool:
+        feed = self._feeds[partition]
+        return feed.ended and not feed.chunks
+
+    def passed(self, partition: Partition, offset: int) -> None:
+        self._feeds[partition].passed = offset
+
+
+def _of(partition: Partition, chunk: Chunk) -> Chunk:
+    return Chunk(partition, chunk.offsets, chunk.times, chunk.values, chunk.size)
+
+
+class HandSink(ListSink):
+    """A sink that delivers only while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delivers = True
+
+    def writer(self, worker: WorkerId, rng: random.Random) -> HandWriter:
+        return HandWriter(self, worker, rng)
+
+
+class HandWriter(ListWriter):
+    """One worker's way into a `HandSink`."""
+
+    def __init__(self, sink: HandSink, worker: WorkerId, rng: random.Random) -> None:
+        super().__init__(sink, worker, rng)
+        self._hand = sink
+        self._tickets = self._done = 0
+
+    def write(self, batch: Batch) -> int:
+        self._tickets = super().write(batch)
+        return self._tickets
+
+    def delivered(self) -> int:
+        if self._hand.delivers:
+            self._done = self._tickets
+        return self._done
+
+
+class HandFlow(TestFlow):
+    """A flow on simulated workers, each of whose steps a test decides on."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        database: Database,
+        namespace: int,
+        workers: int = 2,
+        commands: Sequence[Migrate] = (),
+    ) -> None:
+        super().__init__(flow, workers, 0, commands, database, namespace)
+
+    def settle(self, controller: bool = True) -> None:
+        """Let happen what can happen while the clock stands still, without the controller if it is
+        to be held back: then T, the least time not forsworn, stays."""
+        quiet = 0
+        for _ in range(100_000):
+            quiet = 0 if self.turn(controller) else quiet + 1
+            if quiet == PATIENCE:
+                return
+        raise AssertionError("it does not come to rest")
+
+    def turn(self, controller: bool = True) -> bool:
+        """Deliver what is under way and let everyone take one turn; whether anything was done."""
+        worked = self._deliver(controller)
+        for worker in self.workers:
+            worked |= self._step(worker)
+        if controller:
+            worked |= self.sim.controller.step()
+            self.sim.events.extend(self.sim.controller.events())
+        return worked
+
+    def wait(self, seconds: float, controller: bool = True) -> None:
+        """Let time pass in steps of a millisecond, and whatever it brings about happen."""
+        for _ in range(round(seconds * 1000)):
+            self.sim.clock.advance(0.001)
+            self.settle(controller)
+
+    def finish(self, source: HandSource) -> None:
+        """End the source and let the flow come to its end."""
+        source.end()
+        for _ in range(1000):
+            self.wait(0.003)
+            if self.sim.done:
+                return
+        raise AssertionError("the flow does not come to its end (I7)")
+
+    @property
+    def counters(self) -> Counter[str]:
+        return sum((worker.counters for worker in self.workers), Counter[str]())
+
+    @property
+    def forsworn(self) -> int | None:
+        return self.sim.controller.forsworn
+
+    def said(self, command: str) -> list[object]:
+        """What has become of a command, in order."""
+        return [event["event"] for event in self.events if event["id"] == command]
+
+    def _deliver(self, controller: bool) -> bool:
+        lanes = self.sim.network.busy()
+        chosen = [lane for lane in lanes if controller or COORDINATOR not in lane[:2]]
+        for lane in chosen:
+            self.sim.network.deliver(lane, 1 << 30)
+        return bool(chosen)
+
+    def _step(self, worker: Worker) -> bool:
+        worked = worker.step()
+        for report in worker.reports():
+            self.sim.controller.report(worker.me, report)
+        return worked
+
+
+def assembly(worker: Worker) -> Assembly:
+    """The operators of a worker."""
+    return worker._assembly
+
+
+def keyed(worker: Worker, name: str) -> Keyed:
+    """One stateful operator of a worker."""
+    return next(o.keyed for o in assembly(worker).outlets if o.keyed.name == name)
+
+
+def migrator(worker: Worker) -> Migrator:
+    """The side of F that moves state."""
+    return next(o for o in assembly(worker).operators if isinstance(o, Migrator))
+
+
+def source_operator(worker: Worker) -> SourceOperator:
+    """The first source of a worker."""
+    return next(o for o in assembly(worker).operators if isinstance(o, SourceOperator))
+
+
+def lane_times(run: TestFlow) -> dict[int, int]:
+    """Each partition's frontier."""
+    return {
+        partition: lane.time
+        for worker in run.workers
+        for partition, lane in source_operator(worker)._lanes.items()
+    }
+
+
+def until(holds: Callable[[], bool], act: Callable[[], object], most: int = 1000) -> None:
+    """Act until something holds."""
+    for _ in range(most):
+        if holds():
+            return
+        act()
+    raise AssertionError("it does not come to hold")

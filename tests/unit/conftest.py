@@ -1,0 +1,44 @@
+"""Flows on simulated workers for tests, over one state database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from dataflow.flow import Flow
+from dataflow.migrate.command import Migrate
+from state.store import Database
+from tests.hand import HandFlow
+
+_namespaces = count()
+
+
+class Start(Protocol):
+    def __call__(
+        self, flow: Flow, workers: int = 2, commands: Sequence[Migrate] = ()
+    ) -> HandFlow: ...
+
+
+@pytest.fixture(scope="session")
+def shared_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    path: Path = tmp_path_factory.mktemp("states")
+    database = Database(path, 32 << 20)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def start(shared_database: Database) -> Iterator[Start]:
+    """Put a flow on simulated workers, to be driven by hand or to its end."""
+    with ExitStack() as opened:
+
+        def begin(flow: Flow, workers: int = 2, commands: Sequence[Migrate] = ()) -> HandFlow:
+            run = HandFlow(flow, shared_database, next(_namespaces), workers, commands)
+            return opened.enter_context(run)
+
+        yield begin
