@@ -8,8 +8,8 @@ so that whoever reads a terminal at night knows what to do next.
 class MeanderError(Exception):
     """An expected failure: what it concerns, why it happened, what would help.
 
-    >>> print(MeanderError("topic 'flights'", "it does not exist", "create it, or correct its name"))
-    topic 'flights': it does not exist; create it, or correct its name.
+    >>> print(MeanderError("topic 'flights'", "it does not exist", "create it"))
+    topic 'flights': it does not exist; create it.
     """
 
     exit_code = 1
