@@ -253,6 +253,8 @@ class CurveLinks:
         return opened
 
     def _send(self, peer: WorkerId, channel: int, parts: Frame) -> None:
+        if self._broken is not None:
+            raise self._broken
         if (size := sum(map(len, parts))) > self._max_frame:
             raise MeanderError(
                 f"a frame for {member_name(peer)}",

@@ -246,7 +246,7 @@ def test_the_death_of_a_peer_is_noticed(echo: tuple[CurveLinks, subprocess.Popen
     process.send_signal(signal.SIGKILL)
     with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
         until(links, links.receive)
-    with pytest.raises(LinkBroken, match="the connection closed"):
+    with pytest.raises(LinkBroken, match="the link to worker 1"):
         links.send(B, [b"x"])
 
 
