@@ -11,20 +11,21 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger("meander.kafka")
 
+T = TypeVar("T")
 Settings = Mapping[str, str]
 Values = dict[str, str | int | float | bool]
 
-ANSWER = 20.0
+ANSWER = 15.0
 """Seconds that a call at start waits for the broker."""
 QUIET = 10.0
 """Seconds between two reports of an outage: a broker that comes and goes is one outage."""
@@ -202,12 +203,39 @@ _SILENT = {
     KafkaError._TIMED_OUT,
     KafkaError._RESOLVE,
 }
+_SETTLING = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError._WAIT_COORD,
+}
 _LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
 def transient(error: KafkaError) -> bool:
     """Whether the client gets over it by itself."""
-    return error.code() in _SILENT or error.retriable()
+    return error.code() in _SILENT | _SETTLING or error.retriable()
+
+
+def answered(ask: Callable[[], T], concerns: str) -> T:
+    """The answer to a question at start. Raises MeanderError if there is none in `ANSWER` seconds.
+
+    A partition of a topic just made may have no leader yet, or one that does not know of it.
+    """
+    deadline = time.monotonic() + ANSWER
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            passing = transient(error.args[0]) or error.args[0].code() in _MISSING
+            if not passing or time.monotonic() > deadline:
+                raise translate(error, concerns) from None
+            time.sleep(0.05)
 
 
 def translate(error: KafkaError | KafkaException, concerns: str) -> MeanderError:
@@ -256,4 +284,12 @@ def missing(concerns: str) -> SetupError:
         concerns,
         "it does not exist",
         "create it (kafka-topics.sh --create), or correct its name",
+    )
+
+
+def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset of a partition, and the one behind the last that is committed."""
+    place = TopicPartition(topic, partition)
+    return answered(
+        lambda: consumer.get_watermark_offsets(place, timeout=ANSWER), f"topic {topic!r}"
     )

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from connectors import client, topics
 from connectors.client import Fetched, Settings
 from connectors.outbox import Outbox
+from schemas.errors import MeanderError
 
 _MOST = 100
 """Commands taken over per poll."""
@@ -42,9 +43,9 @@ class ControlTopic:
         self._consumer = client.consumer(settings, f"meander.{flow}")
         try:
             self._consumer.assign([TopicPartition(topic, 0, self._start())])
-        except KafkaException as error:
+        except MeanderError:
             self._consumer.close()
-            raise client.translate(error, f"topic {topic!r}") from None
+            raise
 
     def poll(self) -> list[RawCommand]:
         """What has come since the last call. Raises MeanderError when there is no way on."""
@@ -70,16 +71,23 @@ class ControlTopic:
 
     def _start(self) -> int:
         """Behind the last command dealt with; at a first start behind all there are."""
+        low, high = client.watermarks(self._consumer, self._topic, 0)
+        committed = client.answered(self._committed, f"topic {self._topic!r}")
+        if committed >= 0:
+            return max(committed, low)
+        place = TopicPartition(self._topic, 0, high)
+        client.answered(
+            lambda: self._consumer.commit(offsets=[place], asynchronous=False),
+            f"topic {self._topic!r}",
+        )
+        return high
+
+    def _committed(self) -> int:
         place = TopicPartition(self._topic, 0)
         (committed,) = self._consumer.committed([place], timeout=client.ANSWER)
         if committed.error is not None:
             raise KafkaException(committed.error)
-        low, high = self._consumer.get_watermark_offsets(place, timeout=client.ANSWER)
-        if committed.offset >= 0:
-            return max(committed.offset, low)
-        place.offset = high
-        self._consumer.commit(offsets=[place], asynchronous=False)
-        return high
+        return committed.offset
 
 
 class Decisions:

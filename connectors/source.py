@@ -27,7 +27,7 @@ from connectors.formats import (
 )
 from connectors.reader import Bounds, KafkaReader, Readable
 from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
-from schemas.errors import SetupError
+from schemas.errors import MeanderError, SetupError
 
 
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
@@ -70,9 +70,9 @@ class KafkaSource:
         consumer = client.consumer(context.settings, group)
         try:
             bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
-        except KafkaException as error:
+        except MeanderError:
             consumer.close()
-            raise client.translate(error, f"topic {self.topic!r}") from None
+            raise
         return KafkaReader(
             self.topic,
             total,
@@ -117,18 +117,13 @@ class KafkaSource:
 
 
 def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:
-    place = TopicPartition(topic, partition)
-    low, high = consumer.get_watermark_offsets(place, timeout=client.ANSWER)
+    low, high = client.watermarks(consumer, topic, partition)
     if context.start == "earliest":
         start = low
     elif context.start == "latest":
         start = high
     else:
-        place.offset = _millis(context.start)
-        (found,) = consumer.offsets_for_times([place], timeout=client.ANSWER)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        start = found.offset if found.offset >= 0 else high
+        start = _offset_at(consumer, topic, partition, _millis(context.start), high)
     return Bounds(partition, start, high if context.until_end else None)
 
 
@@ -140,3 +135,17 @@ def _millis(start: str) -> int:
             "give earliest, latest or milliseconds since 1970",
         )
     return int(start)
+
+
+def _offset_at(consumer: Consumer, topic: str, partition: int, millis: int, high: int) -> int:
+    """The first offset whose timestamp is no earlier; the end if there is none."""
+
+    def ask() -> int:
+        place = TopicPartition(topic, partition, millis)
+        (found,) = consumer.offsets_for_times([place], timeout=client.ANSWER)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return found.offset
+
+    offset = client.answered(ask, f"topic {topic!r}")
+    return offset if offset >= 0 else high

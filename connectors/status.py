@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from connectors import client, topics
 from connectors.client import Fetched, Settings
@@ -67,10 +67,8 @@ def read_status(settings: Settings, topic: str, *, follow: bool) -> Iterator[Tol
     topics.partitions_of(client.admin(settings), topic)
     consumer = client.consumer(settings, "meander.status")
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=client.ANSWER)
+        low, high = client.watermarks(consumer, topic, 0)
         yield from _read(consumer, topic, low, None if follow else high)
-    except KafkaException as error:
-        raise client.translate(error, f"topic {topic!r}") from None
     finally:
         consumer.close()
 
@@ -83,7 +81,7 @@ def last_heartbeat(settings: Settings, topic: str) -> Told | None:
     topics.partitions_of(client.admin(settings), topic)
     consumer = client.consumer(settings, "meander.status")
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=client.ANSWER)
+        low, high = client.watermarks(consumer, topic, 0)
         start, step = high, STEP
         while start > low:
             start, step = max(low, high - step), step * 2
@@ -91,8 +89,6 @@ def last_heartbeat(settings: Settings, topic: str) -> Told | None:
             newest = _newest(told)
             if newest is not None:
                 return newest if isinstance(newest.event, Heartbeat) else None
-    except KafkaException as error:
-        raise client.translate(error, f"topic {topic!r}") from None
     finally:
         consumer.close()
     return None

@@ -1,0 +1,166 @@
+"""The state topic gives back what was appended, or says that it is gone: never something else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from connectors import places
+from connectors.state_topic import KafkaStateTopic
+from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
+from schemas.errors import MeanderError
+from state.ids import Incarnation, LayerId, WorkerId
+from state.topic import Place, Ticket
+from tests.brokers import Broker
+from tests.kafka_rig import Rig
+from tests.kafka_tools import Record, admin, consume_all, produce, until
+
+CHUNK = 512 * 1024
+
+
+@pytest.fixture
+def rig(broker: Broker, prefix: str) -> Rig:
+    return Rig(broker.bootstrap, prefix)
+
+
+@pytest.fixture
+def state(rig: Rig) -> Iterator[KafkaStateTopic]:
+    client = admin(rig.bootstrap)
+    made = ensure_internal(client, rig.prefix, "flow")
+    topic = KafkaStateTopic(rig.settings, made.state, 0, rig.wakeup)
+    yield topic
+    topic.close()
+
+
+def append_all(state: KafkaStateTopic, records: list[tuple[bytes, bytes]]) -> list[Place]:
+    tickets = [state.append(key, payload) for key, payload in records]
+    placed: dict[Ticket, Place] = {}
+
+    def all_placed() -> bool:
+        for ticket in tickets:
+            place = None if ticket in placed else state.placed(ticket)
+            if place is not None:
+                placed[ticket] = place
+        return len(placed) == len(tickets)
+
+    until(all_placed, "all is durable")
+    return [placed[ticket] for ticket in tickets]
+
+
+def fetch(state: KafkaStateTopic, wanted: list[Place]) -> list[bytes]:
+    ticket = state.fetch(wanted)
+    found: list[list[bytes]] = []
+
+    def here() -> bool:
+        answer = state.fetched(ticket)
+        found.extend([] if answer is None else [answer])
+        return bool(found)
+
+    until(here, "all is here")
+    return found[0]
+
+
+def layer(sequence: int, payloads: list[bytes]) -> list[tuple[bytes, bytes]]:
+    name = LayerId(Incarnation(1), WorkerId(0), sequence)
+    return [(name.key(chunk), payload) for chunk, payload in enumerate(payloads)]
+
+
+def test_what_is_appended_is_fetched_in_the_order_asked_for(state: KafkaStateTopic) -> None:
+    payloads = [os.urandom(50) for _ in range(500)]
+    placed = append_all(state, layer(0, payloads))
+    assert fetch(state, placed) == payloads
+    backwards = placed[::-1]
+    assert fetch(state, backwards) == payloads[::-1]
+    assert fetch(state, [placed[7], placed[7], placed[499]]) == [
+        payloads[7], payloads[7], payloads[499],
+    ]  # fmt: skip
+    assert fetch(state, []) == []
+
+
+def test_places_far_apart_are_found_too(
+    state: KafkaStateTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "GAP", 100)
+    payloads = [os.urandom(50) for _ in range(300)]
+    placed = append_all(state, layer(0, payloads))
+    assert fetch(state, placed[::37]) == payloads[::37]
+
+
+def test_workers_read_what_others_wrote(rig: Rig, state: KafkaStateTopic) -> None:
+    other = KafkaStateTopic(rig.settings, rig.prefix + "flow.state", 1, rig.wakeup)
+    mine = append_all(state, layer(0, [b"mine"]))
+    theirs = append_all(other, [(b"layer/1/1/0/0", b"theirs")])
+    assert mine[0].partition != theirs[0].partition
+    assert fetch(state, mine + theirs) == [b"mine", b"theirs"]
+    assert fetch(other, theirs + mine) == [b"theirs", b"mine"]
+    other.close()
+
+
+def test_chunks_of_one_worker_lie_side_by_side(state: KafkaStateTopic) -> None:
+    placed = append_all(state, layer(0, [b"a", b"b", b"c"]))
+    assert [place.offset - placed[0].offset for place in placed] == [0, 1, 2]
+    assert len({place.partition for place in placed}) == 1
+
+
+def test_large_chunks_pass_and_larger_ones_are_refused(state: KafkaStateTopic) -> None:
+    payloads = [os.urandom(CHUNK) for _ in range(20)]
+    assert fetch(state, append_all(state, layer(0, payloads))) == payloads
+    with pytest.raises(MeanderError, match="a record is larger than it takes"):
+        state.append(b"layer/1/0/9/0", bytes(MAX_STATE_RECORD))
+
+
+def test_several_fetches_at_once_each_get_their_own(state: KafkaStateTopic) -> None:
+    payloads = [b"%d" % i for i in range(100)]
+    placed = append_all(state, layer(0, payloads))
+    tickets = [state.fetch(placed[start::10]) for start in range(10)]
+    answers: dict[int, list[bytes]] = {}
+
+    def all_here() -> bool:
+        for start, ticket in enumerate(tickets):
+            answer = state.fetched(ticket)
+            if answer is not None:
+                answers[start] = answer
+        return len(answers) == 10
+
+    until(all_here, "all is here")
+    assert [answers[start] for start in range(10)] == [payloads[start::10] for start in range(10)]
+
+
+def test_another_key_at_the_place_is_an_error(state: KafkaStateTopic) -> None:
+    (place,) = append_all(state, layer(0, [b"a"]))
+    wrong = Place(b"layer/1/0/5/0", place.partition, place.offset, place.size)
+    with pytest.raises(MeanderError, match="there is no record with the key 'layer/1/0/5/0'"):
+        fetch(state, [wrong])
+    assert fetch(state, [place]) == [b"a"]
+
+
+def test_a_place_behind_the_end_is_an_error_after_a_while(
+    state: KafkaStateTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "PATIENCE", 0.5)
+    (place,) = append_all(state, layer(0, [b"a"]))
+    beyond = Place(place.key, place.partition, place.offset + 1, place.size)
+    with pytest.raises(MeanderError, match="its partition ends before it"):
+        fetch(state, [place, beyond])
+
+
+def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -> None:
+    topic = rig.topic(
+        "compacted", STATE_PARTITIONS, cleanup_policy="compact", segment_ms="200",
+        min_cleanable_dirty_ratio="0.001",
+    )  # fmt: skip
+    state = KafkaStateTopic(rig.settings, topic, 0, rig.wakeup)
+    first, kept, again = append_all(state, [(b"a", b"old"), (b"b", b"kept"), (b"a", b"new")])
+
+    def compacted() -> bool:
+        # Only closed segments are compacted, and a segment is closed by what comes after it.
+        produce(rig.bootstrap, topic, [Record(b"-", b"filler", partition=first.partition)])
+        return first.offset not in [record.offset for record in consume_all(rig.bootstrap, topic)]
+
+    until(compacted, "compaction", within=60)
+    assert fetch(state, [kept, again]) == [b"kept", b"new"]
+    with pytest.raises(MeanderError, match="there is no record with the key 'a': compaction has"):
+        fetch(state, [first, kept])
+    state.close()
