@@ -59,9 +59,11 @@ class Chunk:
 
 
 class SourceReader(Protocol):
-    """One worker's share of a source: the partitions assigned to it."""
+    """One worker's share of a source."""
 
-    partitions: Sequence[Partition]
+    @property
+    def partitions(self) -> Sequence[Partition]:
+        """The partitions assigned to this worker."""
 
     def poll(self) -> list[Chunk]:
         """What has been read of the partitions that are not paused; [] when nothing has."""
@@ -147,7 +149,9 @@ class Wakeup(Protocol):
 class SourceSpec(Protocol):
     """What a user passes to `flow.source`."""
 
-    options: SourceOptions
+    @property
+    def options(self) -> SourceOptions:
+        """How it follows time."""
 
     def open(self, context: WorkerContext, dead: DeadLetters) -> SourceReader:
         """This worker's reader."""
