@@ -7,11 +7,12 @@ one by one; timers of a time come after the records of that time, in the order o
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from state import codec
 from state.bins import BinSpace
+from tests.property import shapes
 
 Order = tuple[int, int, int, int, int]
 """time, origin, partition, offset, index"""
@@ -70,7 +71,7 @@ def process(
     records: list[Record],
     key: Callable[[object], object],
     init: Callable[[], object],
-    functions: list[Callable[[Ask, object, object], object]],
+    functions: Sequence[Callable[[Ask, object, object], object]],
     on_timer: Callable[[Ask, object], object],
     origin: int,
 ) -> tuple[list[Record], dict[bytes, object]]:
@@ -97,3 +98,35 @@ def process(
         for due in ask.timers:
             heapq.heappush(timers, (due, k))
     return results, states
+
+
+States = dict[str, dict[bytes, object]]
+
+
+def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[list[Record], States]:
+    """Results and final states of a shape; not for "arrival", whose order is not a function."""
+    match kind:
+        case "chain":
+            first, a = fold(records, shapes.key, shapes.zero, shapes.total)
+            mapped = [Record(r.order, shapes.double(r.value)) for r in first]
+            results, b = fold(mapped, shapes.key, shapes.empty, shapes.trail)
+            return results, {"a": a, "b": b}
+        case "rekey":
+            first, a = fold(records, shapes.key, shapes.zero, shapes.total)
+            split = flat_map(first, shapes.parts)
+            results, b = fold(split, shapes.third, shapes.empty, shapes.trail)
+            return results, {"a": a, "b": b}
+        case "timers":
+            functions = [shapes.remember]
+            first, a = process(records, shapes.key, shapes.empty, functions, shapes.ring, 1)
+            results, b = fold(first, shapes.key, shapes.empty, shapes.trail)
+            return results, {"a": a, "b": b}
+        case "connect":
+            both = records + [Record(r.order, r.value, side=1) for r in others]
+            functions = [shapes.remember, shapes.answer]
+            results, a = process(both, shapes.key, shapes.empty, functions, shapes.ring, 2)
+            return results, {"a": a}
+        case "columns":
+            results, a = fold(records, shapes.key, lambda: (0, 0.0), shapes.mean)
+            return results, {"a": a}
+    raise ValueError(kind)

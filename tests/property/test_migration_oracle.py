@@ -10,18 +10,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream, columns
+from dataflow import Flow
 from dataflow.testing import ListSink, ListSource, Result, TestFlow
 from state import codec
 from state.bins import BinSpace
 from state.ids import Bin
 from state.store import Database
 from state.time import from_millis
-from tests.property import reference
+from tests.property import reference, shapes
 from tests.property.cases import Case, Entry, random_case, shortest
 from tests.property.reference import Record
 
@@ -42,9 +41,7 @@ class Run:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.raw, self.sink = ListSink(), ListSink()
-        self.expected: list[Record] = []
-        self.states: dict[str, dict[bytes, object]] = {}
+        self.raw, self.other_raw, self.sink = ListSink(), ListSink(), ListSink()
         self.flow = Flow(
             "f", bins=case.bits, max_inflight=case.max_inflight, control_lead=case.control_lead
         )
@@ -52,26 +49,31 @@ class Run:
     def check(self, database: Database, namespace: int) -> None:
         source = self.flow.source(ListSource(self.case.partitions, self.case.options))
         source.sink(self.raw)
-        keyed = source.key_by(lambda r: r["k"])
-        getattr(self, f"define_{self.case.kind}")(keyed)
+        other = None
+        if self.case.kind == "connect":
+            reverse = ListSource(self.case.partitions[::-1], self.case.options)
+            second = self.flow.source(reverse, "other")
+            second.sink(self.other_raw)
+            other = second.key_by(shapes.key)
+        shapes.define(self.case.kind, source.key_by(shapes.key), other).sink(self.sink)
         run = TestFlow(
             self.flow, self.case.workers, self.case.seed, self.case.commands, database, namespace
         )
         with run:
             run.run()
             self.check_times(run)
-            getattr(self, f"expect_{self.case.kind}")(self.records())
-            self.check_results()
-            self.check_state(run)
+            if self.case.kind == "arrival":
+                self.check_arrival(run)
+            else:
+                self.check_results(run)
             self.check_owners(run)
             self.check_commands(run)
 
     # -- what the engine decided about times is checked by itself, then taken as given
 
-    def records(self) -> list[Record]:
+    def records(self, raw: ListSink) -> list[Record]:
         return [
-            Record((r.time, r.origin, r.partition, r.offset, r.index), r.value)
-            for r in self.raw.results
+            Record((r.time, r.origin, r.partition, r.offset, r.index), r.value) for r in raw.results
         ]
 
     def check_times(self, run: TestFlow) -> None:
@@ -100,19 +102,16 @@ class Run:
 
     # -- results, state, owners
 
-    def check_results(self) -> None:
-        got = [
-            ((r.time, r.origin, r.partition, r.offset, r.index), r.value) for r in self.sink.results
-        ]
-        expected = [(r.order, r.value) for r in self.expected]
-        assert sorted(map(repr, got)) == sorted(map(repr, expected))
-
-    def check_state(self, run: TestFlow) -> None:
-        expected = {
-            name: {key: codec.encode(state) for key, state in states.items()}
-            for name, states in self.states.items()
+    def check_results(self, run: TestFlow) -> None:
+        results, states = reference.expected(
+            self.case.kind, self.records(self.raw), self.records(self.other_raw)
+        )
+        got = [(record.order, record.value) for record in self.records(self.sink)]
+        assert sorted(map(repr, got)) == sorted(repr((r.order, r.value)) for r in results)
+        assert run.state() == {
+            name: {key: codec.encode(state) for key, state in keyed.items()}
+            for name, keyed in states.items()
         }
-        assert run.state() == expected
 
     def check_owners(self, run: TestFlow) -> None:
         space = BinSpace(self.case.bits)
@@ -139,148 +138,22 @@ class Run:
             first, *_, last = (*said[command.id], said[command.id][-1])
             assert (first, last) in {("accepted", "completed"), ("rejected", "rejected")}
 
-    # -- the flows, each with what it has to equal
-
-    def define_chain(self, keyed: KeyedStream[Any]) -> None:
-        keyed.fold("a", _zero, _total).map(_double).fold("b", _empty, _trail).sink(self.sink)
-
-    def expect_chain(self, records: list[Record]) -> None:
-        first, self.states["a"] = reference.fold(records, _k, _zero, _total)
-        mapped = [Record(r.order, _double(r.value)) for r in first]
-        self.expected, self.states["b"] = reference.fold(mapped, _k, _empty, _trail)
-
-    def define_rekey(self, keyed: KeyedStream[Any]) -> None:
-        split = keyed.fold("a", _zero, _total).flat_map(_split)
-        split.key_by(_n).fold("b", _empty, _trail).sink(self.sink)
-
-    def expect_rekey(self, records: list[Record]) -> None:
-        first, self.states["a"] = reference.fold(records, _k, _zero, _total)
-        split = reference.flat_map(first, _split)
-        self.expected, self.states["b"] = reference.fold(split, _n, _empty, _trail)
-
-    def define_timers(self, keyed: KeyedStream[Any]) -> None:
-        keyed.process("a", _empty, _remember, _ring).fold("b", _empty, _trail).sink(self.sink)
-
-    def expect_timers(self, records: list[Record]) -> None:
-        first, self.states["a"] = reference.process(
-            records, _k, _empty, [_remember], _ring, origin=1
-        )
-        self.expected, self.states["b"] = reference.fold(first, _k, _empty, _trail)
-
-    def define_connect(self, keyed: KeyedStream[Any]) -> None:
-        other = self.flow.source(
-            ListSource(self.case.partitions[::-1], self.case.options),
-            "other",
-        )
-        self.other_raw = ListSink()
-        other.sink(self.other_raw)
-        joined = keyed.connect(other.key_by(lambda r: r["k"]), "a", _empty, _remember, _left, _ring)
-        joined.sink(self.sink)
-
-    def expect_connect(self, records: list[Record]) -> None:
-        others = [
-            Record((r.time, r.origin, r.partition, r.offset, r.index), r.value, side=1)
-            for r in self.other_raw.results
-        ]
-        self.expected, self.states["a"] = reference.process(
-            records + others, _k, _empty, [_remember, _left], _ring, origin=2
-        )
-
-    def define_columns(self, keyed: KeyedStream[Any]) -> None:
-        keyed.fold("a", columns.mean("v")).sink(self.sink)
-
-    def expect_columns(self, records: list[Record]) -> None:
-        self.expected, self.states["a"] = reference.fold(records, _k, lambda: (0, 0.0), _mean)
-
-    def define_arrival(self, keyed: KeyedStream[Any]) -> None:
-        self.applied: list[tuple[int, int, int, int]] = []
-        keyed.fold("a", lambda: 0, _number, order="arrival").sink(self.sink)
-
-    def expect_arrival(self, records: list[Record]) -> None:
-        assert Counter((r.partition, r.offset) for r in self.sink.results) == Counter(
-            (r.order[2], r.order[3]) for r in records
-        )
+    def check_arrival(self, run: TestFlow) -> None:
+        """Each partition's own order is kept per key, and every record counted once (I3)."""
         newest: dict[tuple[bytes | None, int], int] = {}
-        for result in sorted(self.sink.results, key=lambda r: (r.key or b"", r.value)):
+        numbers: dict[bytes | None, list[object]] = defaultdict(list)
+        for result in sorted(
+            self.sink.results, key=lambda r: (r.key or b"", repr(r.value).zfill(9))
+        ):
             place = (result.key, result.partition)
             assert newest.get(place, -1) < result.offset, "a partition's own order is kept (I3)"
             newest[place] = result.offset
-        counts = Counter(codec.encode(_k(r.value)) for r in records)
-        numbers: dict[bytes | None, set[object]] = defaultdict(set)
-        for result in self.sink.results:
-            numbers[result.key].add(result.value)
-        assert all(numbers[key] == set(range(1, n + 1)) for key, n in counts.items())
-        self.states["a"] = dict(counts)
-        self.expected = [
-            Record((r.time, r.origin, r.partition, r.offset, r.index), r.value)
-            for r in self.sink.results
-        ]
-
-
-def _k(value: Any) -> object:
-    return value["k"]
-
-
-def _n(value: Any) -> object:
-    return value["n"] % 3
-
-
-def _zero() -> object:
-    return (0, 0)
-
-
-def _empty() -> object:
-    return []
-
-
-def _total(state: Any, value: Any) -> tuple[object, object]:
-    n, total = state[0] + 1, state[1] * 31 + value["v"]
-    total %= 1_000_003
-    return (n, total), {"k": value["k"], "n": n, "v": total}
-
-
-def _double(value: Any) -> object:
-    return {**value, "v": 2 * value["v"]}
-
-
-def _trail(state: Any, value: Any) -> tuple[object, object]:
-    state.append(value["v"])
-    del state[:-3]
-    return state, {**value, "trail": list(state)}
-
-
-def _split(value: Any) -> list[object]:
-    return [{**value, "v": value["v"] + i} for i in range(value["n"] % 3)]
-
-
-def _remember(context: Any, state: Any, value: Any) -> object:
-    state.append(value["v"])
-    context.emit({"k": value["k"], "v": len(state)})
-    if value["v"] % 2:
-        context.timer(context.time_ms + 5 + 7 * value["v"] % 40)
-    return state
-
-
-def _left(context: Any, state: Any, value: Any) -> object:
-    if state:
-        context.emit({"k": value["k"], "v": state.pop(0) - value["v"]})
-    return state
-
-
-def _ring(context: Any, state: Any) -> object:
-    context.emit({"k": context.key, "v": -len(state)})
-    if len(state) % 2:
-        context.timer(context.time_ms + 3)
-    return state[1:]
-
-
-def _mean(state: Any, value: Any) -> tuple[object, object]:
-    n, total = state[0] + 1, state[1] + float(value["v"])
-    return (n, total), total / n
-
-
-def _number(state: Any, value: Any) -> tuple[object, object]:
-    return state + 1, state + 1
+            numbers[result.key].append(result.value)
+        assert all(seen == list(range(1, len(seen) + 1)) for seen in numbers.values())
+        counts = {key: codec.encode(len(seen)) for key, seen in numbers.items()}
+        assert run.state() == {"a": counts}
+        places = Counter((r.order[2], r.order[3]) for r in self.records(self.raw))
+        assert Counter((r.partition, r.offset) for r in self.sink.results) == places
 
 
 def test_results_and_state_equal_the_reference(

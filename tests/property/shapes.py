@@ -1,0 +1,94 @@
+"""The flows that random cases run: each keyed by "k", with functions that show every disorder.
+
+Stands alone, so that its text can also be run by real workers that have no tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow import KeyedStream, columns
+
+
+def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
+    match kind:
+        case "chain":
+            return keyed.fold("a", zero, total).map(double).fold("b", empty, trail)
+        case "rekey":
+            split = keyed.fold("a", zero, total).flat_map(parts)
+            return split.key_by(third).fold("b", empty, trail)
+        case "timers":
+            return keyed.process("a", empty, remember, ring).fold("b", empty, trail)
+        case "connect":
+            assert other is not None
+            return keyed.connect(other, "a", empty, remember, answer, ring)
+        case "columns":
+            return keyed.fold("a", columns.mean("v"))
+        case "arrival":
+            return keyed.fold("a", int, number, order="arrival")
+    raise ValueError(kind)
+
+
+def key(value: Any) -> object:
+    return value["k"]
+
+
+def third(value: Any) -> object:
+    return value["n"] % 3
+
+
+def zero() -> object:
+    return (0, 0)
+
+
+def empty() -> object:
+    return []
+
+
+def total(state: Any, value: Any) -> tuple[object, object]:
+    n, sum = state[0] + 1, (state[1] * 31 + value["v"]) % 1_000_003
+    return (n, sum), {"k": value["k"], "n": n, "v": sum}
+
+
+def double(value: Any) -> object:
+    return {**value, "v": 2 * value["v"]}
+
+
+def trail(state: Any, value: Any) -> tuple[object, object]:
+    state.append(value["v"])
+    del state[:-3]
+    return state, {**value, "trail": list(state)}
+
+
+def parts(value: Any) -> list[object]:
+    return [{**value, "v": value["v"] + i} for i in range(value["n"] % 3)]
+
+
+def remember(context: Any, state: Any, value: Any) -> object:
+    state.append(value["v"])
+    context.emit({"k": value["k"], "v": len(state)})
+    if value["v"] % 2:
+        context.timer(context.time_ms + 5 + 7 * value["v"] % 40)
+    return state
+
+
+def answer(context: Any, state: Any, value: Any) -> object:
+    if state:
+        context.emit({"k": value["k"], "v": state.pop(0) - value["v"]})
+    return state
+
+
+def ring(context: Any, state: Any) -> object:
+    context.emit({"k": context.key, "v": -len(state)})
+    if len(state) % 2:
+        context.timer(context.time_ms + 3)
+    return state[1:]
+
+
+def mean(state: Any, value: Any) -> tuple[object, object]:
+    n, sum = state[0] + 1, state[1] + float(value["v"])
+    return (n, sum), sum / n
+
+
+def number(state: Any, value: Any) -> tuple[object, object]:
+    return state + 1, state + 1
