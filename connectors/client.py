@@ -27,8 +27,10 @@ Values = dict[str, str | int | float | bool]
 
 ANSWER = 15.0
 """Seconds that a call at start waits for the broker."""
+GRACE = 1.0
+"""Seconds of silence that are not worth a word."""
 QUIET = 10.0
-"""Seconds between two reports of an outage: a broker that comes and goes is one outage."""
+"""Seconds between the end of an outage and the next report of one."""
 
 _ALWAYS: Values = {
     # librdkafka repeats itself at each attempt; errors reach us through `error_cb`.
@@ -125,12 +127,17 @@ def _dotted(tuning: Values) -> Values:
 
 
 class Contact:
-    """Whether the brokers answer, told once for all clients of a process."""
+    """Whether the brokers answer, told once for all clients of a process.
+
+    A report of silence is not told at once: clients report late, and one whose report has waited
+    in its queue would contradict another that has been answered since.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._silent_since: float | None = None
-        self._told_at = float("-inf")
+        self._told = False
+        self._back_at = float("-inf")
         self._failure: MeanderError | None = None
 
     @property
@@ -142,30 +149,27 @@ class Contact:
         """What librdkafka reports beside its answers; from any thread."""
         code = error.code()
         if code == KafkaError._ALL_BROKERS_DOWN:
-            self._went_silent()
+            self._silent_since = self._silent_since or time.monotonic()
         elif error.fatal() or code in _REFUSED:
             self._failure = translate(error, f"Kafka at {self._bootstrap}")
 
     def heard(self) -> None:
         """A broker has answered."""
         since, self._silent_since = self._silent_since, None
-        if since is not None and since >= self._told_at:
-            log.warning(
-                "Kafka at %s answers again after %.1f s: the flow goes on",
-                self._bootstrap, time.monotonic() - since,
-            )  # fmt: skip
+        if since is not None and self._told:
+            self._told, self._back_at = False, time.monotonic()
+            seconds = self._back_at - since
+            log.warning("Kafka at %s answers again after %.1f s", self._bootstrap, seconds)
 
     def check(self) -> None:
-        """Raise what ended the contact for good, if anything has."""
+        """Tell of a silence that lasts. Raises what ended the contact for good, if anything has."""
         if self._failure is not None:
             raise self._failure
-
-    def _went_silent(self) -> None:
-        now = time.monotonic()
-        if self._silent_since is None:
-            self._silent_since = now
-            if now - self._told_at >= QUIET:
-                self._told_at = now
+        since = self._silent_since
+        if since is not None and not self._told:
+            now = time.monotonic()
+            if now - since >= GRACE and now - self._back_at >= QUIET:
+                self._told = True
                 log.warning(
                     "Kafka at %s: no broker answers; the flow waits and goes on when one does",
                     self._bootstrap,

@@ -56,6 +56,14 @@ def test_two_workers_share_a_topic_and_leave_nothing_out(rig: Rig) -> None:
     assert sorted(read, key=str) == sorted(range(500), key=str)
 
 
+def test_a_worker_without_a_partition_has_nothing_to_do(rig: Rig) -> None:
+    topic = rig.topic("in")
+    idler = next(worker for worker in range(2) if not assigned(topic, 1, worker, 2))
+    with rig.reading(KafkaSource(topic), rig.context(worker=idler, workers=2)) as reading:
+        assert reading.reader.partitions == []
+        assert [reading.reader.poll() for _ in range(3)] == [[], [], []]
+
+
 def test_small_topics_are_spread_over_the_workers() -> None:
     owners = {assigned(f"topic-{i}", 1, worker, 3) == [0] and worker
               for i in range(30) for worker in range(3)}  # fmt: skip

@@ -1,0 +1,59 @@
+"""A record that an operator could not take lies on the dead-letter topic with all that is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectors.dead_letter import MAX_TRACE, KafkaDeadLetters
+from dataflow.batch import Batch
+from state.time import from_millis
+from tests.brokers import Broker
+from tests.kafka_rig import Rig, batch
+from tests.kafka_tools import Record, consume_all, until
+
+
+@pytest.fixture
+def rig(broker: Broker, prefix: str) -> Rig:
+    made = Rig(broker.bootstrap, prefix)
+    made.topic("flow.dead")
+    return made
+
+
+def set_aside(rig: Rig, records: Batch, row: int, trace: str = "") -> Record:
+    dead = KafkaDeadLetters.open(rig.context(worker=1, workers=2), rig.dead_topic)
+    dead.add("per_plane", records, row, "KeyError: 'tailnum'", trace)
+    assert dead.pending() == 1
+    until(lambda: not dead.pending(), "it is durable")
+    dead.close()
+    (record,) = consume_all(rig.bootstrap, rig.dead_topic)
+    return record
+
+
+def test_it_says_which_record_which_operator_and_why(rig: Rig) -> None:
+    record = set_aside(rig, batch([{"a": 1}, {"b": 2}], ["x", "y"], millis=5), 1, "the trace")
+    assert (record.key, record.value) == (b"y", b'{"b":2}')
+    assert dict(record.headers) == {
+        "meander.reason": b"KeyError: 'tailnum'",
+        "meander.operator": b"per_plane",
+        "meander.origin": b"3",
+        "meander.partition": b"1",
+        "meander.offset": b"1",
+        "meander.time": b"%d" % from_millis(5),
+        "meander.worker": b"1",
+        "meander.trace": b"the trace",
+    }
+
+
+def test_a_value_without_json_is_written_as_it_looks_in_python(rig: Rig) -> None:
+    assert set_aside(rig, batch([{("a", 1): {float("nan")}}]), 0).value == b"{('a', 1): {nan}}"
+
+
+def test_bytes_are_kept_as_they_are(rig: Rig) -> None:
+    assert set_aside(rig, batch([b"\xff\x00"]), 0).value == b"\xff\x00"
+
+
+def test_of_a_long_traceback_the_end_is_kept(rig: Rig) -> None:
+    record = set_aside(rig, batch([1]), 0, "x" * MAX_TRACE + "the cause")
+    trace = dict(record.headers)["meander.trace"]
+    assert isinstance(trace, bytes)
+    assert len(trace) == MAX_TRACE and trace.endswith(b"the cause")

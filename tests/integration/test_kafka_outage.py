@@ -1,0 +1,150 @@
+"""A broker that goes away and comes back costs time, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from connectors import KafkaSink, KafkaSource, topics
+from connectors.broker import LocalBroker
+from connectors.state_topic import KafkaStateTopic
+from connectors.topics import STATE_PARTITIONS
+from dataflow.protocols import Partition
+from schemas.errors import SetupError
+from state.topic import Place, Ticket
+from tests.kafka_rig import Reading, Rig, await_ticket, batch
+from tests.kafka_tools import Record, consume_all, produce, until
+
+COUNT = 4_000
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalBroker]:
+    with LocalBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def running(local: LocalBroker) -> LocalBroker:
+    """A broker of these tests' own, which they kill and start again."""
+    local.start()
+    return local
+
+
+def wait_for(caplog: pytest.LogCaptureFixture, words: str, reading: Reading) -> None:
+    """Goes on reading until the log says so: librdkafka reports from within its calls."""
+    reading.until(lambda: any(words in record.message for record in caplog.records), words)
+
+
+def placed(state: KafkaStateTopic, ticket: Ticket) -> Place:
+    return awaited(lambda: state.placed(ticket))
+
+
+def fetched(state: KafkaStateTopic, ticket: Ticket) -> list[bytes]:
+    return awaited(lambda: state.fetched(ticket))
+
+
+def awaited(ask: Callable[[], T | None]) -> T:
+    found: list[T] = []
+
+    def answered() -> bool:
+        answer = ask()
+        found.extend([] if answer is None else [answer])
+        return bool(found)
+
+    until(answered, "an answer", within=60)
+    return found[0]
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.message for record in caplog.records)
+
+
+def test_a_broker_killed_in_mid_run_and_back_loses_and_doubles_nothing(
+    running: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "meander.kafka")
+    rig = Rig(running.bootstrap, "t.")
+    source, sink = rig.topic("in", 2), rig.topic("out", 2)
+    rig.topic("flow.dead")
+    produce(rig.bootstrap, source, [Record(b"%d" % i, partition=i % 2) for i in range(COUNT)])
+    writer = KafkaSink(sink).open(rig.context())
+    with rig.reading(KafkaSource(source), rig.context(until_end=False)) as reading:
+        reading.until(lambda: bool(reading.values), "some are read")
+        before = len(reading.values)
+        writer.write(batch(reading.values))
+        running.kill()
+        wait_for(caplog, "no broker answers", reading)
+        # What is read now was fetched before; results go on being taken over meanwhile.
+        ticket = writer.write(batch(reading.values[before:]))
+        assert writer.delivered() < ticket
+        read = len(reading.values)
+
+        running.start()
+        wait_for(caplog, "answers again", reading)
+        produce(
+            rig.bootstrap, source, [Record(b"%d" % i, partition=0) for i in range(COUNT, 5_000)]
+        )
+        reading.until(lambda: len(reading.values) >= 5_000, "all is read")
+        await_ticket(writer, writer.write(batch(reading.values[read:])))
+    writer.close()
+    assert sorted(reading.values, key=str) == sorted(range(5_000), key=str)
+    written = [int(record.value or b"") for record in consume_all(rig.bootstrap, sink)]
+    assert sorted(written) == list(range(5_000))
+    assert said(caplog, "no broker answers") == 1
+    assert said(caplog, "answers again") == 1
+
+
+def test_state_is_appended_and_fetched_across_an_outage(running: LocalBroker) -> None:
+    rig = Rig(running.bootstrap, "s.")
+    topic = rig.topic("state", STATE_PARTITIONS, cleanup_policy="compact")
+    state = KafkaStateTopic(rig.settings, topic, 0, rig.wakeup)
+    first = placed(state, state.append(b"a", b"before"))
+
+    running.kill()
+    fetching = state.fetch([first])
+    appending = state.append(b"b", b"meanwhile")
+    assert (state.fetched(fetching), state.placed(appending)) == (None, None)
+    running.start()
+
+    assert fetched(state, fetching) == [b"before"]
+    second = placed(state, appending)
+    assert fetched(state, state.fetch([second, first])) == [b"meanwhile", b"before"]
+    state.close()
+
+
+def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
+    running: LocalBroker,
+) -> None:
+    rig = Rig(running.bootstrap, "g.")
+    source, sink = rig.topic("in"), rig.topic("out")
+    rig.topic("flow.dead")
+    produce(rig.bootstrap, source, [Record(b"1")])
+    writer = KafkaSink(sink).open(rig.context())
+    with rig.reading(KafkaSource(source), rig.context(until_end=False)) as reading:
+        reading.until(lambda: bool(reading.values), "a record")
+        await_ticket(writer, writer.write(batch([0])))
+        reading.reader.passed(Partition(0), 1)
+        running.kill()
+        ticket = writer.write(batch([1] * 1_000))
+    assert writer.delivered() < ticket
+    writer.close()
+
+
+def test_no_broker_at_the_start_is_a_sentence_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "ANSWER", 0.5)
+    rig = Rig("127.0.0.1:1", "t.")
+    with pytest.raises(SetupError, match="no broker answers .*; start it, or correct bootstrap"):
+        KafkaSink("out").open(rig.context())
+
+
+def test_an_unknown_setting_is_a_sentence_that_names_it() -> None:
+    rig = Rig("127.0.0.1:1", "t.")
+    with pytest.raises(SetupError, match='No such configuration property: "linger.hours"'):
+        KafkaSink("out").open(rig.context(settings={"linger.hours": "1"}))
