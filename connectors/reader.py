@@ -34,6 +34,8 @@ TAKE = 1 << 20
 """Bytes taken from librdkafka's queue per poll, by the average record."""
 HELD = 1 << 20
 """Bytes read of a paused partition beyond which its fetching stops."""
+RECORD = 64
+"""Bytes counted per record for its key and headers, whose lengths cost a call each."""
 _NAP = 0.25
 """Seconds after which the waiter looks whether the reader has been closed."""
 _SHORT_NAP = 0.005
@@ -104,7 +106,7 @@ class KafkaReader:
         self._lanes = {
             b.partition: Lane(b.partition, b.start, b.end, b.start, b.start) for b in bounds
         }
-        self._average = 100.0
+        self._average = 2.0 * RECORD
         self._commits = Commits(context.settings, topic, group)
         self._look = Look(context.settings, topic, total)
         self._orders: deque[Lane] = deque()
@@ -209,8 +211,9 @@ class KafkaReader:
             return
         lane.position, lane.at_end = offset + 1, False
         lane.held.append(message)
-        lane.bytes += len(message)
-        self._average += (len(message) - self._average) / 64
+        size = len(message) + RECORD
+        lane.bytes += size
+        self._average += (size - self._average) / 64
         if lane.paused and lane.bytes > HELD:
             self._stop(lane)
 
@@ -236,7 +239,7 @@ class KafkaReader:
         read, held = self._read, lane.held
         for _ in range(min(ROWS, len(held))):
             message = held.popleft()
-            size += len(message)
+            size += len(message) + RECORD
             try:
                 value, millis = read(message)
             except ValueError as error:
