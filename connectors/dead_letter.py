@@ -46,7 +46,8 @@ class KafkaDeadLetters:
         return KafkaDeadLetters(context.settings, topic, context.worker)
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
-        """Set one record aside; never blocks."""
+        """Set one record aside; never blocks. Raises what the broker refused of earlier ones."""
+        self._outbox.pump()
         value = batch.values[row]
         added: Headers = [
             ("meander.reason", reason),

@@ -6,6 +6,7 @@ import pytest
 
 from connectors.dead_letter import MAX_TRACE, KafkaDeadLetters
 from dataflow.batch import Batch
+from schemas.errors import MeanderError
 from state.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, batch
@@ -50,6 +51,19 @@ def test_a_value_without_json_is_written_as_it_looks_in_python(rig: Rig) -> None
 
 def test_bytes_are_kept_as_they_are(rig: Rig) -> None:
     assert set_aside(rig, batch([b"\xff\x00"]), 0).value == b"\xff\x00"
+
+
+def test_whoever_never_asks_what_is_pending_still_learns_of_a_refusal(rig: Rig) -> None:
+    small = rig.topic("small", max_message_bytes="1000")
+    dead = KafkaDeadLetters.open(rig.context(), small)
+
+    def add_another() -> bool:
+        dead.add("per_plane", batch([b"x" * 5_000]), 0, "reason", "")
+        return False
+
+    with pytest.raises(MeanderError, match=f"topic '{small}': a record is larger than it takes"):
+        until(add_another, "the refusal")
+    dead.close()
 
 
 def test_of_a_long_traceback_the_end_is_kept(rig: Rig) -> None:
