@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataflow.capability import Capability
-from dataflow.graph import Edge, Location
+from dataflow.graph import Edge, Location, advance
 from dataflow.progress import Progress
 from dataflow.wire import Payload
 from state.antichain import Antichain
@@ -89,9 +89,9 @@ class OutputPort:
     ) -> None:
         """Send to a worker, by default this one. Raises CapabilityError if not permitted."""
         capability.check(time)
-        message = Message(time, payload)
         for edge in self._edges:
-            self._progress.changes.add(edge.target, time, 1)
+            message = Message(advance(time, edge.summary), payload)
+            self._progress.changes.add(edge.target, message.time, 1)
             self._deliver(edge, self._me if to is None else to, message)
 
     @property
