@@ -1,0 +1,153 @@
+"""Times are a partial order, antichains are lower bounds, and counts give the right one (I1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.antichain import Antichain, MutableAntichain, minimal
+from state.time import Time, from_millis, join, less_equal, less_than, meet, to_millis
+
+SMALL = st.integers(0, 4)
+Scope = st.SearchStrategy[Time]
+SCOPES: list[Scope] = [SMALL, st.tuples(SMALL, SMALL), st.tuples(SMALL, SMALL, SMALL)]
+
+
+@st.composite
+def times(draw: st.DrawFn, most: int = 8) -> list[Time]:
+    """Some times of one scope."""
+    scope: Scope = draw(st.sampled_from(SCOPES))
+    return draw(st.lists(scope, min_size=1, max_size=most))
+
+
+@st.composite
+def three(draw: st.DrawFn) -> tuple[Time, Time, Time]:
+    scope: Scope = draw(st.sampled_from(SCOPES))
+    return draw(scope), draw(scope), draw(scope)
+
+
+def covers(bound: Antichain, time: Time) -> bool:
+    """By definition: some element is before the time or at it."""
+    return any(less_equal(element, time) for element in bound.times)
+
+
+# -- times
+
+
+@given(three())
+def test_less_equal_is_a_partial_order(some: tuple[Time, Time, Time]) -> None:
+    a, b, c = some
+    assert less_equal(a, a)
+    if less_equal(a, b) and less_equal(b, a):
+        assert a == b
+    if less_equal(a, b) and less_equal(b, c):
+        assert less_equal(a, c)
+    assert less_than(a, b) == (less_equal(a, b) and a != b)
+
+
+@given(three())
+def test_join_and_meet_are_the_least_and_the_greatest_bound(
+    some: tuple[Time, Time, Time],
+) -> None:
+    a, b, c = some
+    assert less_equal(a, join(a, b)) and less_equal(b, join(a, b))
+    assert less_equal(meet(a, b), a) and less_equal(meet(a, b), b)
+    if less_equal(a, c) and less_equal(b, c):
+        assert less_equal(join(a, b), c)
+    if less_equal(c, a) and less_equal(c, b):
+        assert less_equal(c, meet(a, b))
+
+
+def test_the_outer_scope_is_totally_ordered_and_a_nested_one_is_not() -> None:
+    assert less_equal(1, 2) or less_equal(2, 1)
+    assert not less_equal((1, 2), (2, 1)) and not less_equal((2, 1), (1, 2))
+
+
+@pytest.mark.parametrize("operation", [less_equal, join, meet])
+@pytest.mark.parametrize(("left", "right"), [(1, (1, 0)), ((1, 0), 1)])
+def test_times_of_different_scopes_are_not_compared(
+    operation: object, left: Time, right: Time
+) -> None:
+    assert callable(operation)
+    with pytest.raises(TypeError, match="different scopes"):
+        operation(left, right)
+
+
+def test_times_of_different_depths_are_not_compared() -> None:
+    with pytest.raises(ValueError):
+        less_equal((1, 2), (1, 2, 3))
+
+
+@given(st.integers(-(1 << 42), 1 << 42), st.integers(0, (1 << 20) - 1))
+def test_milliseconds_and_a_sequence_make_one_time_in_their_order(ms: int, sequence: int) -> None:
+    time = from_millis(ms, sequence)
+    assert to_millis(time) == ms
+    assert from_millis(ms) <= time < from_millis(ms + 1)
+    assert -(1 << 63) <= time < 1 << 63
+
+
+# -- antichains
+
+
+@given(times())
+def test_an_antichain_holds_the_minimal_elements_each_once(some: list[Time]) -> None:
+    bound = Antichain.of(*some)
+    assert set(bound) == {t for t in some if not any(less_than(other, t) for other in some)}
+    assert len(bound.times) == len(set(bound.times))
+    assert minimal(reversed(some)) is not None and set(minimal(reversed(some))) == set(bound)
+
+
+@given(times(), st.data())
+def test_a_bound_says_what_may_still_come(some: list[Time], data: st.DataObject) -> None:
+    time = data.draw(st.sampled_from(some))
+    rest = data.draw(st.lists(st.sampled_from(some)))
+    bound = Antichain.of(*rest)
+    assert bound.less_equal(time) == covers(bound, time)
+    assert bound.less_than(time) == any(less_than(element, time) for element in rest)
+    assert bool(bound) == bool(rest)
+
+
+@given(times(), times(), st.data())
+def test_meet_is_the_greatest_lower_bound(
+    left: list[Time], right: list[Time], data: st.DataObject
+) -> None:
+    right = [data.draw(st.sampled_from(left)) for _ in right]
+    a, b = Antichain.of(*left[: len(left) // 2]), Antichain.of(*right)
+    both = a.meet(b)
+    assert both.dominates(a) and both.dominates(b)
+    for time in left:
+        assert both.less_equal(time) == (a.less_equal(time) or b.less_equal(time))
+
+
+def test_the_empty_antichain_bounds_nothing() -> None:
+    nothing = Antichain()
+    assert not nothing.less_equal(0) and not nothing.less_than(1 << 62)
+    assert Antichain.of(3).meet(nothing) == Antichain.of(3)
+    assert Antichain.of(3).dominates(nothing) and not nothing.dominates(Antichain.of(3))
+
+
+# -- counts
+
+
+@given(times(), st.data())
+def test_counts_bound_what_is_positive_through_any_order_of_updates(
+    some: list[Time], data: st.DataObject
+) -> None:
+    """I1: counts may be negative for a while; only positive ones bound, and all of them do."""
+    updates = data.draw(
+        st.lists(st.tuples(st.sampled_from(some), st.sampled_from([-2, -1, 1, 2])), max_size=30)
+    )
+    held = MutableAntichain()
+    counts: Counter[Time] = Counter()
+    for time, delta in updates:
+        before = set(held.frontier)
+        changed = held.update(time, delta)
+        counts[time] += delta
+        positive = [t for t, n in counts.items() if n > 0]
+        assert set(held.frontier) == set(minimal(positive))
+        assert set(held.positive()) == set(positive)
+        assert changed == (set(held.frontier) != before)
+        assert held.settled() == (not any(counts.values()))
