@@ -41,7 +41,8 @@ _ALWAYS: Values = {
 }
 _CONSUMER: Values = {
     "fetch.min.bytes": 1,
-    "fetch.wait.max.ms": 100,
+    # A partition that is resumed waits for the fetch under way of those that have nothing.
+    "fetch.wait.max.ms": 20,
     # By default a full queue makes the fetcher pause for a second.
     "fetch.queue.backoff.ms": 5,
     "fetch.error.backoff.ms": 100,
