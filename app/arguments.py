@@ -1,0 +1,64 @@
+"""What a task is told: everything a worker needs, as the bytes that travel with its Spark job."""
+
+from __future__ import annotations
+
+import msgpack
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.loader import Source
+from app.registry import Ticket
+from dataflow.protocols import Wakeup, WorkerContext
+from state.ids import WorkerId
+
+
+class Arguments(BaseModel):
+    """One worker's arguments; they hold its launch token and perhaps secrets of Kafka."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    flow: str
+    incarnation: int
+    worker: int
+    workers: int
+    token: bytes = Field(repr=False)
+    door: str
+    door_key: bytes
+    entry: str
+    files: dict[str, bytes] = Field(repr=False)
+    environ: dict[str, str]
+    """Environment variables that the flow's module may read."""
+    kafka: dict[str, str] = Field(repr=False)
+    prefix: str
+    until_end: bool
+    start: str
+    lease: float
+    """Seconds without a word from the coordinator after which the worker ends itself."""
+    patience: float
+    """Seconds that registration may take."""
+    log_level: int
+
+    def to_bytes(self) -> bytes:
+        """As they travel."""
+        return bytes(msgpack.packb(self.model_dump()))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Arguments:
+        """The inverse. Raises ValueError."""
+        return Arguments.model_validate(msgpack.unpackb(data))
+
+    @property
+    def ticket(self) -> Ticket:
+        """For the coordinator's door."""
+        return Ticket(self.token, self.door, self.door_key)
+
+    @property
+    def source(self) -> Source:
+        """The flow's module."""
+        return Source(self.entry, self.files)
+
+    def context(self, wakeup: Wakeup) -> WorkerContext:
+        """What connectors get."""
+        return WorkerContext(
+            self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),
+            self.until_end, self.start, wakeup,
+        )  # fmt: skip

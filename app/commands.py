@@ -1,0 +1,184 @@
+"""Commands of a flow on their way from the control topic to the controller, and what becomes of
+them on its way to the status topic.
+
+Guarantees that every record of the control topic gets an answer, that a decision is durable before
+a worker hears of it, and that a command is marked as dealt with only when all up to it are. A bin
+counts as moved once every stateful operator has installed it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from connectors.control import ControlTopic, Decisions, RawCommand
+from dataflow.controller import Controller
+from dataflow.controller import Event as EngineEvent
+from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.moves import Moves
+from dataflow.plan import Plan
+from schemas import control
+from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event
+from state import codec
+from state.bins import BinSpace
+from state.ids import Bin, Incarnation, WorkerId
+from state.time import from_millis, to_millis
+
+
+class Journal:
+    """Writes decisions; implements `dataflow.controller.Journal`."""
+
+    def __init__(self, decisions: Decisions, incarnation: Incarnation) -> None:
+        self._decisions, self._incarnation = decisions, incarnation
+        self.begun = 0
+        self.durable = 0
+
+    def __call__(self, moves: Moves) -> Callable[[], bool]:
+        """Begin to write; whether it is durable is told by what is returned."""
+        self.begun += 1
+        number = self.begun
+        decision = {
+            "type": "moves",
+            "incarnation": self._incarnation,
+            "id": moves.command,
+            "at": moves.time,
+            "worker": moves.target,
+            "bins": list(moves.bins),
+        }
+        self._decisions.append(json.dumps(decision).encode(), self._done)
+        return lambda: self.durable >= number
+
+    def _done(self) -> None:
+        self.durable += 1
+
+
+@dataclass(slots=True)
+class Installed:
+    """A bin on its way, as far as its operators have installed it."""
+
+    operators: int = 0
+    bytes: int = 0
+    keys: int = 0
+
+
+class Commands:
+    """Takes commands in, and tells what became of them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        workers: int,
+        topic: ControlTopic,
+        journal: Journal,
+        controller: Controller,
+    ) -> None:
+        self._plan, self._workers = plan, workers
+        self._topic, self._journal, self._controller = topic, journal, controller
+        self._open: deque[tuple[int, int]] = deque()
+        self._installed: dict[tuple[str, int], Installed] = {}
+        self._moves: dict[int, list[tuple[int, int]]] = {}
+
+    def take(self) -> Iterator[Event]:
+        """Obey what has come; what was refused."""
+        for raw in self._topic.poll():
+            name = f"offset {raw.offset}"
+            try:
+                command = self._read(raw)
+                name = command.id
+                self._controller.submit(command)
+            except control.Rejected as refusal:
+                yield CommandRejected(id=refusal.command or name, reason=str(refusal))
+            except Refused as refusal:
+                yield CommandRejected(id=name, reason=str(refusal))
+            self._open.append((raw.offset, self._journal.begun))
+        while self._open and self._open[0][1] <= self._journal.durable:
+            self._topic.done(self._open.popleft()[0])
+
+    def happened(self) -> Iterator[Event]:
+        """What became of commands since the last call."""
+        for event in self._controller.events():
+            yield from self._translate(event)
+
+    def _read(self, raw: RawCommand) -> Migrate:
+        space = self._plan.flow.space
+        parsed = control.parse_command(raw.value, space.count, self._workers)
+        return Migrate(
+            parsed.id,
+            tuple(bins_of(parsed, space)),
+            WorkerId(parsed.worker),
+            None if parsed.time is None else from_millis(parsed.time),
+            parsed.strategy,
+        )
+
+    def _translate(self, event: EngineEvent) -> Iterator[Event]:
+        match event:
+            case {"event": "accepted", "time": int(at)}:
+                yield Accepted.model_validate(event | {"at": at, "time": to_millis(at)})
+            case {"event": "completed"}:
+                yield Completed.model_validate(event)
+            case {"event": "bin_moved"}:
+                yield from self._moved(event)
+
+    def _moved(self, event: EngineEvent) -> Iterator[Event]:
+        one = _Moved.of(event)
+        known = self._installed.setdefault((one.id, one.bin), Installed())
+        known.operators += 1
+        known.bytes += one.bytes
+        known.keys += one.keys
+        if known.operators == len(self._plan.keyed):
+            del self._installed[one.id, one.bin]
+            yield BinMoved.model_validate({
+                "id": one.id, "bin": one.bin, "from": self._source(one), "to": one.worker,
+                "at": one.time, "bytes": known.bytes, "keys": known.keys, "ms": one.ms,
+            })  # fmt: skip
+
+    def _source(self, moved: _Moved) -> int:
+        """Who owned a bin before a move; the moves of one bin may be reported in any order."""
+        moves = self._moves.setdefault(moved.bin, [])
+        moves.append((moved.time, moved.worker))
+        moves.sort()
+        before = [worker for time, worker in moves if time < moved.time]
+        first = self._plan.flow.space.first_owner(Bin(moved.bin), self._workers)
+        return before[-1] if before else int(first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """The engine's account of a bin that one operator has installed."""
+
+    id: str
+    bin: int
+    worker: int
+    time: int
+    bytes: int
+    keys: int
+    ms: float
+
+    @staticmethod
+    def of(event: EngineEvent) -> _Moved:
+        match event:
+            case {
+                "id": str(id), "bin": int(bin), "worker": int(worker), "time": int(time),
+                "bytes": int(size), "keys": int(keys), "ms": float(ms),
+            }:  # fmt: skip
+                return _Moved(id, bin, worker, time, size, keys, ms)
+        raise AssertionError(f"the engine reports {event}")
+
+
+def bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:
+    """The bins that a command names, in its order.
+
+    >>> from schemas.control import Migrate
+    >>> asked = Migrate(type="migrate", id="m", worker=0, keys=["cat", "dog"], whole_bins=True)
+    >>> bins_of(asked, BinSpace(2)) == [
+    ...     BinSpace(2).bin_of(codec.encode(key)) for key in ("cat", "dog")
+    ... ]
+    True
+    """
+    if command.bins == "all":
+        return [Bin(bin) for bin in range(space.count)]
+    if command.bins is not None:
+        return [Bin(bin) for bin in command.bins]
+    return [space.bin_of(codec.encode(key)) for key in command.keys or ()]

@@ -1,0 +1,388 @@
+"""The driver of a flow: sets up, launches, conducts, and ends it.
+
+Guarantees that nothing is launched before all that can be checked here has been: the module, its
+topics, the internal topics, and that no other driver runs the flow (its last heartbeat is older
+than `lease`, where the broker's and this machine's clock are taken to agree). However it ends, its
+workers have ended, and the status topic says why. The loop never blocks, so forswearing waits for
+nothing else. Cost: one turn per frame; an idle flow takes some turns a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from app.arguments import Arguments
+from app.clock import SystemClock
+from app.commands import Commands, Journal
+from app.crew import Crew
+from app.lag import Lag
+from app.launcher import SparkTask
+from app.loader import Source, collect, load_flow
+from app.messages import Report
+from app.options import Options
+from app.registry import Door
+from app.signals import Signals
+from connectors import client
+from connectors.control import ControlTopic, Decisions
+from connectors.links import CurveLinks, Keys, member_name
+from connectors.sink import KafkaSink
+from connectors.source import KafkaSource
+from connectors.status import StatusTopic, last_heartbeat
+from connectors.topics import Names, ensure_internal, partitions_of
+from dataflow.controller import Controller
+from dataflow.nodes import SinkNode
+from dataflow.plan import Plan
+from schemas.errors import MeanderError, SetupError
+from schemas.status import BinMoved, Completed, Event, Failed, Finished, Heartbeat, Started
+from state.ids import COORDINATOR, Incarnation, WorkerId
+from state.time import to_millis
+
+log = logging.getLogger(__name__)
+
+STOP_WITHIN = 2.5
+"""Seconds that workers get to close what they have open."""
+IDLE = 0.02
+"""Seconds between two looks at the control topic when nothing else happens."""
+
+Show = Callable[[Event], None]
+"""Takes every event as it goes to the status topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a flow has ended, when it ended without an error."""
+
+    counters: dict[str, int]
+    migrations: list[Completed]
+    seconds: float
+    """From the moment that all workers ran."""
+    signal: int | None
+    """Which signal ended it; None for a bounded run at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A flow for which everything stands that workers will need."""
+
+    plan: Plan
+    source: Source
+    options: Options
+    names: Names
+    driver: str = field(default_factory=lambda: uuid4().hex[:12])
+    incarnation: Incarnation = field(
+        # Grows from life to life, as no two drivers of a flow start within one lease.
+        default_factory=lambda: Incarnation(SystemClock().now_ms())
+    )
+
+    @property
+    def flow(self) -> str:
+        """The flow's name."""
+        return self.plan.flow.name
+
+
+def prepare(module: Path, options: Options) -> Prepared:
+    """Load a flow and see to its topics. Raises SetupError, also while another driver runs it."""
+    source = collect(module)
+    plan = Plan(load_flow(module))
+    admin = client.admin(options.kafka)
+    for topic in _topics(plan):
+        partitions_of(admin, topic)
+    names = ensure_internal(admin, options.prefix, plan.flow.name)
+    _refuse_second(options, names, plan.flow.name)
+    return Prepared(plan, source, options, names)
+
+
+def _topics(plan: Plan) -> list[str]:
+    specs = [node.spec for node in plan.sources]
+    sinks = [node.spec for node in plan.nodes if isinstance(node, SinkNode)]
+    return [spec.topic for spec in [*specs, *sinks] if isinstance(spec, KafkaSource | KafkaSink)]
+
+
+def _refuse_second(options: Options, names: Names, flow: str) -> None:
+    last = last_heartbeat(options.kafka, names.status)
+    if last is None:
+        return
+    age = SystemClock().now_ms() / 1000 - last.millis / 1000
+    if age < options.lease:
+        raise SetupError(
+            f"flow {flow!r}",
+            f"another driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
+            f"stop that one; if it is dead, wait {options.lease:g} s",
+        )
+
+
+def run(
+    module: Path,
+    options: Options,
+    spark: Callable[[], SparkSession],
+    show: Show = lambda _: None,
+    signals: Signals | None = None,
+) -> Result:
+    """Run a flow's module to its end, or to a signal.
+
+    `spark` is called once the flow has been checked; the session is left as it is. Raises
+    MeanderError for whatever ends the flow otherwise, SetupError where it cannot start.
+    """
+    prepared = prepare(module, options)
+    with contextlib.ExitStack() as opened:
+        status = opened.enter_context(
+            contextlib.closing(StatusTopic(options.kafka, prepared.names.status))
+        )
+        told = _Told(prepared, status, show)
+        told.alive({}, 0)
+        try:
+            result = _conduct(prepared, spark(), told, signals)
+        except BaseException as error:
+            told.failed(error)
+            raise
+        told.finished(result.counters)
+        return result
+
+
+def _conduct(
+    prepared: Prepared, spark: SparkSession, told: _Told, signals: Signals | None
+) -> Result:
+    options = prepared.options
+    with contextlib.ExitStack() as opened:
+        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, options.lease)
+        opened.callback(links.close)
+        door = opened.enter_context(contextlib.closing(Door(options.host, links)))
+        control = opened.enter_context(
+            contextlib.closing(ControlTopic(options.kafka, prepared.names.control, prepared.flow))
+        )
+        decisions = opened.enter_context(
+            contextlib.closing(Decisions(options.kafka, prepared.names.decisions))
+        )
+        crew = _crew(prepared, spark, links, door)
+        coordinator = Coordinator(prepared, links, crew, control, decisions, told)
+        if signals is not None:
+            opened.enter_context(signals.deferred(links.wakeup.set))
+        crew.launch()
+        try:
+            number = coordinator.conduct(signals)
+        except MeanderError as error:
+            crew.dismiss(STOP_WITHIN)
+            raise crew.cause(error) from error
+        except BaseException:
+            crew.dismiss(STOP_WITHIN)
+            raise
+        crew.dismiss(STOP_WITHIN)
+        return coordinator.result(number)
+
+
+def _crew(prepared: Prepared, spark: SparkSession, links: CurveLinks, door: Door) -> Crew:
+    options, context = prepared.options, spark.sparkContext
+    master = str(context.master)
+    slots = f"master {master} has {context.defaultParallelism} in all"
+    if master.startswith("local") and context.defaultParallelism < options.workers:
+        raise SetupError(
+            f"{options.workers} workers",
+            f"each needs a free slot, and {slots}",
+            f"give --master 'local[{options.workers}]' or more, or fewer --workers",
+        )
+    workers = [WorkerId(worker) for worker in range(options.workers)]
+    tasks = {
+        worker: SparkTask(
+            spark,
+            f"{prepared.flow}-{prepared.driver}-{worker}",
+            member_name(worker),
+            _arguments(prepared, worker, door).to_bytes(),
+            links.wakeup.set,
+        )
+        for worker in workers
+    }
+    return Crew(links, door, tasks, options.lease, options.patience, slots)
+
+
+def _arguments(prepared: Prepared, worker: WorkerId, door: Door) -> Arguments:
+    options, ticket = prepared.options, door.expect(worker)
+    return Arguments(
+        flow=prepared.flow,
+        incarnation=prepared.incarnation,
+        worker=worker,
+        workers=options.workers,
+        token=ticket.token,
+        door=ticket.address,
+        door_key=ticket.public,
+        entry=prepared.source.entry,
+        files=prepared.source.files,
+        environ=_environ(),
+        kafka=options.kafka,
+        prefix=options.prefix,
+        until_end=options.until_end,
+        start=options.start,
+        lease=options.lease,
+        patience=options.patience,
+        log_level=options.log_level,
+    )
+
+
+def _environ() -> dict[str, str]:
+    """What a flow's module may read of the driver's environment: MEANDER_*, without settings."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("MEANDER_") and not name.startswith("MEANDER_KAFKA")
+    }
+
+
+class _Told:
+    """What the status topic, and whoever watches, is told of the flow."""
+
+    def __init__(self, prepared: Prepared, status: StatusTopic, show: Show) -> None:
+        self._prepared, self._status, self._show = prepared, status, show
+
+    def tell(self, event: Event) -> None:
+        """Write an event; never blocks."""
+        self._status.write(event)
+        self._show(event)
+
+    def pump(self) -> None:
+        """Have what was written go out."""
+        self._status.pump()
+
+    def alive(self, counters: dict[str, int], lag: int) -> None:
+        """The driver's heartbeat."""
+        self.tell(
+            Heartbeat(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                workers=self._prepared.options.workers, lag=lag, counters=counters,
+            )
+        )  # fmt: skip
+
+    def started(self) -> None:
+        """All workers run."""
+        self.tell(
+            Started(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                workers=self._prepared.options.workers,
+            )
+        )  # fmt: skip
+
+    def finished(self, counters: dict[str, int]) -> None:
+        """The end."""
+        self.tell(
+            Finished(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                counters=counters,
+            )
+        )  # fmt: skip
+        self._status.flush(STOP_WITHIN)
+
+    def failed(self, error: BaseException) -> None:
+        """The end, before its time."""
+        reason = str(error) if isinstance(error, MeanderError) else f"{type(error).__name__}"
+        self.tell(
+            Failed(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation, reason=reason
+            )
+        )
+        try:
+            self._status.flush(1.0)
+        except MeanderError as second:
+            # The first error is the one to raise; this one is perhaps the same outage.
+            log.warning("%s", second)
+
+
+class Coordinator:
+    """The loop."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        links: CurveLinks,
+        crew: Crew,
+        control: ControlTopic,
+        decisions: Decisions,
+        told: _Told,
+    ) -> None:
+        self._prepared, self._links, self._crew = prepared, links, crew
+        self._control, self._decisions, self._told = control, decisions, told
+        sources = [node.spec.topic for node in prepared.plan.sources
+                   if isinstance(node.spec, KafkaSource)]  # fmt: skip
+        self._lag = Lag(prepared.options.kafka, prepared.flow, sources)
+        self._every = min(1.0, prepared.options.lease / 4)
+        self._beat_at = 0.0
+        self._began: float | None = None
+        self._migrations: list[Completed] = []
+        self._bins: dict[str, int] | None = None
+
+    def conduct(self, signals: Signals | None) -> int | None:
+        """Run until a bounded run has ended (None) or a signal has come (its number)."""
+        while not self._crew.connected:
+            self._housekeeping()
+            if signals is not None and signals.received:
+                return signals.received
+            self._links.wait(IDLE)
+        options = self._prepared.options
+        journal = Journal(self._decisions, self._prepared.incarnation)
+        self._controller = Controller(
+            self._prepared.plan, options.workers, self._links, SystemClock(), journal
+        )
+        commands = Commands(
+            self._prepared.plan, options.workers, self._control, journal, self._controller
+        )
+        while not (self._controller.done and self._crew.done):
+            if signals is not None and signals.received:
+                return signals.received
+            worked = self._controller.step()
+            self._housekeeping()
+            for event in (*commands.take(), *commands.happened()):
+                self._note(event)
+            if not worked:
+                self._links.wait(0.001 if self._controller.busy else IDLE)
+        return None
+
+    def result(self, number: int | None) -> Result:
+        """What came out of it."""
+        seconds = 0.0 if self._began is None else time.monotonic() - self._began
+        return Result(self._crew.counters(), self._migrations, seconds, number)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Completed):
+            self._migrations.append(event)
+        if isinstance(event, BinMoved):
+            self._bins = None
+        self._told.tell(event)
+
+    def _housekeeping(self) -> None:
+        self._crew.attend(self._report)
+        now = time.monotonic()
+        if self._began is None and self._crew.working:
+            self._began = now
+            self._told.started()
+        if now >= self._beat_at:
+            self._beat_at = now + self._every
+            self._lag.look()
+            self._told.alive(self._counters(), self._lag.records)
+        self._decisions.pump()
+        self._told.pump()
+
+    def _report(self, worker: WorkerId, report: Report) -> None:
+        for event in report.events:
+            self._controller.report(worker, dict(event))
+
+    def _counters(self) -> dict[str, int]:
+        """What workers counted; frontiers (milliseconds) and bins beside it."""
+        counters = self._crew.counters()
+        if self._began is None:
+            return counters
+        for name, frontier in self._controller.frontiers().items():
+            times = [time for time in frontier if isinstance(time, int)]
+            if times:
+                counters[f"frontier.{name}"] = to_millis(min(times))
+        if self._bins is None:
+            owners = Counter(self._controller.owners())
+            workers = map(WorkerId, range(self._prepared.options.workers))
+            self._bins = {f"bins.{worker}": owners[worker] for worker in workers}
+        return counters | self._bins

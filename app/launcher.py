@@ -1,0 +1,203 @@
+"""Spark: the session as Meander needs it, and a worker as a job of one task.
+
+Guarantees that a task runs at most once as far as Spark is concerned (no speculation, no second
+attempt, no reused Python process), that its end, whatever the reason, is told in a sentence, and
+that the JVM ends with the session. Each job is submitted from a thread of its own, because the
+call lasts as long as the worker lives. Cost: a JVM start of some seconds, then about 1 s a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.util import InheritableThread
+
+from app.messages import Failure
+from connectors.java import java
+from schemas.errors import MeanderError, SetupError
+
+JVM_END = 3.0
+"""Seconds until a JVM that does not end is killed."""
+
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.python.worker.reuse": "false",
+    "spark.executorEnv.PYTHONHASHSEED": "0",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@contextlib.contextmanager
+def session(
+    master: str, name: str, host: str = "127.0.0.1", options: dict[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A Spark session while the block lasts; `options` are Spark's and win over Meander's.
+
+    What the JVM says goes to a file, and to the terminal only where it cannot start.
+    Raises SetupError where there is no Java, or no master answers.
+    """
+    java()
+    python = sys.executable
+    os.environ["PYSPARK_PYTHON"] = (
+        python if master.startswith("local") else os.environ.get("PYSPARK_PYTHON", python)
+    )
+    os.environ["PYSPARK_DRIVER_PYTHON"] = python
+    os.environ.setdefault("SPARK_LOCAL_IP", host)
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)
+    bound = {"spark.driver.host": host, "spark.driver.bindAddress": host}
+    conf.setAll(list((_CONF | bound | (options or {})).items()))
+    with tempfile.NamedTemporaryFile("w+", prefix="meander-spark-", suffix=".log") as said:
+        try:
+            gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
+        except PySparkException as error:
+            raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
+        try:
+            yield SparkSession(_context(conf, gateway, master))
+        finally:
+            running = SparkSession.getActiveSession()
+            if running is not None:
+                running.stop()
+            gateway.shutdown()
+            _end(gateway.proc)
+
+
+def _context(conf: SparkConf, gateway: object, master: str) -> SparkContext:
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    except (PySparkException, Py4JError) as error:
+        raise SetupError(
+            f"Spark master {master!r}", first_line(str(error)), "start it, or correct --master"
+        ) from error
+
+
+def _end(jvm: subprocess.Popen[bytes]) -> None:
+    """Have the JVM end, which it does when its input closes."""
+    assert jvm.stdin is not None
+    jvm.stdin.close()
+    try:
+        jvm.wait(JVM_END)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why a task is over; None is as it should be."""
+
+    error: MeanderError | None
+
+
+class SparkTask:
+    """One worker as a Spark job, from `start` on."""
+
+    def __init__(
+        self, spark: SparkSession, group: str, name: str, blob: bytes, ended: Callable[[], None]
+    ) -> None:
+        self._spark, self._context = spark, spark.sparkContext
+        self._group, self._name, self._blob = group, name, blob
+        self._on_end = ended
+        self.ended: Ended | None = None
+        self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Submit the job; `ended` of the constructor is called from its thread at its end."""
+        self._thread.start()
+
+    def has_slot(self) -> bool:
+        """Whether Spark has found an executor for it."""
+        tracker = self._context.statusTracker()
+        jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
+        stages = [tracker.getStageInfo(id) for job in jobs if job for id in job.stageIds]
+        return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
+
+    def cancel(self) -> None:
+        """Have Spark kill it."""
+        self._context.cancelJobGroup(self._group)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end; whether it came in time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
+            one = self._spark.range(0, 1, 1, numPartitions=1)
+            rows = one.mapInArrow(entry(self._blob), "failure binary").collect()
+            failure = rows[0]["failure"] if rows else None
+            told = Failure.from_bytes(bytes(failure)).error() if failure else None
+            self.ended = Ended(told)
+        except (PySparkException, Py4JError) as error:
+            self.ended = Ended(translate(self._name, str(error)))
+        finally:
+            self._on_end()
+
+
+def entry(
+    blob: bytes,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What Spark runs: `app.task.main` over one row."""
+
+    def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Here, because native libraries must come after the executor's fork.
+        from app.task import main
+
+        for _ in rows:
+            yield pa.RecordBatch.from_pydict({"failure": pa.array([main(blob)], pa.binary())})
+
+    return run
+
+
+def translate(name: str, said: str) -> MeanderError:
+    """What Spark's account of a failed task means.
+
+    >>> print(translate("worker 1", "Job 3 cancelled part of cancelled job group w1"))
+    worker 1: it was cancelled.
+    >>> print(translate("worker 1", "... Python worker exited unexpectedly (crashed) ..."))
+    worker 1: its process was killed, or crashed; the log of Spark's executor may say more.
+    """
+    if "PYTHON_VERSION_MISMATCH" in said:
+        return SetupError(
+            f"{name}'s Python",
+            first_line(said[said.index("PYTHON_VERSION_MISMATCH") :]),
+            "set PYSPARK_PYTHON to the same Python on driver and executors",
+        )
+    if "No module named 'app'" in said:
+        return SetupError(name, "Meander is not installed where it runs", "install it there")
+    if "Cannot run program" in said:
+        cause = first_line(said[said.index("Cannot run program") :])
+        return SetupError(name, cause, "set PYSPARK_PYTHON to a Python of the executors")
+    if "cancelled" in said:
+        return MeanderError(name, "it was cancelled")
+    if "exited unexpectedly" in said or "ExecutorLost" in said or "Connection reset" in said:
+        cause = "its process was killed, or crashed"
+        return MeanderError(name, cause, "the log of Spark's executor may say more")
+    return MeanderError(name, first_line(said))
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, without a full stop."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), text).rstrip(".")

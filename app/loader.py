@@ -1,0 +1,139 @@
+"""The user's flow module: found and loaded at the driver, carried to executors, loaded there.
+
+Guarantees that executors need nothing installed for it: the `.py` files beside the module, and the
+packages there as a whole, travel as bytes. A module inside a package is loaded by its dotted name,
+so that its relative imports work; any other under a name of its own, so that several flows called
+`flow.py` can be loaded in one process. Cost: the bytes of the folder, at most `MAX_BYTES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+
+from dataflow import Flow
+from schemas.errors import SetupError
+
+MAX_BYTES = 16 * 2**20
+"""Of all files that travel with a module."""
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """The folder of the flow loaded last, and what it brought: top-level names of modules."""
+
+    root: str = ""
+    names: frozenset[str] = frozenset()
+
+
+_last = _Loaded()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A flow's module and the files it may import, by their path below one folder."""
+
+    entry: str
+    """The module's file below that folder, such as `my_flow.py` or `pack/flow.py`."""
+    files: dict[str, bytes]
+
+    def unpack(self, folder: Path) -> Path:
+        """Write all files below a folder; returns the module's file."""
+        for name, content in self.files.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        return folder / self.entry
+
+
+def collect(file: Path) -> Source:
+    """The source of a flow. Raises SetupError when there is none, or too much of it."""
+    file = file.resolve()
+    if file.suffix != ".py" or not file.is_file():
+        cause = "there is no such Python file"
+        raise SetupError(f"flow module {file}", cause, "name the .py file that defines the flow")
+    root = _root(file)
+    files: dict[str, bytes] = {}
+    size = 0
+    for path in _travelling(root, file):
+        files[PurePosixPath(path.relative_to(root)).as_posix()] = content = path.read_bytes()
+        size += len(content)
+        if size > MAX_BYTES:
+            raise SetupError(
+                f"flow module {file}",
+                f"the Python files beside it are more than {MAX_BYTES >> 20} MiB",
+                "put the flow into a folder of its own",
+            )
+    return Source(PurePosixPath(file.relative_to(root)).as_posix(), files)
+
+
+def load_flow(file: Path) -> Flow:
+    """Import a flow's module and return its one Flow. Raises SetupError, and what the module's own
+    code raises."""
+    file = file.resolve()
+    module = _load(file)
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Flow)}
+    if len(found) != 1:
+        cause = "it defines no flow" if not found else f"it defines {len(found)} flows"
+        remedy = "assign exactly one Flow at its top level: flow = Flow('name')"
+        raise SetupError(f"flow module {file}", cause, remedy)
+    return next(iter(found.values()))
+
+
+def _load(file: Path) -> ModuleType:
+    root = _root(file)
+    _make_way(root)
+    if root != file.parent:
+        name = ".".join(file.relative_to(root).with_suffix("").parts)
+        sys.modules.pop(name, None)
+        return importlib.import_module(name)
+    name = f"meander_flow_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Before it runs: dataclasses look their module up by name.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _make_way(root: Path) -> None:
+    """Import from this folder first, and no longer from that of the flow loaded before."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in _last.names]:
+        del sys.modules[name]
+    if _last.root in sys.path:
+        sys.path.remove(_last.root)
+    sys.path.insert(0, str(root))
+    here = {path.stem for path in root.glob("*.py")}
+    here |= {path.parent.name for path in root.glob("*/__init__.py")}
+    # What was there before the flow is not the flow's: Meander itself, for one.
+    _last.root, _last.names = str(root), frozenset(here - sys.modules.keys())
+
+
+def _root(file: Path) -> Path:
+    """The folder that imports start from: above all packages that the file is in."""
+    folder = file.parent
+    while (folder / "__init__.py").exists():
+        folder = folder.parent
+    return folder
+
+
+def _travelling(root: Path, file: Path) -> Iterator[Path]:
+    if root != file.parent:
+        yield from _package(root / file.relative_to(root).parts[0])
+        return
+    packages = (path.parent for path in root.glob("*/__init__.py"))
+    yield from chain(root.glob("*.py"), chain.from_iterable(map(_package, packages)))
+
+
+def _package(folder: Path) -> Iterator[Path]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return (path for path in files if "__pycache__" not in path.parts)

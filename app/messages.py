@@ -1,0 +1,196 @@
+"""What coordinator and workers say to each other beside the engine's frames.
+
+Guarantees that what is read is one of the messages below, whole and of the right types; anything
+else is a ValueError. Encoded as msgpack: nothing that is received can run code. At the door come
+Register, then Roster or Turned, then Ready, then Go; all else travels on the links.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, Literal, TypeVar
+
+import msgpack
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from schemas.errors import MeanderError, SetupError
+
+M = TypeVar("M")
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_bytes(self) -> bytes:
+        """As it travels."""
+        return bytes(msgpack.packb(self.model_dump()))
+
+
+# -- at the door
+
+
+class Register(_Message):
+    """A worker has come up; its token is good for one time."""
+
+    kind: Literal["register"] = "register"
+    token: bytes
+    address: str
+    public: bytes
+    pid: int
+    host: str
+    versions: dict[str, str]
+
+
+class Ready(_Message):
+    """A worker has admitted all that are on its roster."""
+
+    kind: Literal["ready"] = "ready"
+    token: bytes
+
+
+class Listed(_Message):
+    """One member: where it listens, and the key it proves itself with."""
+
+    worker: int
+    address: str
+    public: bytes
+
+
+class Roster(_Message):
+    """Everybody else."""
+
+    kind: Literal["roster"] = "roster"
+    peers: list[Listed]
+
+
+class Turned(_Message):
+    """This worker is not wanted, and why."""
+
+    kind: Literal["turned"] = "turned"
+    reason: str
+
+
+class Go(_Message):
+    """All have admitted each other: connect."""
+
+    kind: Literal["go"] = "go"
+
+
+# -- on the links
+
+
+class Beat(_Message):
+    """The sender lives. From a worker: how it stands."""
+
+    kind: Literal["beat"] = "beat"
+    counters: dict[str, int] = {}
+    inflight: int = 0
+
+
+class Log(_Message):
+    """A line of a worker's log."""
+
+    kind: Literal["log"] = "log"
+    logger: str
+    level: int
+    text: str
+
+
+class Report(_Message):
+    """Events of the engine, for the controller."""
+
+    kind: Literal["report"] = "report"
+    events: list[dict[str, str | int | float]]
+
+
+class Failure(_Message):
+    """A worker cannot go on; it waits for `stop`."""
+
+    kind: Literal["failure"] = "failure"
+    concerns: str
+    cause: str
+    remedy: str
+    setup: bool
+    trace: str
+    lost: int | None = None
+    """The member whose link broke, where that is the cause."""
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Failure:
+        """The inverse of `to_bytes`. Raises ValueError."""
+        return Failure.model_validate(msgpack.unpackb(data), strict=True)
+
+    @staticmethod
+    def of(member: str, error: Exception, trace: str, lost: int | None = None) -> Failure:
+        """What an exception at a member tells the coordinator."""
+        known = error if isinstance(error, MeanderError) else None
+        if known is None:
+            cause = f"{type(error).__name__}: {error}"
+            return Failure(concerns=member, cause=cause, remedy="", setup=False, trace=trace)
+        return Failure(
+            concerns=known.concerns, cause=known.cause, remedy=known.remedy,
+            setup=isinstance(known, SetupError), trace=trace, lost=lost,
+        )  # fmt: skip
+
+    def error(self) -> MeanderError:
+        """As it was raised at the worker."""
+        kind = SetupError if self.setup else MeanderError
+        return kind(self.concerns, self.cause, self.remedy)
+
+
+class Done(_Message):
+    """All that the sender had to do is done and durable."""
+
+    kind: Literal["done"] = "done"
+    counters: dict[str, int]
+
+
+class Stop(_Message):
+    """Do nothing any more, close what is open, and say so."""
+
+    kind: Literal["stop"] = "stop"
+
+
+class Stopped(_Message):
+    """The sender has nothing open but its links."""
+
+    kind: Literal["stopped"] = "stopped"
+
+
+class Bye(_Message):
+    """All have stopped: end."""
+
+    kind: Literal["bye"] = "bye"
+
+
+Knock = Register | Ready
+Reply = Roster | Turned | Go
+ToWorker = Beat | Stop | Bye
+FromWorker = Beat | Log | Report | Failure | Done | Stopped
+
+
+class Reader(Generic[M]):
+    """Reads the messages of one direction.
+
+    >>> FROM_WORKER.read(Beat(inflight=3).to_bytes())
+    Beat(kind='beat', counters={}, inflight=3)
+    >>> TO_WORKER.read(Done(counters={}).to_bytes())
+    Traceback (most recent call last):
+    ValueError: no message that is expected here
+    """
+
+    def __init__(self, adapter: TypeAdapter[M]) -> None:
+        self._adapter = adapter
+
+    def read(self, data: bytes) -> M:
+        """The message of some bytes. Raises ValueError."""
+        try:
+            return self._adapter.validate_python(msgpack.unpackb(data), strict=True)
+        except (ValidationError, ValueError, msgpack.exceptions.UnpackException) as error:
+            raise ValueError("no message that is expected here") from error
+
+
+_KIND = Field(discriminator="kind")
+KNOCK: Reader[Knock] = Reader(TypeAdapter(Annotated[Knock, _KIND]))
+REPLY: Reader[Reply] = Reader(TypeAdapter(Annotated[Reply, _KIND]))
+TO_WORKER: Reader[ToWorker] = Reader(TypeAdapter(Annotated[ToWorker, _KIND]))
+FROM_WORKER: Reader[FromWorker] = Reader(TypeAdapter(Annotated[FromWorker, _KIND]))

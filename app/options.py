@@ -1,0 +1,28 @@
+"""How a flow is run: what the command line asks for, or a program that calls `coordinator.run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run's options; times are in seconds."""
+
+    kafka: dict[str, str] = field(repr=False)
+    """librdkafka's settings; they may hold secrets."""
+    workers: int = 2
+    prefix: str = ""
+    """Begins the names of the flow's internal topics."""
+    host: str = "127.0.0.1"
+    """This machine's address by which its workers reach it."""
+    until_end: bool = False
+    """Stop at what the source topics hold now."""
+    start: str = "earliest"
+    """Where sources begin: 'earliest', 'latest' or milliseconds since 1970."""
+    lease: float = 10.0
+    """How long a worker, or the driver, may be silent before it counts as dead."""
+    patience: float = 30.0
+    """How long workers may take to start, and again to open what they read and write."""
+    log_level: int = 20
+    """What workers log to the driver, as `logging` numbers it."""

@@ -1,0 +1,242 @@
+"""How workers find each other: the coordinator's door.
+
+A worker comes with its launch token, good for one time, and a key pair made in its own process; it
+gets the roster, admits everybody, says so, and once all have is told to connect. Whoever comes with
+another token, a used one, or other versions than the driver's is turned away with a sentence.
+The door's public key travels with the task, so who has not been given one cannot knock at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import zmq
+
+from app.messages import KNOCK, REPLY, Go, Knock, Listed, Ready, Register, Reply, Roster, Turned
+from connectors.links import CurveLinks, Keys, Peer, member_name
+from schemas.errors import MeanderError, SetupError
+from state.ids import COORDINATOR, WorkerId
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("confluent-kafka", "msgpack", "numpy", "pyarrow", "pyzmq", "rocksdict", "xxhash")
+"""Whose versions must be the same on all members: they decide what is on the wire and on disk."""
+ROOMS = ("schemas", "state", "dataflow", "connectors", "app")
+MAX_KNOCK = 64 * 1024
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What this process runs: Python, Meander (by a digest of its source) and `PACKAGES`."""
+    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "Meander": _digest()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+def _digest() -> str:
+    root = Path(__file__).parents[1]
+    digest = sha256()
+    for file in sorted(file for room in ROOMS for file in (root / room).rglob("*.py")):
+        digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def differences(here: dict[str, str], there: dict[str, str]) -> str:
+    """What a worker has other than the driver, in words; '' when they agree.
+
+    >>> differences({"Python": "3.11", "numpy": "2.4"}, {"Python": "3.12", "numpy": "2.4"})
+    'Python is 3.12 there and 3.11 at the driver'
+    """
+    return ", ".join(
+        f"{name} is {there.get(name, 'none')} there and {mine} at the driver"
+        for name, mine in here.items()
+        if there.get(name) != mine
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a worker needs to come to the door."""
+
+    token: bytes = field(repr=False)
+    address: str
+    public: bytes
+
+
+@dataclass(slots=True)
+class Guest:
+    """A worker that has registered."""
+
+    register: Register
+    route: bytes
+    ready: bool = False
+
+
+class Door:
+    """The coordinator's side; `poll` never blocks."""
+
+    def __init__(self, host: str, links: CurveLinks) -> None:
+        self._links = links
+        self._keys = Keys.fresh()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.curve_server = True
+        self._socket.curve_secretkey = self._keys.secret
+        self._socket.maxmsgsize = MAX_KNOCK
+        self._socket.bind(f"tcp://{host}:*")
+        self._address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._tokens: dict[bytes, WorkerId] = {}
+        self.guests: dict[WorkerId, Guest] = {}
+        self.open = False
+        """Whether all have been told to connect."""
+
+    def expect(self, worker: WorkerId) -> Ticket:
+        """A token for a worker that is about to be launched."""
+        token = secrets.token_bytes(32)
+        self._tokens[token] = worker
+        return Ticket(token, self._address, self._keys.public)
+
+    def poll(self) -> None:
+        """Answer whoever has come. Raises SetupError when a worker's versions differ."""
+        while self._socket.poll(0):
+            route, *parts = self._socket.recv_multipart()
+            try:
+                knock = KNOCK.read(b"".join(parts))
+            except ValueError:
+                log.warning("somebody came to the door who does not speak our language")
+                continue
+            self._answer(route, knock)
+
+    def _answer(self, route: bytes, knock: Knock) -> None:
+        worker = self._tokens.get(knock.token)
+        if worker is None:
+            self._turn(route, "its launch token is unknown")
+        elif isinstance(knock, Ready):
+            self.guests[worker].ready = True
+            if all(self._guest_ready(w) for w in self._tokens.values()):
+                self._let_in()
+        elif worker in self.guests:
+            self._turn(route, f"{member_name(worker)} has registered before: a token is used once")
+        else:
+            self._register(worker, route, knock)
+
+    def _register(self, worker: WorkerId, route: bytes, register: Register) -> None:
+        if wrong := differences(versions(), register.versions):
+            self._turn(route, wrong)
+            raise SetupError(
+                f"{member_name(worker)} on {register.host}", wrong,
+                "install the same versions on driver and executors, and set PYSPARK_PYTHON there",
+            )  # fmt: skip
+        self.guests[worker] = Guest(register, route)
+        if len(self.guests) == len(self._tokens):
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        peers = [
+            Peer(worker, guest.register.address, guest.register.public)
+            for worker, guest in self.guests.items()
+        ]
+        self._links.admit(peers)
+        everybody = [*peers, Peer(COORDINATOR, self._links.address, self._links.public)]
+        for worker, guest in self.guests.items():
+            others = [_listed(peer) for peer in everybody if peer.worker != worker]
+            self._reply(guest.route, Roster(peers=others))
+
+    def _let_in(self) -> None:
+        for guest in self.guests.values():
+            self._reply(guest.route, Go())
+        self._links.connect(
+            Peer(worker, guest.register.address, guest.register.public)
+            for worker, guest in self.guests.items()
+        )
+        self.open = True
+
+    def _guest_ready(self, worker: WorkerId) -> bool:
+        return worker in self.guests and self.guests[worker].ready
+
+    def _turn(self, route: bytes, reason: str) -> None:
+        log.warning("a worker was turned away: %s", reason)
+        self._reply(route, Turned(reason=reason))
+
+    def _reply(self, route: bytes, reply: Reply) -> None:
+        self._socket.send_multipart([route, reply.to_bytes()])
+
+    def turn_all(self, reason: str) -> None:
+        """Send home who has registered and was not let in, and whoever still comes."""
+        self._tokens.clear()
+        if not self.open:
+            for guest in self.guests.values():
+                self._turn(guest.route, reason)
+
+    def close(self) -> None:
+        """Close; replies under way get a moment to leave."""
+        self._context.destroy(linger=500)
+
+
+def _listed(peer: Peer) -> Listed:
+    return Listed(worker=peer.worker, address=peer.address, public=peer.public)
+
+
+def own_host(door: str) -> str:
+    """The address of this machine by which it reaches the door, so that others reach it too.
+
+    >>> own_host("tcp://127.0.0.1:4711")
+    '127.0.0.1'
+    """
+    host, port = door.removeprefix("tcp://").rsplit(":", 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
+
+
+def join(ticket: Ticket, keys: Keys, links: CurveLinks, patience: float) -> None:
+    """A worker's side: come to the door, and return once the links to all others are open.
+
+    Raises MeanderError when it is turned away, or nobody answers for `patience` seconds.
+    """
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    try:
+        dealer.curve_publickey, dealer.curve_secretkey = keys.public, keys.secret
+        dealer.curve_serverkey = ticket.public
+        dealer.connect(ticket.address)
+        register = Register(
+            token=ticket.token, address=links.address, public=links.public,
+            pid=os.getpid(), host=socket.gethostname(), versions=versions(),
+        )  # fmt: skip
+        dealer.send(register.to_bytes())
+        peers: list[Peer] = []
+        for reply in _replies(dealer, time.monotonic() + patience):
+            match reply:
+                case Turned(reason=reason):
+                    raise MeanderError(member_name(links.me), f"it is turned away: {reason}")
+                case Roster(peers=listed):
+                    peers = [Peer(WorkerId(p.worker), p.address, p.public) for p in listed]
+                    links.admit(peers)
+                    dealer.send(Ready(token=ticket.token).to_bytes())
+                case Go():
+                    links.connect(peers)
+                    return
+    finally:
+        context.destroy(linger=0)
+
+
+def _replies(dealer: zmq.Socket[bytes], deadline: float) -> Iterator[Reply]:
+    while dealer.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+        yield REPLY.read(dealer.recv())
+    raise MeanderError("the coordinator", "it does not answer at its door")

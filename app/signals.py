@@ -1,0 +1,62 @@
+"""Ctrl-C and SIGTERM: at once while a program sets up, at the next turn while a flow runs.
+
+Guarantees that a running flow is never interrupted between two halves of something: the loop asks
+`received`. A second signal does interrupt, for people without patience.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+_CAUGHT = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """A signal asks the program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+class Signals:
+    """The handlers of the main thread."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._rouse: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Raise Interrupted for signals while the block lasts."""
+        before = {number: signal.getsignal(number) for number in _CAUGHT}
+        self._install()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def deferred(self, rouse: Callable[[], None]) -> Iterator[None]:
+        """Note the first signal and call `rouse` while the block lasts."""
+        # Anew, as Spark's context has put its own handler in place.
+        self._install()
+        self._rouse = rouse
+        try:
+            yield
+        finally:
+            self._rouse = None
+
+    def _install(self) -> None:
+        for number in _CAUGHT:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._rouse is None or self.received is not None:
+            raise Interrupted(number)
+        self.received = number
+        self._rouse()

@@ -1,0 +1,231 @@
+"""What runs in an executor: one worker of one flow, from its registration to its end.
+
+Guarantees that the process ends by itself within about `lease` seconds when the coordinator is
+gone, and at once when its parent dies; nothing here relies on being asked to. It ends regularly in
+two steps, as told by the coordinator: first everybody stops, then everybody closes its links.
+Cost: one loop; an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark import SparkFiles
+
+from app.arguments import Arguments
+from app.clock import SystemClock
+from app.loader import load_flow
+from app.messages import (
+    TO_WORKER,
+    Beat,
+    Bye,
+    Done,
+    Failure,
+    FromWorker,
+    Report,
+    Stop,
+    Stopped,
+    ToWorker,
+)
+from app.registry import join, own_host
+from app.remote_log import RemoteLog
+from connectors.dead_letter import KafkaDeadLetters
+from connectors.links import CurveLinks, Keys, LinkBroken, member_name
+from connectors.state_topic import KafkaStateTopic
+from connectors.topics import names
+from dataflow.assembly import Site
+from dataflow.plan import Plan
+from dataflow.worker import Worker
+from schemas.errors import MeanderError
+from state.ids import COORDINATOR, Incarnation, WorkerId
+from state.store import Database
+
+log = logging.getLogger(__name__)
+
+FAREWELL = 3.0
+"""Seconds that a worker which has stopped or failed waits for the coordinator's word."""
+_PR_SET_PDEATHSIG = 1
+
+
+def main(blob: bytes) -> bytes:
+    """Run a worker; b'' when it ended as it should, else a Failure as bytes."""
+    arguments = Arguments.from_bytes(blob)
+    _die_with_parent()
+    os.environ.update(arguments.environ)
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=f"meander-{arguments.flow}-", dir=SparkFiles.getRootDirectory()
+        ) as folder:
+            Task(arguments, Path(folder)).run()
+    except MeanderError as error:
+        member = member_name(WorkerId(arguments.worker))
+        return Failure.of(member, error, traceback.format_exc()).to_bytes()
+    return b""
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when Spark's Python daemon ends (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Task:
+    """One worker's process."""
+
+    def __init__(self, arguments: Arguments, folder: Path) -> None:
+        self._arguments, self._folder = arguments, folder
+        self._me = WorkerId(arguments.worker)
+        self._beat_every = min(1.0, arguments.lease / 5)
+        self._heard = self._beat_at = time.monotonic()
+        self._stop = self._bye = self._over = False
+
+    def run(self) -> None:
+        """Register, work, end. Raises MeanderError when the coordinator cannot be told any more."""
+        keys = Keys.fresh()
+        host = own_host(self._arguments.door)
+        self._links = CurveLinks(self._me, keys, host, self._arguments.lease)
+        try:
+            join(self._arguments.ticket, keys, self._links, self._arguments.patience)
+            self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
+            with self._log.installed():
+                self._attempt()
+                self._take_leave()
+        finally:
+            self._links.close(linger=1.0)
+
+    def _attempt(self) -> None:
+        """Work until told to stop; what goes wrong is told to the coordinator."""
+        try:
+            with self._open() as worker:
+                self._work(worker)
+        except LinkBroken as error:
+            if error.peer == COORDINATOR:
+                raise
+            self._fail(error, lost=error.peer)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            self._fail(error)
+
+    def _fail(self, error: Exception, lost: int | None = None) -> None:
+        trace = "" if isinstance(error, MeanderError) else traceback.format_exc()
+        log.debug("this worker fails", exc_info=error)
+        self._links.part()
+        self._tell(Failure.of(member_name(self._me), error, trace, lost))
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Worker]:
+        """The engine with all its ends; what has been opened is closed in the reverse order."""
+        arguments = self._arguments
+        context = arguments.context(self._links.wakeup)
+        topics = names(arguments.prefix, arguments.flow)
+        flow = load_flow(arguments.source.unpack(self._folder / "flow"))
+        with contextlib.ExitStack() as opened:
+            database = opened.enter_context(
+                contextlib.closing(Database(self._folder / "state", flow.state_memory))
+            )
+            topic = opened.enter_context(
+                contextlib.closing(
+                    KafkaStateTopic(context.settings, topics.state, self._me, context.wakeup)
+                )
+            )
+            dead = opened.enter_context(
+                contextlib.closing(KafkaDeadLetters.open(context, topics.dead))
+            )
+            site = Site(
+                me=self._me,
+                workers=arguments.workers,
+                clock=SystemClock(),
+                topic=topic,
+                dead=dead,
+                open_store=database.store,
+                open_reader=lambda node: node.spec.open(context, dead),
+                open_writer=lambda node: node.spec.open(context),
+                incarnation=Incarnation(arguments.incarnation),
+            )
+            yield opened.enter_context(contextlib.closing(Worker(Plan(flow), site, self._links)))
+
+    def _work(self, worker: Worker) -> None:
+        self._heard = time.monotonic()
+        threading.Thread(target=self._watch, name="lease", daemon=True).start()
+        self._beat_at = 0.0
+        told_done = False
+        while True:
+            self._hear()
+            if self._stop:
+                return
+            worked = worker.step()
+            if events := worker.reports():
+                self._tell(Report.model_validate({"events": events}))
+            self._keep_contact(worker)
+            if worker.done and not told_done:
+                told_done = True
+                self._tell(Done(counters=dict(worker.counters)))
+            if not worked:
+                self._links.wait(min(worker.wait_seconds(), self._beat_every))
+
+    def _keep_contact(self, worker: Worker) -> None:
+        for line in self._log.lines():
+            self._tell(line)
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + self._beat_every
+            self._tell(Beat(counters=dict(worker.counters), inflight=worker.inflight))
+        if now - self._heard > self._arguments.lease:
+            raise LinkBroken(COORDINATOR, f"nothing was heard for {self._arguments.lease:g} s")
+
+    def _hear(self) -> None:
+        for sender, data in self._links.told():
+            if sender != COORDINATOR:
+                raise MeanderError(member_name(sender), "it gave an order, which is not its place")
+            self._heard = time.monotonic()
+            match _read(data):
+                case Stop():
+                    self._stop = True
+                    # From here on a peer may close before our own word to go comes.
+                    self._links.part()
+                case Bye():
+                    self._bye = True
+                case Beat():
+                    pass
+
+    def _take_leave(self) -> None:
+        """Say that all is closed, and wait until nobody needs this end of the links."""
+        deadline = time.monotonic() + FAREWELL
+        told = False
+        while not self._bye and time.monotonic() < deadline:
+            for line in self._log.lines():
+                self._tell(line)
+            if self._stop and not told:
+                told = True
+                self._tell(Stopped())
+            self._links.wait(0.1)
+            self._hear()
+        self._over = True
+
+    def _tell(self, message: FromWorker) -> None:
+        self._links.tell(COORDINATOR, message.to_bytes())
+
+    def _watch(self) -> None:
+        """End the process where the loop itself cannot: it hangs, and the coordinator is gone or
+        has given this worker up."""
+        while not self._over:
+            time.sleep(self._beat_every)
+            if time.monotonic() - self._heard > 1.5 * self._arguments.lease:
+                os._exit(1)
+
+
+def _read(data: bytes) -> ToWorker:
+    try:
+        return TO_WORKER.read(data)
+    except ValueError as error:
+        raise LinkBroken(COORDINATOR, "it said what is not understood here") from error
