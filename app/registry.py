@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 PACKAGES = ("confluent-kafka", "msgpack", "numpy", "pyarrow", "pyzmq", "rocksdict", "xxhash")
 """Whose versions must be the same on all members: they decide what is on the wire and on disk."""
-ROOMS = ("schemas", "state", "dataflow", "connectors", "app")
+ROOMS = ("schemas", "state", "dataflow", "connectors")
+"""Whose source must be the same, for the same reason; what is in `app` checks its messages."""
 MAX_KNOCK = 64 * 1024
 
 
