@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgpack
-import numpy as np
 import pyarrow as pa
 
 from dataflow.batch import Batch
@@ -23,16 +22,19 @@ from state.manifest import Manifest
 from state.time import Time
 
 Payload = Batch | Manifest | Moves
+Change = tuple[Location, Time, int]
 
 PROGRESS, DATA = b"P", b"D"
 _COLUMNS = ("time", "origin", "partition", "offset", "index")
+_PLAIN = pa.schema([(name, pa.int64()) for name in _COLUMNS])
+_KEYED = pa.schema([*_PLAIN, ("key", pa.binary()), ("hash", pa.uint64())])
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressFrame:
     """One atomic update of a member."""
 
-    changes: list[tuple[Location, Time, int]]
+    changes: list[Change]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class DataFrame:
     payload: Payload
 
 
-def encode_progress(changes: list[tuple[Location, Time, int]]) -> Frame:
+def encode_progress(changes: list[Change]) -> Frame:
     """A progress update as a frame.
 
     >>> decode(encode_progress([(Location(3), (5, 1), -1)])).changes
@@ -64,26 +66,50 @@ def encode_data(edge: EdgeId, time: Time, payload: Payload) -> Frame:
 def decode(frame: Frame) -> ProgressFrame | DataFrame:
     """The frame's meaning. Raises MeanderError for one that has none."""
     try:
-        kind, body = frame[0][:1], frame[0][1:]
-        if kind == PROGRESS:
-            return ProgressFrame([tuple(c) for c in msgpack.unpackb(body, use_list=False)])
-        if kind == DATA:
-            edge, time, name = msgpack.unpackb(body, use_list=False)
-            return DataFrame(edge, time, _decode_payload(name, frame[1:]))
-    except (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException) as error:
+        return _decode(frame)
+    except MeanderError:
+        raise
+    except Exception as error:  # Arrow, Avro and msgpack raise what they like
         raise MeanderError("a frame of a peer", f"it cannot be read: {error}") from error
-    raise MeanderError("a frame of a peer", f"its kind {kind!r} is unknown")
+
+
+def _decode(frame: Frame) -> ProgressFrame | DataFrame:
+    kind, body, parts = frame[0][:1], msgpack.unpackb(frame[0][1:], use_list=False), frame[1:]
+    if kind == PROGRESS and not parts:
+        return ProgressFrame([_change(*change) for change in body])
+    if kind == DATA:
+        edge, time, name = body
+        return DataFrame(EdgeId(_count(edge)), _time(time), _decode_payload(name, parts))
+    raise ValueError(f"{len(frame)} parts of kind {kind!r} mean nothing")
+
+
+def _change(location: object, time: object, delta: object) -> Change:
+    if not isinstance(delta, int):
+        raise TypeError(f"{delta!r} is not a count")
+    return Location(_count(location)), _time(time), delta
+
+
+def _time(time: object) -> Time:
+    if isinstance(time, int) or (isinstance(time, tuple) and all(isinstance(t, int) for t in time)):
+        return time
+    raise TypeError(f"{time!r} is not a time")
+
+
+def _count(number: object) -> int:
+    if isinstance(number, int) and number >= 0:
+        return number
+    raise TypeError(f"{number!r} numbers nothing")
 
 
 def _decode_payload(name: str, parts: list[bytes]) -> Payload:
-    match name:
-        case "Batch":
-            return _decode_batch(parts)
-        case "Manifest":
-            return Manifest.from_bytes(parts[0])
-        case "Moves":
-            return Moves.from_bytes(parts[0])
-    raise ValueError(f"unknown payload {name!r}")
+    match name, parts:
+        case "Batch", [columns, values]:
+            return _decode_batch(columns, values)
+        case "Manifest", [manifest]:
+            return Manifest.from_bytes(manifest)
+        case "Moves", [moves]:
+            return Moves.from_bytes(moves)
+    raise ValueError(f"{len(parts)} parts of {name!r} are no payload")
 
 
 def _encode_batch(batch: Batch) -> list[bytes]:
@@ -101,13 +127,12 @@ def _encode_batch(batch: Batch) -> list[bytes]:
     return [sink.getvalue().to_pybytes(), codec.encode(batch.values)]
 
 
-def _decode_batch(parts: list[bytes]) -> Batch:
-    table = pa.ipc.open_stream(parts[0]).read_next_batch()
-    values = codec.decode(parts[1])
+def _decode_batch(columns: bytes, packed: bytes) -> Batch:
+    table, values = _decode_columns(columns), codec.decode(packed)
     if not isinstance(values, list) or len(values) != table.num_rows:
         raise ValueError("values and columns differ in length")
     times, origins, partitions, offsets, indexes = (
-        table.column(name).to_numpy().astype(np.int64, copy=False) for name in _COLUMNS
+        table.column(name).to_numpy() for name in _COLUMNS
     )
     keyed = "key" in table.schema.names
     return Batch(
@@ -119,5 +144,17 @@ def _decode_batch(parts: list[bytes]) -> Batch:
         values,
         table.column("key").to_pylist() if keyed else None,
         table.column("hash").to_numpy() if keyed else None,
-        len(parts[1]),
+        len(packed),
     )
+
+
+def _decode_columns(data: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as reader:
+        if reader.schema not in (_PLAIN, _KEYED):
+            raise ValueError("its columns are not those of a batch")
+        table = reader.read_next_batch()
+    # Arrow trusts lengths and offsets that it reads, and following wrong ones ends the process.
+    table.validate(full=True)
+    if any(column.null_count for column in table.columns):
+        raise ValueError("a column has nulls")
+    return table

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dataflow.assembly import Assembly, Site
-from dataflow.graph import Edge
-from dataflow.operators.base import Message
+from dataflow.graph import Edge, EdgeId
+from dataflow.operators.base import InputPort, Message
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
@@ -100,13 +100,23 @@ class Worker:
             case ProgressFrame(changes):
                 self._progress.receive(sender, changes)
             case DataFrame(edge, time, payload):
-                port = self._assembly.inputs[self._plan.graph.edges[edge].target]
+                port = self._port(sender, edge)
                 if not port.frontier.less_equal(time):
                     raise MeanderError(
                         f"worker {self.me}",
                         f"worker {sender} sent a message of time {time} behind the frontier (I1)",
                     )
                 port.put(Message(time, payload))
+
+    def _port(self, sender: WorkerId, edge: EdgeId) -> InputPort:
+        edges = self._plan.graph.edges
+        if edge >= len(edges):
+            raise MeanderError(
+                f"worker {sender}",
+                f"it sent a message on edge {edge} of a flow that has {len(edges)}",
+                "run every worker with the same flow",
+            )
+        return self._assembly.inputs[edges[edge].target]
 
     def _receive(self) -> bool:
         received = False
