@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -11,6 +9,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
+from app import launcher
 from connectors.broker import LocalBroker
 from tests.brokers import Broker, choice, running
 
@@ -68,16 +67,6 @@ def own_broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Spark in this process, for reading and for oracles."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    """Spark in this process: six slots for flows, for reading and for oracles."""
+    with launcher.session("local[6]", "tests") as session:
+        yield session
