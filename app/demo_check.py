@@ -207,9 +207,9 @@ def check(
     """
     source, planes, carriers = topics
     with _cached(spark) as view:
-        view("flights", _source(read_topics(spark, [source], settings)), True)
-        view("planes", _results(read_topics(spark, [planes], settings), _PLANE), True)
-        view("carriers", _results(read_topics(spark, [carriers], settings), _CARRIER), False)
+        view("flights", _source(read_topics(spark, [source], settings, _FLIGHT)), True)
+        view("planes", _results(read_topics(spark, [planes], settings, _PLANE)), True)
+        view("carriers", _results(read_topics(spark, [carriers], settings, _CARRIER)), False)
         view("expected_planes", spark.sql(_EXPECTED_PLANES), True)
         view("expected_carriers", spark.sql(_EXPECTED_CARRIERS), False)
         keys = [(row.key, bin_of(row.key)) for row in spark.sql(_KEYS).collect()]
@@ -257,25 +257,25 @@ def _header(name: str) -> str:
 
 
 def _source(topic: DataFrame) -> DataFrame:
-    parsed = topic.selectExpr(
+    typed = topic.selectExpr(
         "partition",
         "offset",
         f"max({_header('time')}) OVER (PARTITION BY partition ORDER BY offset) AS greatest",
-        f"from_json(CAST(value AS string), '{_FLIGHT}', map('mode', 'FAILFAST')) AS v",
+        "value",
     )
-    return parsed.select("partition", "offset", "greatest", "v.*")
+    return typed.select("partition", "offset", "greatest", "value.*")
 
 
-def _results(topic: DataFrame, columns: str) -> DataFrame:
-    parsed = topic.selectExpr(
+def _results(topic: DataFrame) -> DataFrame:
+    typed = topic.selectExpr(
         f"CAST({_header('meander.partition')} AS int) AS partition",
         f"{_header('meander.offset')} AS offset",
         f"{_header('meander.index')} AS index",
         f"{_header('meander.time')} AS time",
         f"{_header('meander.worker')} AS worker",
-        f"from_json(CAST(value AS string), '{columns}', map('mode', 'FAILFAST')) AS v",
+        "value",
     )
-    return parsed.select("partition", "offset", "index", "time", "worker", "v.*")
+    return typed.select("partition", "offset", "index", "time", "worker", "value.*")
 
 
 def _rows_differing(spark: SparkSession, table: Path) -> int:

@@ -76,6 +76,35 @@ def test_what_is_appended_after_planning_is_not_read(
     assert [row.value for row in planned.collect()] == [b"before"]
 
 
+def test_json_values_become_columns(spark: SparkSession, bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}json"
+    create_topic(bootstrap, topic)
+    values = (b'{"a":1,"b":"x","c":0.1,"d":[]}', b'{"b":null,\n"c":2}', None)
+    produce(bootstrap, topic, [Record(value) for value in values])
+    settings = {"bootstrap.servers": bootstrap}
+
+    frame = read_topics(spark, [topic], settings, "a bigint, b string, c double")
+
+    rows = frame.selectExpr("offset", "value IS NULL AS missing", "value.*").collect()
+    assert sorted(map(tuple, rows)) == [
+        (0, False, 1, "x", 0.1),
+        (1, False, None, None, 2.0),
+        (2, True, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize("value", [b"no JSON", b'{"a":"text"}', b'{"a":1}{"a":2}', b""])
+def test_what_is_no_such_json_fails_the_query(
+    value: bytes, spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    topic = f"{prefix}no-json"
+    create_topic(bootstrap, topic)
+    produce(bootstrap, topic, [Record(b'{"a":1}'), Record(value)])
+    frame = read_topics(spark, [topic], {"bootstrap.servers": bootstrap}, "a bigint")
+    with pytest.raises(PySparkException, match="a value is no JSON object with these fields"):
+        frame.collect()
+
+
 def test_an_empty_topic_has_no_rows(spark: SparkSession, bootstrap: str, prefix: str) -> None:
     create_topic(bootstrap, f"{prefix}empty", 3)
     frame = read_topics(spark, [f"{prefix}empty"], {"bootstrap.servers": bootstrap})
