@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 from dataflow import Flow
-from schemas.errors import SetupError
+from schemas.errors import MeanderError, SetupError
 
 MAX_BYTES = 16 * 2**20
 """Of all files that travel with a module."""
@@ -75,16 +76,27 @@ def collect(file: Path) -> Source:
 
 
 def load_flow(file: Path) -> Flow:
-    """Import a flow's module and return its one Flow. Raises SetupError, and what the module's own
-    code raises."""
+    """Import a flow's module and return its one Flow. Raises SetupError."""
     file = file.resolve()
-    module = _load(file)
+    try:
+        module = _load(file)
+    except MeanderError:
+        raise
+    except Exception as error:
+        cause = f"it cannot be imported: {type(error).__name__}: {error}{_line(file, error)}"
+        raise SetupError(f"flow module {file}", cause, "correct it") from error
     found = {id(value): value for value in vars(module).values() if isinstance(value, Flow)}
     if len(found) != 1:
         cause = "it defines no flow" if not found else f"it defines {len(found)} flows"
         remedy = "assign exactly one Flow at its top level: flow = Flow('name')"
         raise SetupError(f"flow module {file}", cause, remedy)
     return next(iter(found.values()))
+
+
+def _line(file: Path, error: Exception) -> str:
+    """Where in the module that was."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    return f" (line {frames[-1].lineno})" if frames else ""
 
 
 def _load(file: Path) -> ModuleType:

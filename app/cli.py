@@ -1,0 +1,244 @@
+"""The command line: `meander run | status | migrate | topics | config | broker | demo`.
+
+Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
+right (or the command line itself), 128 + n ended by signal n. What Meander raises on purpose is one
+sentence on standard error; `--debug` adds the traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+from uuid import uuid4
+
+import typer
+
+from app import cli_broker, cli_topics
+from app.migrating import follow, parse_bins, produce, show
+from app.options import Options
+from app.output import Output, at_millis, log_to, size
+from app.overview import Overview, overview
+from app.settings import Settings
+from app.signals import Signals
+from app.usual import Bootstrap, Commands, Config, Flow, Json, Lease, Prefix, Set, settings
+from app.watching import Watch
+from connectors.status import read_status
+from connectors.topics import names
+from schemas.control import Migrate
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    help="Stateful streaming on Kafka and Spark whose running plan changes without a stop.",
+    epilog="Begin with: meander broker start",
+)
+app.add_typer(cli_topics.commands, name="topics")
+app.add_typer(cli_broker.commands, name="broker")
+_signals = Signals()
+
+
+@app.callback()
+def common(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option(help="Log everything, and show tracebacks.")] = False,
+) -> None:
+    """Stateful streaming on Kafka and Spark whose running plan changes without a stop."""
+    context.obj = debug
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
+
+
+@app.command(epilog="Example: meander run counts.py --workers 2 --master 'local[4]' --start latest")
+def run(
+    context: typer.Context,
+    module: Annotated[
+        Path, typer.Argument(metavar="FLOW.py", help="The Python file that defines the flow.")
+    ],
+    workers: Annotated[int, typer.Option(min=1, help="How many; each takes one slot.")] = 2,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master: local\\[n], spark://host:port. Else local, a slot more"
+                     " than workers.", show_default=False),
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="End at what the sources' topics hold now.")
+    ] = False,
+    start: Annotated[
+        str, typer.Option(help="Where sources begin: earliest, latest, milliseconds since 1970.")
+    ] = "earliest",
+    host: Annotated[
+        str, typer.Option(help="This machine's address, as the workers' machines reach it.")
+    ] = "127.0.0.1",
+    lease: Lease = 10.0,
+    patience: Annotated[
+        float, typer.Option(min=1.0, help="Seconds that workers may take to start.")
+    ] = 30.0,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Run a flow until Ctrl-C, or with --until-end to the end of its sources."""
+    # Spark takes a while to import, and the other commands do without.
+    from app import coordinator, launcher
+
+    output = Output.of(as_json)
+    log_to(output, context.obj)
+    options = Options(
+        kafka=settings(config, set_, bootstrap), workers=workers, prefix=prefix, host=host,
+        until_end=until_end, start=start, lease=lease, patience=patience,
+        log_level=logging.getLogger().level,
+    )  # fmt: skip
+    chosen = master or f"local[{workers + 1}]"
+    with contextlib.ExitStack() as opened:
+        watch = opened.enter_context(Watch(output, until_end))
+        result = coordinator.run(
+            module,
+            options,
+            lambda: opened.enter_context(launcher.session(chosen, f"meander {module.stem}", host)),
+            watch.show,
+            _signals,
+        )
+    counters = ", ".join(f"{count:,} {name}" for name, count in sorted(result.counters.items()))
+    output.say(
+        f"{'ended' if result.signal else 'finished'} after {result.seconds:.1f} s: {counters}"
+    )
+    if result.signal is not None:
+        raise typer.Exit(128 + result.signal)
+
+
+@app.command(epilog="Example: meander status counts --json")
+def status(
+    flow: Flow,
+    lease: Lease = 10.0,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Show a flow's workers, frontiers, lag, bins and migrations."""
+    kafka, output = settings(config, set_, bootstrap), Output.of(as_json)
+    with output.working("reading the status topic"):
+        events = read_status(kafka, names(prefix, flow).status, follow=False)
+        seen = overview(flow, events)
+    now = time.time_ns() // 1_000_000
+    state = "silent" if seen.silent(now, lease) else seen.state
+    if output.as_json:
+        output.line(_fields(seen, state, now))
+    else:
+        _tables(output, seen, state, now)
+
+
+def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
+    migrations = [
+        {name: getattr(one, name) for name in one.__slots__} for one in seen.migrations.values()
+    ]
+    return {
+        "flow": seen.flow, "state": state, "reason": seen.reason, "workers": seen.workers,
+        "heartbeat_ms": seen.heartbeat_ms,
+        "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
+        "lag": seen.lag, "counters": seen.counters, "frontiers": seen.frontiers,
+        "bins": seen.bins, "migrations": migrations,
+    }  # fmt: skip
+
+
+def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
+    age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
+    output.table(
+        f"flow {seen.flow}",
+        ["state", "workers", "lag", "seconds since heartbeat", "why"],
+        [[state, seen.workers, seen.lag, age, seen.reason]],
+    )
+    output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
+    frontiers = [[name, at_millis(millis)] for name, millis in seen.frontiers.items()]
+    output.table("frontiers", ["probe or sink", "nothing comes before (UTC)"], frontiers)
+    output.table("bins", ["worker", "bins"], [[str(w), n] for w, n in enumerate(seen.bins)])
+    rows: list[list[object]] = [
+        [
+            one.id, one.state, one.strategy, f"{one.moved}/{one.bins}", size(one.bytes), one.keys,
+            one.ms, "" if one.at_ms is None else at_millis(one.at_ms), one.reason,
+        ]
+        for one in seen.migrations.values()
+    ]  # fmt: skip
+    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)", "why"]
+    output.table("migrations", columns, rows)
+
+
+@app.command(epilog="Example: meander migrate counts --bins 0-127 --worker 1 --strategy fluid")
+def migrate(
+    flow: Flow,
+    worker: Annotated[int, typer.Option(min=0, help="Who owns the bins from then on.")],
+    bins: Annotated[
+        str | None, typer.Option(help="Numbers and ranges such as 0-2,7, or all.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="A key, as text, whose bin moves; needs --whole-bins; can be repeated."),
+    ] = None,
+    whole_bins: Annotated[
+        bool, typer.Option("--whole-bins", help="Yes, all keys of these keys' bins.")
+    ] = False,
+    at: Annotated[
+        int | None,
+        typer.Option("--time", help="From this time on, milliseconds since 1970; else at once."),
+    ] = None,
+    strategy: Annotated[
+        Literal["fluid", "sudden"], typer.Option(help="Bin after bin, or all at one time.")
+    ] = "fluid",
+    name: Annotated[str | None, typer.Option("--id", help="Never used before.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")
+    ] = True,
+    lease: Lease = 10.0,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Move bins of keys to a worker while the flow runs."""
+    kafka, output = settings(config, set_, bootstrap), Output.of(as_json)
+    command = Migrate.model_construct(
+        type="migrate", id=name or f"cli-{uuid4().hex[:8]}", worker=worker,
+        bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
+        time=at, strategy=strategy,
+    )  # fmt: skip
+    topics = names(prefix, flow)
+    if not wait:
+        produce(kafka, topics, command)
+        output.say(f"{command.id}: on {topics.control}")
+        return
+    output.say(f"{command.id}:")
+    if code := show(output, follow(kafka, topics, flow, command, lease)):
+        raise typer.Exit(code)
+
+
+@app.command("config", epilog="Example: meander config --set sasl.username=me")
+def show_config(
+    bootstrap: Bootstrap = None, set_: Set = None, config: Config = None, as_json: Json = False
+) -> None:
+    """Show Kafka's settings as they result from file, environment and flags; secrets are hidden."""
+    loaded = Settings.load(config, os.environ, set_ or [], bootstrap)
+    rows = [list(row) for row in loaded.shown()]
+    Output.of(as_json).table("settings", ["name", "value", "from"], rows)
+
+
+@app.command()
+def demo() -> None:
+    """Run real flights through Kafka and Spark while bins move, and check every answer."""
+    from app import demo as flights
+
+    raise typer.Exit(flights.main())
+
+
+def main() -> None:
+    """What the command `meander` starts."""
+    with _signals.caught():
+        app(prog_name="meander")

@@ -1,0 +1,64 @@
+"""`meander broker`: a local Apache Kafka for whoever has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.output import Output
+from app.usual import Commands, Json
+from connectors.broker import broker_start, broker_status, broker_stop
+from schemas.errors import SetupError
+
+DATA = Path.home() / ".local" / "share" / "meander" / "broker"
+PORT = 9092
+"""Where the other commands look when they are told of no broker."""
+
+Data = Annotated[Path, typer.Option(help="The folder of the broker's data and log.")]
+
+commands = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="A local Apache Kafka, one process on 127.0.0.1, for whoever has none.",
+)
+
+
+@commands.command(epilog="Example: meander broker start --port 19092")
+def start(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="For clients.")] = PORT,
+    data: Data = DATA,
+    as_json: Json = False,
+) -> None:
+    """Start a broker that stays when this command ends; one that runs already is taken."""
+    output = Output.of(as_json)
+    with output.working("starting Kafka"):
+        bootstrap = broker_start(data, port)
+    if output.as_json:
+        output.line({"bootstrap": bootstrap})
+    output.say(f"Kafka answers at {bootstrap}; end it with: meander broker stop")
+
+
+@commands.command()
+def status(data: Data = DATA, as_json: Json = False) -> None:
+    """Say whether the broker runs, and where."""
+    found = broker_status(data)
+    if found is None:
+        raise SetupError(f"the broker in {data}", "none runs", "start it: meander broker start")
+    Output.of(as_json).table(
+        "broker",
+        ["bootstrap", "pid", "version", "log"],
+        [[found.bootstrap, str(found.pid), found.version, found.log]],
+    )
+
+
+@commands.command()
+def stop(data: Data = DATA, as_json: Json = False) -> None:
+    """End the broker; its data stays."""
+    output = Output.of(as_json)
+    with output.working("ending Kafka"):
+        stopped = broker_stop(data)
+    if output.as_json:
+        output.line({"stopped": stopped})
+    output.say("the broker has ended" if stopped else "no broker was running")

@@ -1,0 +1,90 @@
+"""`meander topics`: the internal topics of flows with their purpose, and making topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from app.output import Output
+from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set, settings
+from connectors import client
+from connectors.topics import Names, TopicRow, describe
+
+commands = typer.Typer(
+    cls=Commands,
+    invoke_without_command=True,
+    help="List the internal topics of flows with their purpose, or create topics.",
+    epilog="Example: meander topics --flow counts",
+)
+
+
+@commands.callback()
+def topics(
+    context: typer.Context,
+    flow: Annotated[str | None, typer.Option(help="Of this flow only.")] = None,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """List the internal topics of flows with their purpose, or create topics."""
+    if context.invoked_subcommand is not None:
+        return
+    admin = client.admin(settings(config, set_, bootstrap))
+    flows = [flow] if flow is not None else _flows(admin, prefix)
+    rows = [_row(row) for name in flows for row in describe(admin, prefix, name)]
+    output = Output.of(as_json)
+    output.table("internal topics", ["topic", "purpose", "partitions", "cleanup", "copies"], rows)
+    if not flows:
+        output.say("no flow has run on this cluster")
+
+
+@commands.command(epilog="Example: meander topics create lines counts --partitions 4")
+def create(
+    names: Annotated[list[str], typer.Argument(help="The topics' names.", show_default=False)],
+    partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 4,
+    copies: Annotated[int, typer.Option(min=1, help="Of each record.")] = 1,
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Create topics for a flow to read or write; what exists stays as it is."""
+    admin = client.admin(settings(config, set_, bootstrap))
+    made = admin.create_topics(
+        [NewTopic(name, partitions, copies) for name in names],
+        operation_timeout=client.ANSWER,
+        request_timeout=client.ANSWER,
+    )
+    rows = []
+    for name, future in made.items():
+        state = "created"
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise client.translate(error, f"topic {name!r}") from None
+            state = "exists"
+        rows.append([name, state])
+    Output.of(as_json).table("topics", ["topic", "state"], rows)
+
+
+def _row(row: TopicRow) -> list[object]:
+    if not row.exists:
+        return [row.name, row.purpose, 0, "does not exist", 0]
+    return [row.name, row.purpose, row.partitions, row.cleanup, row.replication]
+
+
+def _flows(admin: AdminClient, prefix: str) -> list[str]:
+    """The flows of which all internal topics are there."""
+    try:
+        present = set(admin.list_topics(timeout=client.ANSWER).topics)
+    except KafkaException as error:
+        raise client.translate(error, "Kafka") from None
+    stems = {name.removesuffix(".control") for name in present if name.endswith(".control")}
+    whole = {s for s in stems if all(f"{s}.{kind}" in present for kind in Names.__slots__)}
+    return sorted(stem.removeprefix(prefix) for stem in whole if stem.startswith(prefix))

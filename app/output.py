@@ -1,0 +1,124 @@
+"""What the commands print: tables and progress on a terminal, JSON lines everywhere else.
+
+The rule: one JSON object per line where `--json` is given or standard output is no terminal. Log
+lines and errors go to standard error, so that what is read by programs stays clean.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich import box
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One command's way to its reader."""
+
+    console: Console
+    as_json: bool
+
+    @staticmethod
+    def of(as_json: bool) -> Output:
+        """As the rule says."""
+        console = Console(highlight=False)
+        return Output(console, as_json or not console.is_terminal)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Some rows; columns of numbers are aligned to the right."""
+        if self.as_json:
+            for row in rows:
+                self.line(dict(zip(columns, row, strict=True)))
+            return
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        for index, column in enumerate(columns):
+            numbers = all(isinstance(row[index], int | float) for row in rows)
+            table.add_column(column, justify="right" if numbers and rows else "left")
+        for row in rows:
+            table.add_row(*map(shown, row))
+        self.console.print(table)
+
+    def line(self, fields: Mapping[str, object]) -> None:
+        """One JSON object."""
+        print(json.dumps(fields), flush=True)
+
+    def working(self, text: str) -> AbstractContextManager[object]:
+        """Shows that something is going on, with the seconds it has taken so far."""
+        if self.as_json:
+            return nullcontext()
+        columns = SpinnerColumn(), TextColumn(text), TimeElapsedColumn()
+        progress = Progress(*columns, console=self.console, transient=True)
+        progress.add_task(text, total=None)
+        return progress
+
+    def say(self, text: str) -> None:
+        """A sentence for people; programs are not told."""
+        if not self.as_json:
+            self.console.print(text, markup=False)
+
+
+def log_to(output: Output, debug: bool) -> None:
+    """Show the log on standard error, or, between progress, on the terminal."""
+    level = logging.DEBUG if debug else logging.INFO
+    handler: logging.Handler
+    if output.as_json:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    else:
+        handler = RichHandler(console=output.console, show_path=False, log_time_format="%X")
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def shown(value: object) -> str:
+    """A value as a table shows it.
+
+    >>> shown(1234567), shown(0.5), shown(None)
+    ('1,234,567', '0.5', '-')
+    """
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.1f}"
+        case _:
+            return str(value)
+
+
+def at_millis(millis: int) -> str:
+    """A time as people read it, UTC.
+
+    >>> at_millis(1_356_998_400_000)
+    '2013-01-01 00:00:00.000'
+    """
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def size(count: int) -> str:
+    """Bytes as people read them.
+
+    >>> size(512), size(3_500_000)
+    ('512 B', '3.5 MB')
+    """
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 1000:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} TB"

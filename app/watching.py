@@ -1,0 +1,95 @@
+"""What `meander run` shows of a running flow: events as they come, and one line that moves.
+
+Rate and time left are taken over the last heartbeats, so a start does not blur them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Self
+
+from rich.status import Status
+
+from app.output import Output, at_millis, size
+from schemas.status import (
+    Accepted,
+    BinMoved,
+    CommandRejected,
+    Completed,
+    Event,
+    Failed,
+    Finished,
+    Heartbeat,
+    Started,
+)
+
+WINDOW = 10
+"""Heartbeats over which the rate is taken."""
+
+
+class Watch:
+    """Shows events; a context manager for the line that moves."""
+
+    def __init__(self, output: Output, bounded: bool) -> None:
+        self._output, self._bounded = output, bounded
+        self._line = Status("starting Spark and the workers", console=output.console)
+        self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._open: dict[str, tuple[int, int]] = {}
+
+    def __enter__(self) -> Self:
+        if not self._output.as_json:
+            self._line.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.stop()
+
+    def show(self, event: Event) -> None:
+        """One event, as it goes to the status topic."""
+        if self._output.as_json:
+            self._output.line(event.model_dump(mode="json", by_alias=True))
+            return
+        match event:
+            case Heartbeat() as beat:
+                self._line.update(self._state(beat))
+            case Started(workers=workers):
+                self._output.say(f"{workers} workers run")
+            case Accepted() as accepted:
+                self._open[accepted.id] = (0, len(accepted.bins))
+                self._output.say(
+                    f"{accepted.id}: accepted, {len(accepted.bins)} bins, {accepted.strategy},"
+                    f" from {at_millis(accepted.time)} on"
+                )
+            case BinMoved(id=name):
+                moved, total = self._open.get(name, (0, 0))
+                self._open[name] = (moved + 1, total)
+            case Completed() as done:
+                self._open.pop(done.id, None)
+                self._output.say(
+                    f"{done.id}: completed, {done.bins} bins, {size(done.bytes)}, {done.ms:,.0f} ms"
+                )
+            case CommandRejected(id=name, reason=reason):
+                self._output.say(f"{name}: rejected: {reason}")
+            case Failed() | Finished():
+                self._line.stop()
+
+    def _state(self, beat: Heartbeat) -> str:
+        counters = beat.counters
+        if not counters:
+            return "starting the workers"
+        read = counters.get("read", 0)
+        self._passed.append((time.monotonic(), read))
+        (then, before), (now, _) = self._passed[0], self._passed[-1]
+        rate = (read - before) / (now - then) if now > then else 0.0
+        parts = [
+            f"{read:,} records read ({rate:,.0f}/s)",
+            f"{counters.get('written', 0):,} results written",
+            f"lag {beat.lag:,}",
+        ]
+        if self._bounded and rate > 0:
+            parts.append(f"{beat.lag / rate:,.0f} s left")
+        parts += [f"{name} {moved}/{total} bins" for name, (moved, total) in self._open.items()]
+        if dead := counters.get("dead_letters"):
+            parts.append(f"{dead:,} dead letters")
+        return " · ".join(parts)
