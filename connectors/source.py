@@ -50,6 +50,7 @@ class KafkaSource:
     of the decoded value that returns milliseconds since 1970. What cannot be read goes to the
     dead-letter topic, or ends the flow with `fail_fast`.
 
+    >>> from connectors import KafkaSource, field
     >>> KafkaSource("flights", time=field("at")).topic
     'flights'
     """

@@ -26,7 +26,7 @@ class KafkaStateTopic:
 
     def __init__(self, settings: Settings, topic: str, worker: int, wakeup: Wakeup) -> None:
         self._partition = worker % STATE_PARTITIONS
-        self._outbox = Outbox(settings, topic, linger_ms=0, message_max_bytes=MAX_STATE_RECORD)
+        self._outbox = Outbox(settings, topic, message_max_bytes=MAX_STATE_RECORD)
         self._reader = PlaceReader(settings, topic, wakeup)
         self._places: dict[Ticket, Place] = {}
         self._last = 0

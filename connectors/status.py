@@ -28,7 +28,7 @@ class StatusTopic:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
-        self._outbox = Outbox(settings, topic, linger_ms=0)
+        self._outbox = Outbox(settings, topic)
 
     def write(self, event: Event) -> None:
         """Append one event; never blocks."""
