@@ -1,0 +1,114 @@
+"""One operator alone on a bench: its ports, its error policy, and records to feed it with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dataflow.batch import Batch
+from dataflow.graph import Edge, Graph, Location
+from dataflow.operators.base import InputPort, Message, OutputPort
+from dataflow.operators.errors import Guard, OnError
+from dataflow.progress import Progress
+from dataflow.sim import SimLinks, SimNetwork
+from state import codec
+from state.bins import BinSpace
+from state.ids import WorkerId
+from state.time import MIN_TIME, Time
+
+
+class Bench:
+    """One operator's ports on one member: what comes in, what goes out, and what has passed."""
+
+    def __init__(self, inputs: int = 1) -> None:
+        graph = Graph()
+        self._source = graph.node("source", 0, inputs)
+        self._operator = graph.node("operator", inputs, 1)
+        graph.node("sink", 1, 0)
+        for out, at in zip(self._source.outputs, self._operator.inputs, strict=True):
+            graph.edge(out, at)
+        graph.edge(self._operator.outputs[0], graph.nodes[2].inputs[0])
+        self.graph = graph
+        me = WorkerId(0)
+        self.progress = Progress(graph, me, [me], SimLinks(SimNetwork(), me))
+        self.inputs = [InputPort(at, self.progress) for at in self._operator.inputs]
+        self.output = self._port(self._operator.outputs[0], me)
+        self._feeds = [self._port(at, me) for at in self._source.outputs]
+        self._rights = [feed.open(MIN_TIME) for feed in self._feeds]
+        self.sent: list[tuple[WorkerId, Time, Batch]] = []
+        self.progress.flush()
+
+    def put(self, batch: Batch, side: int = 0) -> None:
+        """Send a batch to the operator."""
+        self._feeds[side].send(self._rights[side], int(batch.times.min()), batch)
+        self.progress.flush()
+
+    def pass_to(self, time: int | None, side: int = 0) -> None:
+        """Nothing before a time will come on an input any more; None: nothing at all."""
+        if time is None:
+            self._rights[side].drop()
+        else:
+            self._rights[side].downgrade(time)
+        self.progress.flush()
+
+    @property
+    def held(self) -> tuple[Time, ...]:
+        """What the operator may still send, apart from what may still come."""
+        return self.progress._tracker.held(self._operator.outputs[0]).frontier.times
+
+    def _port(self, at: Location, me: WorkerId) -> OutputPort:
+        edges = [edge for edge in self.graph.edges if edge.source == at]
+        return OutputPort(at, edges, self.progress, me, self._deliver)
+
+    def _deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+        assert isinstance(message.payload, Batch)
+        for port in self.inputs:
+            if port.location == edge.target:
+                port.put(message)
+                return
+        self.sent.append((to, message.time, message.payload))
+
+
+@dataclass
+class Dead:
+    """Dead letters: operator, value, reason and trace."""
+
+    letters: list[tuple[str, object, str, str]] = field(default_factory=list)
+
+    def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
+        self.letters.append((operator, batch.values[row], reason, trace))
+
+    def pending(self) -> int:
+        return 0
+
+
+def guard(policy: OnError = "fail", operator: str = "op") -> tuple[Guard, Dead, Counter[str]]:
+    """An operator's error policy, and where to look for what it did."""
+    dead, counters = Dead(), Counter[str]()
+    return Guard(operator, policy, dead, counters), dead, counters
+
+
+def records(
+    values: Sequence[object],
+    times: Sequence[int] | None = None,
+    keys: Sequence[object] | None = None,
+    partition: int = 0,
+    first_offset: int = 0,
+) -> Batch:
+    """Records of one partition; times are logical, by default 0."""
+    n = len(values)
+    zeros = np.zeros(n, np.int64)
+    encoded = None if keys is None else [codec.encode(key) for key in keys]
+    return Batch(
+        zeros if times is None else np.array(times, np.int64),
+        zeros,
+        zeros + partition,
+        np.arange(first_offset, first_offset + n),
+        zeros,
+        list(values),
+        encoded,
+        None if encoded is None else BinSpace().hash_keys(encoded),
+    )

@@ -1,0 +1,101 @@
+"""Timers: one per key and time, in order, and with their bin wherever it goes (I2, I4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow.operators.timers import Timers
+from state.antichain import Antichain
+from state.ids import Bin
+
+EVERYTHING = Antichain()
+A, B = Bin(0), Bin(1)
+
+
+def fired(timers: Timers, frontier: Antichain = EVERYTHING) -> list[tuple[int, bytes]]:
+    """All that are due, in the order in which they are taken."""
+    found = []
+    while (due := timers.next_due(frontier)) is not None:
+        found += [(due, key) for key in timers.take(due)]
+    return found
+
+
+TIMER = st.tuples(st.integers(0, 9), st.sampled_from([b"a0", b"a1", b"b0"]))
+
+
+def bin_of(key: bytes) -> Bin:
+    return A if key.startswith(b"a") else B
+
+
+@given(st.lists(TIMER), st.integers(0, 10))
+def test_timers_fire_once_in_the_order_of_time_and_key_when_their_time_has_passed(
+    given_: list[tuple[int, bytes]], frontier: int
+) -> None:
+    """I3: setting one twice is setting it once."""
+    timers = Timers()
+    for time, key in given_:
+        timers.set(bin_of(key), time, key)
+    assert timers.least == min((time for time, _ in given_), default=None)
+    early = fired(timers, Antichain.of(frontier))
+    assert early == sorted({timer for timer in given_ if timer[0] < frontier})
+    assert early + fired(timers) == sorted(set(given_))
+    assert timers.least is None
+
+
+def test_a_timer_may_be_set_again_after_it_has_fired() -> None:
+    timers = Timers()
+    for _ in range(2):
+        timers.set(A, 5, b"a")
+        assert fired(timers) == [(5, b"a")]
+
+
+@given(st.lists(TIMER), st.lists(TIMER), st.integers(0, 10))
+def test_timers_from_the_departure_on_travel_and_the_others_fire_here(
+    before: list[tuple[int, bytes]], after: list[tuple[int, bytes]], departure: int
+) -> None:
+    """I2: none fires at the old owner from t on, and none is lost, whenever it was set."""
+    timers = Timers()
+    for time, key in before:
+        timers.set(bin_of(key), time, key)
+    timers.depart(A, departure)
+    for time, key in after:
+        timers.set(bin_of(key), time, key)
+    every = set(before + after)
+    travels = {timer for timer in every if bin_of(timer[1]) == A and timer[0] >= departure}
+    assert timers.least == min((time for time, _ in every), default=None), "held until they leave"
+    assert fired(timers) == sorted(every - travels)
+    assert timers.of(A) == sorted(travels)
+    assert timers.of(B) == []
+    timers.departed(A)
+    assert timers.of(A) == [] and timers.least is None
+    arrived = Timers()
+    arrived.install(A, sorted(travels))
+    assert fired(arrived) == sorted(travels)
+
+
+def test_a_bin_that_comes_back_and_leaves_again_takes_its_timers_each_time() -> None:
+    """I2: departures at 3 and 9 are known at once, and the bin is back from 6 on."""
+    timers = Timers()
+    for time in (1, 4, 7, 12):
+        timers.set(A, time, b"a")
+    timers.depart(A, 3)
+    timers.depart(A, 9)
+    assert fired(timers) == [(1, b"a")]
+    assert timers.of(A) == [(4, b"a"), (7, b"a"), (12, b"a")]
+    timers.departed(A)
+    timers.install(A, [(7, b"a"), (12, b"a")])
+    assert timers.least == 7
+    assert fired(timers) == [(7, b"a")]
+    assert timers.of(A) == [(12, b"a")]
+    timers.departed(A)
+    timers.set(A, 20, b"a")
+    assert fired(timers) == [(20, b"a")]
+
+
+def test_only_the_least_time_can_be_taken() -> None:
+    timers = Timers()
+    timers.set(A, 5, b"a")
+    with pytest.raises(AssertionError):
+        timers.take(6)
