@@ -1,10 +1,8 @@
-"""The driver of a flow: sets up, launches, conducts, and ends it.
+"""The driver of a flow: launches its workers, conducts them, and ends them.
 
-Guarantees that nothing is launched before all that can be checked here has been: the module, its
-topics, the internal topics, and that no other driver runs the flow (its last heartbeat is older
-than `lease`, where the broker's and this machine's clock are taken to agree). However it ends, its
-workers have ended, and the status topic says why. The loop never blocks, so forswearing waits for
-nothing else. Cost: one turn per frame; an idle flow takes some turns a second.
+Guarantees that however a flow ends, its workers have ended, and the status topic says why. The loop
+never blocks, so that forswearing waits for nothing else the driver does; Spark is called from other
+threads. Cost: one turn per frame of a worker; an idle flow takes 50 turns a second.
 """
 
 from __future__ import annotations
@@ -12,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
@@ -25,26 +24,22 @@ from app.arguments import Arguments
 from app.clock import SystemClock
 from app.commands import Commands, Journal
 from app.crew import Crew
+from app.flow_status import FlowStatus, Show
 from app.lag import Lag
 from app.launcher import SparkTask
-from app.loader import Source, collect, load_flow
 from app.messages import Report
 from app.options import Options
+from app.prepare import Prepared, prepare
 from app.registry import Door
-from app.signals import Signals
-from connectors import client
+from app.signals import Interrupted, Signals
 from connectors.control import ControlTopic, Decisions
 from connectors.links import CurveLinks, Keys, member_name
-from connectors.sink import KafkaSink
 from connectors.source import KafkaSource
-from connectors.status import StatusTopic, last_heartbeat
-from connectors.topics import Names, ensure_internal, partitions_of
+from connectors.status import StatusTopic
 from dataflow.controller import Controller
-from dataflow.nodes import SinkNode
-from dataflow.plan import Plan
 from schemas.errors import MeanderError, SetupError
-from schemas.status import BinMoved, Completed, Event, Failed, Finished, Heartbeat, Started
-from state.ids import COORDINATOR, Incarnation, WorkerId
+from schemas.status import BinMoved, Completed, Event
+from state.ids import COORDINATOR, WorkerId
 from state.time import to_millis
 
 log = logging.getLogger(__name__)
@@ -53,9 +48,6 @@ STOP_WITHIN = 2.5
 """Seconds that workers get to close what they have open."""
 IDLE = 0.02
 """Seconds between two looks at the control topic when nothing else happens."""
-
-Show = Callable[[Event], None]
-"""Takes every event as it goes to the status topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,57 +60,6 @@ class Result:
     """From the moment that all workers ran."""
     signal: int | None
     """Which signal ended it; None for a bounded run at its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A flow for which everything stands that workers will need."""
-
-    plan: Plan
-    source: Source
-    options: Options
-    names: Names
-    driver: str = field(default_factory=lambda: uuid4().hex[:12])
-    incarnation: Incarnation = field(
-        # Grows from life to life, as no two drivers of a flow start within one lease.
-        default_factory=lambda: Incarnation(SystemClock().now_ms())
-    )
-
-    @property
-    def flow(self) -> str:
-        """The flow's name."""
-        return self.plan.flow.name
-
-
-def prepare(module: Path, options: Options) -> Prepared:
-    """Load a flow and see to its topics. Raises SetupError, also while another driver runs it."""
-    source = collect(module)
-    plan = Plan(load_flow(module))
-    admin = client.admin(options.kafka)
-    for topic in _topics(plan):
-        partitions_of(admin, topic)
-    names = ensure_internal(admin, options.prefix, plan.flow.name)
-    _refuse_second(options, names, plan.flow.name)
-    return Prepared(plan, source, options, names)
-
-
-def _topics(plan: Plan) -> list[str]:
-    specs = [node.spec for node in plan.sources]
-    sinks = [node.spec for node in plan.nodes if isinstance(node, SinkNode)]
-    return [spec.topic for spec in [*specs, *sinks] if isinstance(spec, KafkaSource | KafkaSink)]
-
-
-def _refuse_second(options: Options, names: Names, flow: str) -> None:
-    last = last_heartbeat(options.kafka, names.status)
-    if last is None:
-        return
-    age = SystemClock().now_ms() / 1000 - last.millis / 1000
-    if age < options.lease:
-        raise SetupError(
-            f"flow {flow!r}",
-            f"another driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
-            f"stop that one; if it is dead, wait {options.lease:g} s",
-        )
 
 
 def run(
@@ -138,10 +79,13 @@ def run(
         status = opened.enter_context(
             contextlib.closing(StatusTopic(options.kafka, prepared.names.status))
         )
-        told = _Told(prepared, status, show)
-        told.alive({}, 0)
+        told = FlowStatus(prepared, status, show)
         try:
-            result = _conduct(prepared, spark(), told, signals)
+            session = _await_session(spark, prepared, told, signals)
+            result = _conduct(prepared, session, told, signals)
+        except Interrupted:
+            told.finished({})
+            raise
         except BaseException as error:
             told.failed(error)
             raise
@@ -149,8 +93,40 @@ def run(
         return result
 
 
+def _await_session(
+    spark: Callable[[], SparkSession], prepared: Prepared, told: FlowStatus, signals: Signals | None
+) -> SparkSession:
+    """Spark takes its time to start, and meanwhile no other driver may take the flow."""
+    starting: Future[SparkSession] = Future()
+    roused = threading.Event()
+
+    def start() -> None:
+        try:
+            starting.set_result(spark())
+        except BaseException as error:  # noqa: BLE001 - raised anew by `result`
+            starting.set_exception(error)
+        roused.set()
+
+    with contextlib.ExitStack() as opened:
+        if signals is not None:
+            opened.enter_context(signals.deferred(roused.set))
+        # A daemon, so that a signal ends the program without waiting for the start.
+        threading.Thread(target=start, name="Spark start", daemon=True).start()
+        while not starting.done():
+            if signals is not None and signals.received:
+                raise Interrupted(signals.received)
+            told.alive({}, 0)
+            told.pump()
+            roused.wait(_beat_seconds(prepared.options))
+    return starting.result()
+
+
+def _beat_seconds(options: Options) -> float:
+    return min(1.0, options.lease / 4)
+
+
 def _conduct(
-    prepared: Prepared, spark: SparkSession, told: _Told, signals: Signals | None
+    prepared: Prepared, spark: SparkSession, told: FlowStatus, signals: Signals | None
 ) -> Result:
     options = prepared.options
     with contextlib.ExitStack() as opened:
@@ -236,64 +212,6 @@ def _environ() -> dict[str, str]:
     }
 
 
-class _Told:
-    """What the status topic, and whoever watches, is told of the flow."""
-
-    def __init__(self, prepared: Prepared, status: StatusTopic, show: Show) -> None:
-        self._prepared, self._status, self._show = prepared, status, show
-
-    def tell(self, event: Event) -> None:
-        """Write an event; never blocks."""
-        self._status.write(event)
-        self._show(event)
-
-    def pump(self) -> None:
-        """Have what was written go out."""
-        self._status.pump()
-
-    def alive(self, counters: dict[str, int], lag: int) -> None:
-        """The driver's heartbeat."""
-        self.tell(
-            Heartbeat(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=self._prepared.options.workers, lag=lag, counters=counters,
-            )
-        )  # fmt: skip
-
-    def started(self) -> None:
-        """All workers run."""
-        self.tell(
-            Started(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=self._prepared.options.workers,
-            )
-        )  # fmt: skip
-
-    def finished(self, counters: dict[str, int]) -> None:
-        """The end."""
-        self.tell(
-            Finished(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                counters=counters,
-            )
-        )  # fmt: skip
-        self._status.flush(STOP_WITHIN)
-
-    def failed(self, error: BaseException) -> None:
-        """The end, before its time."""
-        reason = str(error) if isinstance(error, MeanderError) else f"{type(error).__name__}"
-        self.tell(
-            Failed(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation, reason=reason
-            )
-        )
-        try:
-            self._status.flush(1.0)
-        except MeanderError as second:
-            # The first error is the one to raise; this one is perhaps the same outage.
-            log.warning("%s", second)
-
-
 class Coordinator:
     """The loop."""
 
@@ -304,14 +222,14 @@ class Coordinator:
         crew: Crew,
         control: ControlTopic,
         decisions: Decisions,
-        told: _Told,
+        told: FlowStatus,
     ) -> None:
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = control, decisions, told
         sources = [node.spec.topic for node in prepared.plan.sources
                    if isinstance(node.spec, KafkaSource)]  # fmt: skip
         self._lag = Lag(prepared.options.kafka, prepared.flow, sources)
-        self._every = min(1.0, prepared.options.lease / 4)
+        self._every = _beat_seconds(prepared.options)
         self._beat_at = 0.0
         self._began: float | None = None
         self._migrations: list[Completed] = []

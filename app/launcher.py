@@ -70,11 +70,12 @@ def session(
         except PySparkException as error:
             raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
         try:
-            yield SparkSession(_context(conf, gateway, master))
+            spark = SparkSession(_context(conf, gateway, master))
+            try:
+                yield spark
+            finally:
+                spark.stop()
         finally:
-            running = SparkSession.getActiveSession()
-            if running is not None:
-                running.stop()
             gateway.shutdown()
             _end(gateway.proc)
 

@@ -1,0 +1,77 @@
+"""What the status topic, and whoever watches, is told of a running flow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from app.prepare import Prepared
+from connectors.status import StatusTopic
+from schemas.errors import MeanderError
+from schemas.status import Event, Failed, Finished, Heartbeat, Started
+
+log = logging.getLogger(__name__)
+
+LAST_WORD = 2.5
+"""Seconds that the last event gets to become durable."""
+
+Show = Callable[[Event], None]
+"""Takes every event as it goes to the status topic."""
+
+
+class FlowStatus:
+    """What the status topic, and whoever watches, is told of the flow."""
+
+    def __init__(self, prepared: Prepared, status: StatusTopic, show: Show) -> None:
+        self._prepared, self._status, self._show = prepared, status, show
+
+    def tell(self, event: Event) -> None:
+        """Write an event; never blocks."""
+        self._status.write(event)
+        self._show(event)
+
+    def pump(self) -> None:
+        """Have what was written go out."""
+        self._status.pump()
+
+    def alive(self, counters: dict[str, int], lag: int) -> None:
+        """The driver's heartbeat."""
+        self.tell(
+            Heartbeat(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                workers=self._prepared.options.workers, lag=lag, counters=counters,
+            )
+        )  # fmt: skip
+
+    def started(self) -> None:
+        """All workers run."""
+        self.tell(
+            Started(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                workers=self._prepared.options.workers,
+            )
+        )  # fmt: skip
+
+    def finished(self, counters: dict[str, int]) -> None:
+        """The end."""
+        self.tell(
+            Finished(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                counters=counters,
+            )
+        )  # fmt: skip
+        self._status.flush(LAST_WORD)
+
+    def failed(self, error: BaseException) -> None:
+        """The end, before its time."""
+        reason = str(error) if isinstance(error, MeanderError) else f"{type(error).__name__}"
+        self.tell(
+            Failed(
+                driver=self._prepared.driver, incarnation=self._prepared.incarnation, reason=reason
+            )
+        )
+        try:
+            self._status.flush(1.0)
+        except MeanderError as second:
+            # The first error is the one to raise; this one is perhaps the same outage.
+            log.warning("%s", second)
