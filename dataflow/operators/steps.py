@@ -63,8 +63,9 @@ class Filter:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """The chosen rows."""
-        kept, verdicts = _each(self.function, batch, guard)
-        chosen = np.flatnonzero(np.fromiter(map(bool, verdicts), np.bool_, len(verdicts)))
+        # To be true or not is the user's code too.
+        kept, verdicts = _each(lambda value: bool(self.function(value)), batch, guard)
+        chosen = np.flatnonzero(np.array(verdicts, np.bool_))
         return batch.take(chosen if kept is None else kept[chosen])
 
 
