@@ -1,0 +1,226 @@
+"""What becomes of a record that a user's function cannot take: never silence (I5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dataflow import Flow
+from dataflow.operators.errors import OnError
+from dataflow.testing import ListSink, ListSource
+from schemas.errors import MeanderError
+from state import codec
+from state.codec import PLAIN
+from tests.bench import guard, records
+from tests.hand import HandFlow
+from tests.unit.conftest import Start
+
+
+def _failing() -> Exception:
+    try:
+        _divide(0)
+    except ZeroDivisionError as error:
+        return error
+    raise AssertionError
+
+
+def _divide(by: int) -> int:
+    return 6 // by
+
+
+# -- the policies
+
+
+def test_dead_letter_keeps_record_reason_and_traceback_and_counts() -> None:
+    errors, dead, counters = guard("dead_letter", "total")
+    errors.failed(records(["a", "b"]), 1, _failing())
+    ((operator, value, reason, trace),) = dead.letters
+    assert (operator, value) == ("total", "b")
+    assert reason.startswith("ZeroDivisionError: ")
+    assert trace.startswith("Traceback") and "_divide" in trace
+    assert counters == Counter(dead_letters=1)
+
+
+def test_skip_counts() -> None:
+    errors, dead, counters = guard("skip")
+    errors.failed(records(["a"]), 0, _failing())
+    assert (dead.letters, counters) == ([], Counter(skipped=1))
+
+
+def test_fail_names_operator_place_reason_and_remedy_and_keeps_the_cause() -> None:
+    errors, dead, _ = guard("fail", "total")
+    error = _failing()
+    with pytest.raises(MeanderError) as raised:
+        errors.failed(records(["a", "b"], partition=3, first_offset=40), 1, error)
+    said = str(raised.value)
+    assert "operator 'total'" in said and "partition 3, offset 41" in said
+    assert "ZeroDivisionError" in said and "on_error='dead_letter'" in said
+    assert raised.value.__cause__ is error and dead.letters == []
+
+
+# -- in a flow, at every kind of operator
+
+
+class Strange:
+    """No plain value."""
+
+
+def _bad_step(state: int, value: int) -> tuple[int, int]:
+    return state + value, 6 // value
+
+
+def _bad_process(context: Any, state: int, value: int) -> int:
+    context.emit(6 // value)
+    return state + value
+
+
+def _define(flow: Flow, kind: str, policy: OnError) -> ListSink:
+    sink = ListSink()
+    source = flow.source(ListSource([[(ms, ms % 3) for ms in range(1, 10)]]))
+    match kind:
+        case "map":
+            source.map(_divide, on_error=policy).sink(sink)
+        case "filter":
+            source.filter(_divide, on_error=policy).sink(sink)
+        case "flat_map":
+            source.flat_map(lambda v: [6 // v], on_error=policy).sink(sink)
+        case "inspect":
+            source.inspect(_divide, on_error=policy).sink(sink)
+        case "key_by":
+            source.key_by(_divide, on_error=policy).sink(sink)
+        case "exchange":
+            keyed = source.map(lambda v: v or Strange()).key_by(lambda v: 0, on_error=policy)
+            keyed.sink(sink)
+        case "fold":
+            keyed = source.key_by(lambda v: 0)
+            keyed.fold("total", lambda: 0, _bad_step, on_error=policy).sink(sink)
+        case "process":
+            keyed = source.key_by(lambda v: 0)
+            keyed.process("total", lambda: 0, _bad_process, on_error=policy).sink(sink)
+        case _:
+            raise AssertionError(kind)
+    return sink
+
+
+KINDS = ("map", "filter", "flat_map", "inspect", "key_by", "exchange", "fold", "process")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operator_sets_aside_what_its_function_cannot_take(start: Start, kind: str) -> None:
+    """I5: six of nine records are answered, three are set aside, none is missing."""
+    flow = Flow("f", bins=1)
+    sink = _define(flow, kind, "dead_letter")
+    run = start(flow)
+    run.run()
+    assert len(sink.results) == 6
+    assert run.counters["dead_letters"] == len(run.dead.letters) == 3
+    assert run.counters["skipped"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operator_skips_when_asked(start: Start, kind: str) -> None:
+    flow = Flow("f", bins=1)
+    sink = _define(flow, kind, "skip")
+    run = start(flow)
+    run.run()
+    assert (len(sink.results), run.counters["skipped"], run.dead.letters) == (6, 3, [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operator_ends_the_flow_when_asked(start: Start, kind: str) -> None:
+    flow = Flow("f", bins=1)
+    _define(flow, kind, "fail")
+    with pytest.raises(MeanderError, match="operator '[a-z_ ]+': its function failed"):
+        start(flow).run()
+
+
+# -- state that cannot be kept
+
+
+def _run_fold(
+    start: Start, step: Any, policy: OnError = "dead_letter"
+) -> tuple[HandFlow, ListSink]:
+    flow, sink = Flow("f", bins=1), ListSink()
+    source = flow.source(ListSource([[(ms, ms) for ms in range(1, 4)]]))
+    source.key_by(lambda v: "k").fold("total", list, step, on_error=policy).sink(sink)
+    run = start(flow)
+    run.run()
+    return run, sink
+
+
+def _nothing() -> list[object]:
+    return []
+
+
+def _strange_at_two(state: list[object], value: int) -> tuple[list[object], int]:
+    if value == 2:
+        return [*state, Strange()], value
+    return [*state, value], value
+
+
+def test_a_state_that_would_not_come_back_equal_is_refused_by_operator_and_type(
+    start: Start,
+) -> None:
+    """I4: the record is set aside and the state stays as it was."""
+    run, sink = _run_fold(start, _strange_at_two)
+    ((operator, value, reason),) = run.dead.letters
+    assert (operator, value) == ("total", 2)
+    assert "Strange" in reason
+    assert sink.values == [1, 3]
+    assert run.state()["total"] == {codec.encode("k"): codec.encode([1, 3])}
+
+
+def test_a_flow_that_asks_for_it_ends_at_a_state_that_cannot_be_kept(start: Start) -> None:
+    with pytest.raises(MeanderError, match=r"operator 'total'.*Strange"):
+        _run_fold(start, _strange_at_two, "fail")
+
+
+class Pairs:
+    """A user's own codec, for pairs of a class of theirs."""
+
+    name = "pairs"
+
+    def encode(self, state: object) -> bytes:
+        if not isinstance(state, Pair):
+            raise TypeError(f"{state!r} is no pair")
+        return f"{state.left},{state.right}".encode()
+
+    def decode(self, data: bytes) -> object:
+        left, right = data.decode().split(",")
+        return Pair(int(left), int(right))
+
+
+class Pair:
+    """A state that only its own codec can keep."""
+
+    def __init__(self, left: int, right: int) -> None:
+        self.left, self.right = left, right
+
+
+def _pair() -> object:
+    return Pair(0, 0)
+
+
+def _pair_step(state: object, value: int) -> tuple[object, int]:
+    assert isinstance(state, Pair)
+    state.left += value
+    if value == 2:
+        return "no pair", 0
+    state.right -= value
+    return state, state.left
+
+
+def test_a_users_own_codec_keeps_what_plain_values_cannot(start: Start) -> None:
+    """I4: and a state that it refuses leaves the one before untouched."""
+    flow, sink = Flow("f", bins=1), ListSink()
+    source = flow.source(ListSource([[(ms, ms) for ms in range(1, 4)]]))
+    keyed = source.key_by(lambda v: "k")
+    keyed.fold("total", _pair, _pair_step, codec=Pairs()).sink(sink)
+    run = start(flow)
+    run.run()
+    assert sink.values == [1, 4]
+    assert run.state()["total"] == {codec.encode("k"): b"4,-4"}
+    assert [letter[1] for letter in run.dead.letters] == [2]
+    assert PLAIN.name != Pairs.name
