@@ -3,7 +3,7 @@
 Guarantees that no command gets a time it has forsworn, and that every command's time was journalled
 before any worker hears of it. It holds the capability of the control source at T, the least time
 not forsworn: just past the furthest time that any source has read, plus a lead that follows the
-speed of logical time. Commands without a time get T, and are announced as a demand so that idle
+speed of the data. Commands without a time get T, and are announced as a demand so that idle
 sources move. Cost: O(1) per turn in which no source moves.
 """
 
@@ -77,6 +77,7 @@ class Controller:
         self._taken: set[tuple[int, Bin]] = set()
         self._events: list[Event] = []
         self._speed = Speed(clock)
+        self._newest = self._demanded = MIN_TIME
 
     # -- what the coordinator calls
 
@@ -209,6 +210,7 @@ class Controller:
         if time is None:
             time = self._soonest(bins)
             demand = Capability(self._plan.control.outputs[1], time, self._progress.changes)
+            self._demanded = max(self._demanded, time)
         moves = Moves(running.command.id, time, running.command.worker, bins)
         self._taken.update((time, bin) for bin in bins)
         round = Round(moves, self._journal(moves), demand, self._clock.monotonic())
@@ -340,11 +342,19 @@ class Controller:
             target = max((r.moves.time + 1 for r in rounds if r.sent), default=self._now)
         else:
             demanded = (r.moves.time + 1 for r in rounds if r.sent and r.demand is not None)
-            lead = self._speed.lead(furthest, self._plan.flow.control_lead)
+            data = self._data(furthest)
+            lead = self._speed.lead(data, self._plan.flow.control_lead)
             # Half of the lead may be used up before the workers have to hear of it.
-            ahead = furthest + 1 + lead if furthest + 1 + lead // 2 >= self._now else self._now
-            target = max([ahead, self._now, *demanded])
+            ahead = data + 1 + lead if data + 1 + lead // 2 >= self._now else self._now
+            target = max([ahead, furthest + 1, self._now, *demanded])
         return target if unsent is None else min(target, unsent)
+
+    def _data(self, furthest: int) -> int:
+        """How far the data has come: idle sources that only follow a command do not count, or the
+        lead of each command would carry the flow's time away from its data's."""
+        if to_millis(furthest) > to_millis(self._demanded):
+            self._newest = furthest
+        return self._newest
 
     @property
     def _now(self) -> int:
