@@ -65,6 +65,10 @@ class SourceReader(Protocol):
     def partitions(self) -> Sequence[Partition]:
         """The partitions assigned to this worker."""
 
+    @property
+    def unreadable(self) -> int:
+        """How many records could not be decoded so far."""
+
     def poll(self) -> list[Chunk]:
         """What has been read of the partitions that are not paused; [] when nothing has."""
 

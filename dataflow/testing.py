@@ -83,6 +83,7 @@ class ListReader:
         self, source: ListSource, partitions: Sequence[Partition], rng: random.Random
     ) -> None:
         self.partitions = partitions
+        self.unreadable = 0
         self._source, self._rng = source, rng
         self._paused: set[Partition] = set()
         self._next = dict.fromkeys(partitions, 0)

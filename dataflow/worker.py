@@ -70,7 +70,8 @@ class Worker:
 
     @property
     def counters(self) -> Counter[str]:
-        """read, written, bumps, moves, future, dead_letters, skipped: records, since the start."""
+        """read, unreadable, written, bumps, future, dead_letters, skipped: records, since the start;
+        moves: of partitions, on demand."""
         return self._assembly.counters
 
     @property

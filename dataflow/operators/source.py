@@ -99,6 +99,7 @@ class SourceOperator:
         self._output, self._held, self._around = output, held, around
         self._progress, self._clock, self._inflight = progress, clock, inflight
         self._counters = counters
+        self._unreadable = 0
         self._full: Capability | None = None
         self._last: list[Capability] = []
         self._skew = from_millis(round(options.max_skew * 1000))
@@ -150,6 +151,8 @@ class SourceOperator:
             lane.active_at = now
             self._inflight.read(chunk.size)
             self._counters["read"] += len(chunk.values)
+        self._counters["unreadable"] += self._reader.unreadable - self._unreadable
+        self._unreadable = self._reader.unreadable
         return bool(chunks)
 
     def _choose_what_to_read(self) -> None:
