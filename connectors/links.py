@@ -14,6 +14,7 @@ import logging
 import math
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -91,10 +92,11 @@ class LoopWakeup:
     >>> wakeup.set(); wakeup.set()
     >>> wakeup.clear(), wakeup.clear()
     (True, False)
-    >>> wakeup.close()
+    >>> wakeup.close(); wakeup.set()
     """
 
     def __init__(self) -> None:
+        self._closing = threading.Lock()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -105,10 +107,13 @@ class LoopWakeup:
 
     def set(self) -> None:
         """Have the loop look again."""
-        try:
-            self._writer.send(b"\0")
-        except BlockingIOError:
-            log.debug("the wakeup is already full of calls")
+        with self._closing:
+            if self._writer.fileno() < 0:
+                return  # who calls from another thread cannot know that the loop has ended
+            try:
+                self._writer.send(b"\0")
+            except BlockingIOError:
+                log.debug("the wakeup is already full of calls")
 
     def clear(self) -> bool:
         """Forget the calls so far; whether there were any."""
@@ -119,8 +124,9 @@ class LoopWakeup:
 
     def close(self) -> None:
         """Release both ends."""
-        self._reader.close()
-        self._writer.close()
+        with self._closing:
+            self._reader.close()
+            self._writer.close()
 
 
 class CurveLinks:

@@ -70,8 +70,8 @@ class Worker:
 
     @property
     def counters(self) -> Counter[str]:
-        """read, unreadable, written, bumps, future, dead_letters, skipped: records, since the start;
-        moves: of partitions, on demand."""
+        """Records read, unreadable, written, bumps, future, dead_letters, skipped, since the start;
+        and moves of partitions on demand."""
         return self._assembly.counters
 
     @property
