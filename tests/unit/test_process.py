@@ -1,0 +1,468 @@
+"""Stateful operators: what they do to state, in which order, and when timers call back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from dataflow import Flow
+from dataflow.flow import KeyedStream
+from dataflow.migrate.command import Migrate
+from dataflow.operators.logic import Context, Fold, Process, Sealing, States
+from dataflow.operators.rows import Rows
+from dataflow.testing import ListSink, ListSource
+from state import codec
+from state.codec import PLAIN
+from state.ids import Bin, WorkerId
+from state.time import from_millis, to_millis
+from tests.bench import guard, records
+from tests.hand import HandFlow, HandSource, keyed
+from tests.unit.conftest import Start
+
+Entry = tuple[int, object]
+"""Milliseconds and a value."""
+
+
+def answers(sink: ListSink) -> list[tuple[int, object, int]]:
+    """Milliseconds, value and worker of each result in the total order."""
+    ordered = sorted(sink.results, key=lambda r: (r.time, r.origin, r.partition, r.offset, r.index))
+    return [(to_millis(r.time), r.value, r.worker) for r in ordered]
+
+
+def run_process(
+    start: Start,
+    partitions: list[list[Entry]],
+    step: Callable[..., object],
+    on_timer: Callable[..., object] | None = None,
+    commands: Sequence[Migrate] = (),
+) -> tuple[HandFlow, list[tuple[int, object, int]]]:
+    """One process operator on one key: two workers, two bins."""
+    flow, sink = Flow("f", bins=1), ListSink()
+    stream = flow.source(ListSource(partitions)).key_by(lambda v: KEY)
+    stream.process("p", list, step, on_timer).sink(sink)
+    run = start(flow)
+    for command in commands:
+        run.sim.submit(command)
+    run.run()
+    return run, answers(sink)
+
+
+KEY = "k"
+BOTH = (Bin(0), Bin(1))
+
+
+def move(ms: int, worker: int) -> Migrate:
+    return Migrate(f"m{ms}", BOTH, WorkerId(worker), from_millis(ms), "sudden")
+
+
+# -- fold
+
+
+def _fold(step: Callable[[Any, Any], tuple[object, object]], values: list[object]) -> Any:
+    errors, dead, _ = guard("dead_letter")
+    logic = Fold(list, step, Sealing(PLAIN), errors)
+    states: States = {}
+    rows = Rows.of(records(values, keys=[KEY] * len(values)), 0)
+    results = logic.apply(states, rows).values
+    return results, codec.unseal(states[codec.encode(KEY)]), dead
+
+
+def test_a_function_that_fails_half_way_leaves_the_state_as_it_was() -> None:
+    """I4, I5: also a state that it has changed in place."""
+
+    def step(state: list[object], value: int) -> tuple[object, object]:
+        state.append(value)
+        return state, 6 // value
+
+    results, state, dead = _fold(step, [1, 0, 2])
+    assert (results, state) == ([6, 3], [1, 2])
+    assert [letter[1] for letter in dead.letters] == [0]
+
+
+def test_a_result_that_is_the_state_does_not_change_with_it() -> None:
+    """I5: what was answered stays answered."""
+
+    def step(state: list[object], value: int) -> tuple[object, object]:
+        state.append(value)
+        return state, state
+
+    assert _fold(step, [1, 2, 3])[0] == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_what_a_function_keeps_of_a_state_cannot_change_it_later() -> None:
+    """I4."""
+    kept: list[list[object]] = []
+
+    def step(state: list[object], value: int) -> tuple[object, object]:
+        for old in kept:
+            old.append("late")
+        kept.append(state)
+        return [*state, value], value
+
+    assert _fold(step, [1, 2, 3])[1] == [1, 2, 3]
+
+
+def test_what_is_not_a_pair_is_the_functions_failure() -> None:
+    def step(state: list[object], value: int) -> Any:
+        return ([*state, value], value) if value else None
+
+    results, state, dead = _fold(step, [1, 0])
+    assert (results, state, len(dead.letters)) == ([1], [1], 1)
+
+
+def _append(state: Any, value: object) -> tuple[object, object]:
+    return [*state, value], value
+
+
+def test_each_key_begins_with_a_state_of_its_own() -> None:
+    errors, _, _ = guard()
+    logic = Fold(list, _append, Sealing(PLAIN), errors)
+    states: States = {}
+    logic.apply(states, Rows.of(records([1, 2, 3], keys=["a", "b", "a"]), 0))
+    assert {codec.decode(k): codec.unseal(s) for k, s in states.items()} == {"a": [1, 3], "b": [2]}
+
+
+# -- order
+
+
+def _trail(state: list[object], value: object) -> tuple[list[object], list[object]]:
+    state.append(value)
+    return state, list(state)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_records_of_one_key_from_several_partitions_are_applied_in_the_total_order(
+    start: Start, seed: int
+) -> None:
+    """I3: by time, then partition, then offset, however they come."""
+    chance = random.Random(seed)
+    partitions: list[list[Entry]] = [
+        [(ms, (p, i)) for i, ms in enumerate(sorted(chance.choices(range(4), k=12)))]
+        for p in range(3)
+    ]
+    flow, sink = Flow("f", bins=1), ListSink()
+    stream = flow.source(ListSource(partitions)).key_by(lambda v: KEY)
+    stream.fold("trail", list, _trail).sink(sink)
+    run = start(flow)
+    run.run()
+    places = sorted((r.time, r.partition, r.offset) for r in sink.results)
+    trail = [(partition, offset) for _, partition, offset in places]
+    assert trail in sink.values and len(trail) == 36
+
+
+def test_more_records_than_a_turn_takes_are_applied_once_each_and_in_order(start: Start) -> None:
+    """I3: 3000 of one key become ready at once."""
+    source, sink = HandSource(), ListSink()
+    flow = Flow("f", bins=1)
+    flow.source(source).key_by(lambda v: KEY).fold(
+        "n", lambda: -1, lambda n, v: (v, v == n + 1)
+    ).sink(sink)
+    run = start(flow)
+    source.give(0, *((1 + i // 1000, i) for i in range(3000)))
+    run.finish(source)
+    assert len(sink.values) == 3000 and all(sink.values)
+
+
+def test_arrival_order_answers_before_time_has_passed(start: Start) -> None:
+    """I3: and "time" does not, as an earlier record may still come from elsewhere."""
+    source, sinks = HandSource(partitions=2), {}
+    source.feeds[1].busy = True
+    flow = Flow("f", bins=1)
+    stream = flow.source(source).key_by(lambda v: KEY)
+    for order in ("time", "arrival"):
+        sinks[order] = ListSink()
+        stream.fold(order, list, _trail, order=order).sink(sinks[order])
+    run = start(flow)
+    source.give(0, (10, "ten"))
+    run.settle()
+    assert sinks["arrival"].values == [["ten"]]
+    assert sinks["time"].values == []
+    source.give(1, (5, "five"))
+    run.finish(source)
+    assert sinks["arrival"].values == [["ten"], ["ten", "five"]]
+    assert sinks["time"].values == [["five"], ["five", "ten"]]
+
+
+# -- process
+
+
+def test_any_number_of_results_stand_at_the_place_of_their_record(start: Start) -> None:
+    """I3: and a flat_map behind them goes on from there."""
+    source, sink = ListSource([[(1, 2), (2, 0), (3, 1)]]), ListSink()
+    flow = Flow("f", bins=1)
+
+    def step(context: Context, state: int, value: int) -> int:
+        for i in range(value):
+            context.emit((context.time_ms, context.key, i))
+        return state
+
+    stream = flow.source(source).key_by(lambda v: KEY).process("p", lambda: 0, step)
+    stream.flat_map(lambda v: [v, v]).sink(sink)
+    run = start(flow)
+    run.run()
+    assert sorted((r.offset, r.index, r.value) for r in sink.results) == [
+        (0, 0, (1, KEY, 0)), (0, 1, (1, KEY, 0)),
+        (0, 1 << 20, (1, KEY, 1)), (0, (1 << 20) + 1, (1, KEY, 1)),
+        (2, 0, (3, KEY, 0)), (2, 1, (3, KEY, 0)),
+    ]  # fmt: skip
+
+
+def test_what_a_failing_function_has_emitted_or_set_is_undone(start: Start) -> None:
+    """I5: all of a record or nothing."""
+
+    def step(context: Any, state: list[object], value: int) -> list[object]:
+        state.append(value)
+        context.emit(value)
+        context.timer(value + 5)
+        _ = 1 // value
+        return state
+
+    def ring(context: Any, state: list[object]) -> list[object]:
+        context.emit(("ring", list(state)))
+        return state
+
+    run, got = run_process(start, [[(0, 0), (1, 1)]], step, ring)
+    assert [value for _, value, _ in got] == [1, ("ring", [1])]
+    assert run.counters["dead_letters"] == 1
+
+
+# -- two inputs
+
+
+def _left(context: Any, state: list[object], value: object) -> list[object]:
+    state.append(("left", value))
+    context.emit(list(state))
+    return state
+
+
+def _right(context: Any, state: list[object], value: object) -> list[object]:
+    state.append(("right", value))
+    return state
+
+
+def test_two_streams_share_the_state_of_a_key(start: Start) -> None:
+    """I3: records of one time go by the order in which the sources were defined."""
+    first, second, sink = HandSource(), HandSource(), ListSink()
+    flow = Flow("f", bins=1)
+    left = flow.source(first, "left").key_by(lambda v: KEY)
+    right = flow.source(second, "right").key_by(lambda v: KEY)
+    left.connect(right, "both", list, _left, _right).sink(sink)
+    run = start(flow)
+    first.give(0, (1, "a"), (3, "c"))
+    second.give(0, (1, "A"), (2, "B"))
+    second.end()
+    run.finish(first)
+    assert sink.values == [
+        [("left", "a")],
+        [("left", "a"), ("right", "A"), ("right", "B"), ("left", "c")],
+    ]
+
+
+def test_a_stream_may_meet_itself(start: Start) -> None:
+    """I3: of one record by both ways, the first input's comes first."""
+    flow, sink = Flow("f", bins=1), ListSink()
+    stream = flow.source(ListSource([[(1, "a"), (1, "b")]])).key_by(lambda v: KEY)
+    stream.connect(stream.map(str.upper), "both", list, _left, _right).sink(sink)
+    start(flow).run()
+    assert sink.values == [
+        [("left", "a")],
+        [("left", "a"), ("right", "A"), ("left", "b")],
+    ]
+
+
+def test_two_streams_wait_for_each_other(start: Start) -> None:
+    """I3: a record is not applied while an earlier one may come on the other input."""
+    first, second, sink = HandSource(), HandSource(), ListSink()
+    first.feeds[0].busy = second.feeds[0].busy = True
+    flow = Flow("f", bins=1)
+    left = flow.source(first, "left").key_by(lambda v: KEY)
+    right = flow.source(second, "right").key_by(lambda v: KEY)
+    left.connect(right, "both", list, _left, _right).sink(sink)
+    run = start(flow)
+    first.give(0, (5, "five"))
+    run.wait(0.01)
+    assert sink.values == []
+    second.give(0, (4, "four"))
+    run.wait(0.01)
+    assert sink.values == []
+    second.give(0, (7, "seven"))
+    first.give(0, (8, "eight"))
+    run.settle()
+    assert sink.values == [[("right", "four"), ("left", "five")]]
+    second.end()
+    run.finish(first)
+    assert sink.values[1:] == [
+        [("right", "four"), ("left", "five"), ("right", "seven"), ("left", "eight")]
+    ]
+
+
+# -- timers
+
+
+def _remind(context: Any, state: list[object], value: int) -> list[object]:
+    """Keep the value and set a timer so many milliseconds later."""
+    state.append(value)
+    context.timer(context.time_ms + value)
+    return state
+
+
+def _ring(context: Any, state: list[object]) -> list[object]:
+    context.emit((context.key, list(state)))
+    return state
+
+
+def test_a_timer_calls_back_with_state_and_time_after_the_records_of_its_time(
+    start: Start,
+) -> None:
+    """I3: one set at 1 for 4 sees the records of 4, and not that of 5."""
+    partitions: list[list[Entry]] = [[(1, 3), (4, 50)], [(4, 60), (5, 70)]]
+    _, got = run_process(start, partitions, _remind, _ring)
+    assert [(ms, value) for ms, value, _ in got][:1] == [(4, (KEY, [3, 50, 60]))]
+
+
+def test_timers_fire_in_the_order_of_time_and_the_run_ends_when_all_have(start: Start) -> None:
+    """I7: the end of a bounded run reaches them."""
+    _, got = run_process(start, [[(1, 100), (2, 7), (3, 40)]], _remind, _ring)
+    assert [ms for ms, _, _ in got] == [9, 43, 101]
+
+
+def test_a_timer_set_twice_for_one_time_fires_once(start: Start) -> None:
+    _, got = run_process(start, [[(1, 9), (4, 6), (4, 6)]], _remind, _ring)
+    assert got == [(10, (KEY, [9, 6, 6]), got[0][2])]
+
+
+@pytest.mark.parametrize("later_ms", [0, -1, -100])
+def test_a_timer_that_is_not_after_now_is_refused(start: Start, later_ms: int) -> None:
+    """I1: the flow's time may have passed it already."""
+    run, got = run_process(start, [[(1000, later_ms), (1001, 5)]], _remind, _ring)
+    ((operator, _, reason),) = run.dead.letters
+    assert operator == "p" and "not after the record's 1000 ms" in reason
+    assert [value for _, value, _ in got] == [(KEY, [5])]
+
+
+def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:
+    context = Context(codec.encode(KEY), from_millis(5, sequence=3), timed=True)
+    with pytest.raises(ValueError, match="not after"):
+        context.timer(5)
+    context.timer(6)
+
+
+def test_a_timer_that_nobody_would_answer_is_refused(start: Start) -> None:
+    run, _ = run_process(start, [[(1, 5)]], _remind)
+    assert "no on_timer function" in run.dead.letters[0][2]
+
+
+def test_a_timer_may_set_the_next(start: Start) -> None:
+    """I3: also one that comes before records which are there already."""
+
+    def again(context: Any, state: list[object]) -> list[object]:
+        context.emit((context.time_ms, len(state)))
+        if context.time_ms < 10:
+            context.timer(context.time_ms + 3)
+        return state
+
+    _, got = run_process(start, [[(1, 2), (7, 100), (8, 100)]], _remind, again)
+    assert [value for _, value, _ in got][:4] == [(3, 1), (6, 1), (9, 3), (12, 3)]
+
+
+def test_timers_of_one_time_fire_in_the_order_of_their_keys(start: Start) -> None:
+    """I3: what they emit stands under their key's hash, so that it has one place on any worker."""
+    fired: list[object] = []
+
+    def ring(context: Any, state: list[object]) -> list[object]:
+        fired.append(context.key)
+        return state
+
+    flow = Flow("f", bins=1)
+    words = [f"w{i}" for i in range(20)]
+    source = ListSource([[(1, word) for word in words]])
+    stream = flow.source(source).key_by(lambda v: v)
+    stream.process("p", list, lambda c, s, v: _remind(c, s, 5), ring).sink(ListSink())
+    start(flow, workers=1).run()
+    assert fired == sorted(words, key=codec.encode)
+
+
+def test_a_failing_timer_function_is_treated_as_any_other(start: Start) -> None:
+    def ring(context: Any, state: list[object]) -> list[object]:
+        state.append("changed")
+        raise RuntimeError("no")
+
+    run, got = run_process(start, [[(1, 5), (2, 1)]], _remind, ring)
+    assert got == [] and len(run.dead.letters) == 2
+    assert run.state()["p"] == {codec.encode(KEY): codec.encode([5, 1])}
+
+
+# -- timers that move
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_a_timer_fires_at_the_owner_of_its_time(start: Start, target: int) -> None:
+    """I2: from t on not at the old owner: those of 29, 30 and 31 around a move at 30."""
+    source: list[list[Entry]] = [[(1, 28), (2, 28), (3, 28), (4, 100)]]
+    _, got = run_process(start, source, _remind, _ring, [move(1, 1 - target), move(30, target)])
+    assert [(ms, worker) for ms, _, worker in got] == [
+        (29, 1 - target), (30, target), (31, target), (104, target),
+    ]  # fmt: skip
+
+
+def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) -> None:
+    """I2: the departure at 50 is certain before the record of 40 sets a timer for 60."""
+    source, sink = HandSource(partitions=2), ListSink()
+    flow = Flow("f", bins=1, control_lead=0.0)
+    stream = flow.source(source).key_by(lambda v: KEY)
+    stream.process("p", list, _remind, _ring).sink(sink)
+    run = start(flow)
+    for feed in source.feeds:
+        feed.busy = True
+    run.sim.submit(move(10, 0))
+    run.sim.submit(move(50, 1))
+    source.give(1, (100, 900))
+    source.give(0, (20, 20))
+    run.settle()
+    departures = assembly_departures(run)
+    assert departures == [50, 50], "both bins are certain to leave"
+    source.give(0, (40, 20))
+    run.settle()
+    assert keyed(run.workers[0], "p").timers.least == from_millis(40)
+    run.finish(source)
+    assert [(ms, worker) for ms, _, worker in answers(sink)] == [(40, 0), (60, 1), (1000, 1)]
+
+
+def assembly_departures(run: HandFlow) -> list[int]:
+    (outlet,) = run.workers[0]._assembly.outlets
+    return [to_millis(departure.transfer.time) for departure in outlet.departures]
+
+
+def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
+    """I1: a result of the timer's time may still leave, so nothing downstream passes it."""
+    source, sink = HandSource(partitions=2), ListSink()
+    flow = Flow("f", bins=1)
+    stream = flow.source(source).key_by(lambda v: KEY).process("p", list, _remind, _ring)
+    stream.probe("after").sink(sink)
+    run = start(flow)
+    source.give(0, (20, 30))
+    source.feeds[0].busy = True
+    run.wait(0.01)
+    (time,) = run.workers[0].frontiers()["after"].times
+    assert isinstance(time, int) and to_millis(time) == 20 and sink.values == []
+    source.feeds[0].busy = False
+    source.give(1, (200, 5))
+    run.wait(0.01)
+    assert sink.values == [(KEY, [30])]
+    run.finish(source)
+
+
+def test_a_process_without_timers_is_never_asked_for_any() -> None:
+    errors, _, _ = guard()
+    logic = Process("p", list, (lambda c, s, v: s,), None, Sealing(PLAIN), errors)
+    assert (logic.timed, logic.timers()) == (False, [])
+
+
+def test_a_keyed_stream_stays_keyed() -> None:
+    flow = Flow("f")
+    stream = flow.source(ListSource([[]])).key_by(lambda v: v)
+    for derived in (stream.map(str), stream.filter(bool), stream.flat_map(list)):
+        assert isinstance(derived, KeyedStream)
