@@ -20,9 +20,12 @@ from typing import cast
 import pytest
 import yaml
 
-from connectors.broker import SETTINGS, free_port, watch
-from tests.brokers import IMAGE, Broker
-from tests.kafka_tools import until
+from connectors.broker import SETTINGS, LocalBroker, free_port, watch
+from connectors.java import java
+from connectors.kafka_jars import kafka_jars
+from schemas.status import BinMoved, Completed, Event, Finished, Started, parse_event
+from tests.brokers import IMAGE
+from tests.kafka_tools import admin, consume_all, until
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
@@ -33,22 +36,37 @@ def services() -> dict[str, Service]:
     return cast(dict[str, Service], yaml.safe_load(FILE.read_text())["services"])
 
 
+TOOLS = {
+    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+}
+"""What the scripts of Kafka's image start."""
+
+
 class Stack:
     """The services of the file as processes of this machine."""
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
+        self.bootstrap = bootstrap
         self.master = free_port()
         self.page = free_port(self.master)
         self.worker_page = free_port(self.master, self.page)
         self._here = {
             "kafka:9092": bootstrap,
             "spark-master": "127.0.0.1",
+            "$$(hostname -i)": "127.0.0.1",
+            "$$": "$",
             "7077": str(self.master),
             "8080": str(self.page),
             "8081": str(self.worker_page),
             "/tmp/spark-worker": str(folder / "work"),
+            "/opt/kafka/bin": str(folder),
         }
         self._folder = folder
+        for name, tool in TOOLS.items():
+            script = folder / name
+            script.write_text(f"#!/bin/sh\nexec {java()} -cp '{kafka_jars()}/*' {tool} \"$@\"\n")
+            script.chmod(0o755)
 
     def here(self, text: str) -> str:
         """What the file says, in the names of this machine."""
@@ -57,13 +75,24 @@ class Stack:
         return text
 
     def command(self, name: str) -> list[str]:
-        return [self.here(word) for word in cast(list[str], services()[name]["command"])]
+        service = services()[name]
+        words = cast(list[str], service.get("entrypoint", [])) + cast(list[str], service["command"])
+        return [self.here(word) for word in words]
 
     def environ(self, name: str) -> dict[str, str]:
         given = cast(dict[str, str], services()[name].get("environment", {}))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         local = {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         return os.environ | local | {key: self.here(value) for key, value in given.items()}
+
+    def once(self, name: str, within: float = 90) -> str:
+        """Run a service that ends by itself; what it has said."""
+        done = subprocess.run(
+            self.command(name), env=self.environ(name), cwd=ROOT, timeout=within,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{name}: {done.stdout}"
+        return done.stdout
 
     def log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
@@ -103,9 +132,9 @@ class Stack:
 
 
 @pytest.fixture
-def stack(broker: Broker, tmp_path: Path) -> Iterator[Stack]:
+def stack(own_broker: LocalBroker, tmp_path: Path) -> Iterator[Stack]:
     """Broker, master and worker as in the file."""
-    running = Stack(broker.bootstrap, tmp_path)
+    running = Stack(own_broker.bootstrap, tmp_path)
     with ExitStack() as processes:
         for name, workers in (("spark-master", 0), ("spark-worker", 1)):
             process = processes.enter_context(running.run(name))
@@ -120,9 +149,13 @@ def test_the_file_follows_the_compose_specification() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_image_of_kafka_is_the_one_of_the_tests() -> None:
+    images = {name: service["image"] for name, service in services().items()}
+    assert {image for image in images.values() if image != "meander"} == {IMAGE}
+
+
 def test_its_broker_is_the_one_of_the_tests() -> None:
     kafka = services()["kafka"]
-    assert kafka["image"] == IMAGE
     environ = cast(dict[str, str], kafka["environment"])
     same = {"KAFKA_" + name.upper().replace(".", "_"): str(v) for name, v in SETTINGS.items()}
     named = {"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "KAFKA_INTER_BROKER_LISTENER_NAME"}
@@ -136,9 +169,30 @@ def test_whatever_it_publishes_it_publishes_to_this_machine_only() -> None:
             assert port.startswith("127.0.0.1:"), name
 
 
-def test_master_and_worker_find_each_other_by_their_own_commands(stack: Stack) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{stack.page}/json/", timeout=5) as page:
-        said = json.load(page)
-    given = cast(dict[str, str], services()["spark-worker"]["environment"])
-    assert said["url"] == f"spark://127.0.0.1:{stack.master}"
-    assert [w["cores"] for w in said["workers"]] == [int(given["SPARK_WORKER_CORES"])]
+def test_the_demo_flow_runs_on_the_cluster_and_obeys_a_command_by_hand(stack: Stack) -> None:
+    def told(kind: type[Event]) -> list[Event]:
+        if "flights.status" not in admin(stack.bootstrap).list_topics(timeout=10).topics:
+            return []
+        records = consume_all(stack.bootstrap, "flights.status")
+        events = [parse_event(record.value or b"") for record in records]
+        return [event for event in events if isinstance(event, kind)]
+
+    with stack.run("app") as app:
+
+        def started() -> bool:
+            assert app.poll() is None, stack.log("app").read_text()
+            return bool(told(Started))
+
+        until(started, "the flow has started", within=120)
+        with stack.run("feed"):
+            answers = stack.once("results").splitlines()
+            stack.once("command")
+            until(lambda: bool(told(Completed)), "the command is completed", within=60)
+
+        app.terminate()
+        app.wait(30)
+        assert told(Finished), stack.log("app").read_text()
+
+    results = [line for line in answers if "meander.time:" in line]
+    assert len(results) == 10
+    assert {event.target for event in told(BinMoved) if isinstance(event, BinMoved)} == {1}
