@@ -1,0 +1,96 @@
+"""Whatever process of a flow dies or hangs, the others end, and a sentence says why.
+
+Each flow here is the real command with Spark and Kafka. That nothing is left is told by a mark in
+the environment that the driver, its JVM and the workers share.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Broker
+from tests.flow_process import FlowProcess, flow_folder, lines, meander
+
+LEASE = "4"
+
+
+@pytest.fixture
+def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess]:
+    """A flow of two workers that have all they need."""
+    lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
+    module = flow_folder(tmp_path, prefix)
+    words = ["run", str(module), "--prefix", prefix, "--lease", LEASE, "--patience", "90"]
+    with meander(tmp_path, broker.bootstrap, *words) as process:
+        process.until_event("started")
+        yield process
+
+
+def test_a_killed_worker_ends_the_flow_and_is_named(running: FlowProcess) -> None:
+    pid = running.workers[1]
+    os.kill(pid, signal.SIGKILL)
+
+    assert running.exit_code() == 1
+    last = running.said.splitlines()[-1]
+    assert f"worker 1 (process {pid} on " in last
+    assert "its process was killed, or crashed" in last
+    assert "start the flow anew" in last
+    assert str(running.until_event("failed")["reason"]) == last
+    running.until_gone()
+
+
+def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
+    running: FlowProcess,
+) -> None:
+    os.kill(running.workers[0], signal.SIGSTOP)
+
+    assert running.exit_code() == 1
+    assert f"nothing was heard of it for {LEASE} s" in running.said.splitlines()[-1]
+    assert "worker 0 (process" in running.said.splitlines()[-1]
+    running.until_gone()
+
+
+def test_the_workers_of_a_killed_driver_end_themselves(running: FlowProcess) -> None:
+    os.kill(running.process.pid, signal.SIGKILL)
+
+    running.exit_code()
+    running.until_gone()
+
+
+def test_the_workers_of_a_driver_that_hangs_end_themselves(running: FlowProcess) -> None:
+    os.kill(running.process.pid, signal.SIGSTOP)
+
+    workers = set(running.workers.values())
+    assert workers
+    while workers & {int(line.partition(":")[0]) for line in running.living()}:
+        running.process.poll()
+    os.kill(running.process.pid, signal.SIGCONT)
+    assert running.exit_code() == 1
+    running.until_gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_and_is_the_exit_code(
+    running: FlowProcess, number: signal.Signals
+) -> None:
+    running.process.send_signal(number)
+
+    assert running.exit_code() == 128 + number
+    assert running.until_event("finished")
+    running.until_gone()
+
+
+def test_a_signal_while_spark_starts_leaves_nothing_behind(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    lines(broker.bootstrap, prefix, [])
+    module = flow_folder(tmp_path, prefix)
+    with meander(tmp_path, broker.bootstrap, "run", str(module), "--prefix", prefix) as process:
+        process.until_event("heartbeat")
+        process.process.send_signal(signal.SIGINT)
+        assert process.exit_code() == 128 + signal.SIGINT
+        process.until_gone()

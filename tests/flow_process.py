@@ -1,0 +1,160 @@
+"""`meander` as a process of its own, as a user starts it, and everything that it leaves running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from tests.kafka_tools import Record, create_topic, produce, until
+
+MEANDER = Path(sys.executable).with_name("meander")
+MARK = "MEANDER_TEST_MARK"
+UP = re.compile(r"worker (\d+) is up: process (\d+)")
+
+COUNTS = """
+from connectors import KafkaSink, KafkaSource
+from dataflow import Flow
+from counting import count, say
+
+flow = Flow("{flow}")
+words = flow.source(KafkaSource("{prefix}lines", value="str")).inspect(say).flat_map(str.split)
+counts = words.key_by(lambda word: word).fold("count", init=lambda: 0, step=count)
+counts.sink(KafkaSink("{prefix}counts", value="json"))
+"""
+COUNTING = """
+import logging
+
+log = logging.getLogger("the user's own")
+
+
+def count(state, word):
+    return state + 1, {"word": word, "count": state + 1, "from": __file__}
+
+
+def say(line):
+    if line == "hello log":
+        log.warning("a line for the log")
+        print("a line for the terminal")
+"""
+
+
+def flow_folder(folder: Path, prefix: str, flow: str = "counts") -> Path:
+    """A flow that counts words, with a module of its own beside it; its file."""
+    folder.mkdir(exist_ok=True)
+    (folder / "counting.py").write_text(COUNTING)
+    module = folder / "flow.py"
+    module.write_text(COUNTS.format(flow=flow, prefix=prefix))
+    return module
+
+
+def lines(bootstrap: str, prefix: str, texts: list[str], *, create: bool = True) -> None:
+    """Put texts on the flow's source topic, a millisecond apart."""
+    if create:
+        for topic in ("lines", "counts"):
+            create_topic(bootstrap, prefix + topic, 4)
+    produce(
+        bootstrap,
+        prefix + "lines",
+        [
+            Record(text.encode(), partition=i % 4, timestamp=1_700_000_000_000 + i)
+            for i, text in enumerate(texts)
+        ],
+    )
+
+
+@dataclass
+class FlowProcess:
+    """A command that runs; its events as they come."""
+
+    process: subprocess.Popen[str]
+    mark: str
+    errors: Path
+    events: list[dict[str, object]] = field(default_factory=list)
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+    def of(self, kind: str) -> list[dict[str, object]]:
+        return [event for event in self.events if event["type"] == kind]
+
+    def until_event(self, kind: str, within: float = 90) -> dict[str, object]:
+        def come() -> bool:
+            assert self.process.poll() is None or self.of(kind), self.said
+            return bool(self.of(kind))
+
+        until(come, f"the event {kind}; standard error: {self.said}", within)
+        return self.of(kind)[-1]
+
+    @property
+    def said(self) -> str:
+        return self.errors.read_text()
+
+    @property
+    def workers(self) -> dict[int, int]:
+        """The process of each worker."""
+        return {int(worker): int(pid) for worker, pid in UP.findall(self.said)}
+
+    def exit_code(self, within: float = 60) -> int:
+        return self.process.wait(within)
+
+    def living(self) -> list[str]:
+        """All processes that descend from the command, by the mark in their environment."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdecimal():
+                continue
+            try:
+                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
+                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if state != "Z":
+                        found.append(f"{folder.name}: {command[:150]}")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return found
+
+    def until_gone(self, within: float = 60) -> None:
+        until(lambda: not self.living(), f"all have ended: {self.living()}", within)
+
+
+@contextmanager
+def meander(folder: Path, bootstrap: str, *words: str) -> Iterator[FlowProcess]:
+    """The command with these words while the block lasts; whatever is left is killed then."""
+    mark = uuid4().hex
+    errors = folder / f"{mark}.err"
+    environment = os.environ | {MARK: mark, "MEANDER_BOOTSTRAP": bootstrap}
+    with (
+        errors.open("w") as error_file,
+        subprocess.Popen(
+            [MEANDER, *words], env=environment, stdout=subprocess.PIPE, stderr=error_file,
+            text=True, cwd=folder,
+        ) as process,
+    ):  # fmt: skip
+        running = FlowProcess(process, mark, errors)
+        reader = threading.Thread(target=running.read, daemon=True)
+        reader.start()
+        try:
+            yield running
+        finally:
+            for line in running.living():
+                kill(int(line.partition(":")[0]))
+            process.kill()
+            reader.join(10)
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
