@@ -85,13 +85,16 @@ Report = Loaded | Progress | Clocked
 
 
 class Feed:
-    """The parent's end: `start` once, then `reports` until the last of them, `Clocked`."""
+    """The parent's end: `loaded`, `start`, then `reports` until the last of them, `Clocked`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def loaded(self) -> Int64s:
+        """Wait until the records are at hand; their times, milliseconds since 1970, shape (n,)."""
         loaded = self._receive()
         assert isinstance(loaded, Loaded)
-        self.times = loaded.times
+        return loaded.times
 
     def start(self) -> None:
         """Begin to send."""
@@ -114,7 +117,7 @@ class Feed:
 
 @contextmanager
 def feeding(plan: Plan) -> Iterator[Feed]:
-    """A feed with its records loaded; its process ends with the block."""
+    """A feed; its process ends with the block."""
     ours, theirs = multiprocessing.Pipe()
     # A fork would carry this process's threads and native libraries along half-way.
     process = multiprocessing.get_context("spawn").Process(

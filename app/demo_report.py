@@ -13,8 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from app.demo_check import Answered, Findings
 from app.demo_latency import PHASES, Latency
@@ -37,10 +40,15 @@ class Migration:
     keys: int
     bytes: int
     """Of state, through the state topic."""
-    ms: float
-    """From the first permission to leave to the last install."""
+    told_ms: float
+    """How long it took in the status topic's words: from its acceptance."""
     wall: tuple[int, int]
-    """Nanoseconds since 1970: from when it could begin to `completed`."""
+    """Nanoseconds since 1970: from when it was given, or the data reached its time, to its end."""
+
+    @property
+    def ms(self) -> float:
+        """How long it took, milliseconds."""
+        return (self.wall[1] - self.wall[0]) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ def write_json(path: Path, outcome: Outcome) -> None:
                 "keys": done.keys,
                 "bytes": done.bytes,
                 "ms": done.ms,
+                "told_ms": done.told_ms,
             }
             for done in outcome.migrations
         ],
@@ -109,12 +118,13 @@ def write_json(path: Path, outcome: Outcome) -> None:
 
 def show(console: Console, outcome: Outcome) -> None:
     """The summary."""
-    console.print()
-    console.print(_answers(outcome.findings))
-    console.print(_migrations(outcome.migrations))
+    parts: list[RenderableType] = [_answers(outcome.findings), _migrations(outcome.migrations)]
     if outcome.findings.answered:
-        console.print(_ownership(outcome.findings.answered))
-    console.print(_latencies(outcome.latencies))
+        parts.append(_ownership(outcome.findings.answered))
+    for part in (*parts, _latencies(outcome.latencies)):
+        console.print()
+        console.print(part)
+    console.print()
     for fault in outcome.findings.faults():
         console.print(f"[bold red]wrong:[/] {fault}")
     if not outcome.findings.faults():
@@ -143,7 +153,7 @@ def _answers(found: Findings) -> Table:
 
 def _migrations(migrations: Sequence[Migration]) -> Table:
     table = _table(
-        "Migrations", "command", "strategy", "bins", "to", "from the time", "keys", "bytes", "took"
+        "Migrations", "command", "how", "bins", "to", "from (UTC)", "keys", "bytes", "took"
     )
     for done in migrations:
         time = datetime.fromtimestamp(to_millis(done.at) / 1000, UTC)
@@ -151,39 +161,40 @@ def _migrations(migrations: Sequence[Migration]) -> Table:
             done.id,
             done.strategy,
             f"{done.bins:,}",
-            f"worker {done.worker}",
-            f"{time:%Y-%m-%d %H:%M}{' (named)' if done.asked is not None else ''}",
+            f"{done.worker}",
+            f"{time:%Y-%m-%d %H:%M}{' ' if done.asked is None else '*'}",
             f"{done.keys:,}",
             f"{done.bytes:,}",
             f"{done.ms:,.0f} ms",
         )
+    table.caption = "* a time that the command named; the others: as soon as possible"
+    table.caption_justify = "left"
     return table
 
 
-def _ownership(answered: Sequence[Answered]) -> Table:
-    """Per direction, as half of all bins are too many lines; `demo.json` has each bin."""
+def _ownership(answered: Sequence[Answered]) -> Group:
+    """Sums by direction, then each bin."""
     table = _table(
         "Who answered for the moved bins that hold keys",
         "moved",
         "bins",
-        "before its time, old worker",
-        "least of a bin",
-        "from it on, new worker",
-        "least of a bin",
+        "before: old worker",
+        "from then on: new worker",
         "anyone else",
     )
     for old, new in sorted({(one.move.old, one.move.new) for one in answered}):
         mine = [one for one in answered if (one.move.old, one.move.new) == (old, new)]
         table.add_row(
-            f"worker {old} to {new}",
+            f"from {old} to {new}",
             f"{len(mine):,}",
             f"{sum(one.before for one in mine):,}",
-            f"{min(one.before for one in mine):,}",
             f"{sum(one.after for one in mine):,}",
-            f"{min(one.after for one in mine):,}",
             f"{sum(one.by_others for one in mine):,}",
         )
-    return table
+    bins = sorted(answered, key=lambda one: (one.move.bin, one.move.time))
+    cells = [Text(f"{one.move.bin}: {one.before:,} | {one.after:,}") for one in bins]
+    caption = Text("  each moved bin: results before | from its time on", style="dim")
+    return Group(table, caption, Padding(Columns(cells, equal=True, padding=(0, 3)), (0, 2)))
 
 
 def _latencies(latencies: dict[str, Latency]) -> Table:

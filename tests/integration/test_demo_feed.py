@@ -54,6 +54,7 @@ def finish(feed: Feed) -> list[Report]:
 
 def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, bootstrap: str) -> None:
     with feeding(plan) as feed:
+        times = feed.loaded()
         feed.start()
         sent = answer(plan, bootstrap)
         *_, progress, clocked = finish(feed)
@@ -64,7 +65,7 @@ def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, boots
     assert np.diff(clocked.due).tolist() == [250_000] * (FLIGHTS - 1)
 
     records = load(plan.table, PARTITIONS)
-    assert feed.times.tolist() == records.times.tolist()
+    assert times.tolist() == records.times.tolist()
     for partition in range(PARTITIONS):
         wanted = [
             (records.keys[at], records.values[at], [("time", b"%d" % records.times[at])])
@@ -79,5 +80,5 @@ def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, boots
 
 def test_a_load_that_cannot_begin_is_reported(plan: Plan) -> None:
     plan.table.write_text("no,such,columns\n1,2,3\n")
-    with pytest.raises(MeanderError, match="its process ended"), feeding(plan):
-        pass
+    with pytest.raises(MeanderError, match="its process ended"), feeding(plan) as feed:
+        feed.loaded()

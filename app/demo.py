@@ -1,0 +1,221 @@
+"""The demo: the flights of 2013 through a running flow while half of its bins move, all checked.
+
+Guarantees exit code 0 only if Spark SQL agrees with every result, every record has its results, and
+every moved bin was answered for by its old owner before, and by its new one from, its time. Runs on
+the broker that it is given, else on a local one, which stays. Cost: about 80 s on two cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from app import coordinator, demo_check, demo_commands, demo_next, demo_report, launcher
+from app.cli_broker import DATA, PORT
+from app.demo_conduct import Conductor, conducting
+from app.demo_data import unpack
+from app.demo_feed import Clocked, Plan, feeding
+from app.demo_latency import Window, by_phase
+from app.demo_plot import plot
+from app.flows import flights
+from app.options import Options
+from app.output import Output, log_to
+from app.settings import BOOTSTRAP, Settings
+from app.signals import Interrupted, Signals
+from connectors import client
+from connectors.broker import broker_start
+from connectors.topics import names
+from dataflow.batch import Int64s
+from schemas.errors import SetupError
+from state import codec
+from state.bins import BinSpace
+from state.ids import Bin
+
+WORKERS = 2
+PARTITIONS = 4
+RATE = 8_500
+"""Records per second: the year in 40 seconds."""
+RUN_ON = "local[3]"
+"""A slot per worker, and one that stays free."""
+CHECK_ON = "local[2]"
+
+_JVM = {
+    # The JVM lives for a minute: its second compiler would not earn back what it costs, and one
+    # thread of garbage collection leaves the two cores to the flow.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "2g",
+}
+
+
+_CHECK = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Unlike a flow's workers, its readers may follow each other in one process.
+    "spark.python.worker.reuse": "true",
+    # As many tasks as there are partitions to read; none is so large that it had to be split.
+    "spark.sql.shuffle.partitions": str(PARTITIONS),
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@dataclass(slots=True)
+class Stages:
+    """What the demo spends its time on, seconds."""
+
+    console: Console
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def stage(self, name: str, text: str) -> Iterator[None]:
+        """Name what happens, and note how long it takes."""
+        began = time.monotonic()
+        self.console.print(f"[dim]{sum(self.seconds.values()):5.1f} s[/]  {text}")
+        yield
+        self.seconds[name] = time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the run left behind."""
+
+    topics: tuple[str, str, str]
+    commands: demo_commands.Commands
+    times: Int64s
+    clocked: Clocked
+
+
+def main(
+    settings: Settings | None = None,
+    *,
+    rate: int = RATE,
+    build: Path = Path("build"),
+    table: Path | None = None,
+) -> int:
+    """Run the demo; the exit code.
+
+    `table` is a CSV file like the package's, which is taken where none is given. Writes demo.json
+    and demo.png to `build`. Raises MeanderError where the demo cannot run to its end.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=100)
+    log_to(Output(console, as_json=False), debug=False)
+    stages = Stages(console)
+    given = settings or Settings.load(None, os.environ)
+    local = given.values[BOOTSTRAP].origin == "default"
+    with stages.stage("broker", "starts Kafka" if local else "goes to Kafka"):
+        kafka = given.kafka() | ({BOOTSTRAP: _local_broker()} if local else {})
+        console.print(f"         the broker answers at {kafka[BOOTSTRAP]}")
+    prefix = f"demo-{uuid4().hex[:6]}."
+    rows = table or unpack(build)
+    picture, figures = build / "demo.png", build / "demo.json"
+    with contextlib.ExitStack() as opened:
+        ran = _run(opened, stages, kafka, prefix, rows, rate)
+        with stages.stage("check", "has Spark SQL compute every answer anew, and compares"):
+            findings = _check(kafka, ran, rows)
+        due, arrived = ran.clocked.due, ran.clocked.arrived
+        migrations = ran.commands.migrations(demo_commands.reached(ran.times, due))
+        windows = [Window(f"{m.id}: {m.bins} bins, {m.strategy}", *m.wall) for m in migrations]
+        latencies = by_phase(due, arrived, windows)
+        with stages.stage("plot", f"writes {picture} and {figures}"):
+            title = f"{findings.records:,} flights through two stateful operators while bins move"
+            plot(picture, due, arrived, windows, latencies, title)
+    outcome = demo_report.Outcome(WORKERS, rate, findings, migrations, latencies, stages.seconds)
+    demo_report.write_json(figures, outcome)
+    demo_report.show(console, outcome)
+    demo_next.show(console, kafka[BOOTSTRAP], prefix, local=local)
+    return 1 if findings.faults() else 0
+
+
+def _local_broker() -> str:
+    """One that stays, so that the demo's topics can be looked at afterwards."""
+    try:
+        return broker_start(DATA, PORT)
+    except SetupError:
+        # It runs already at another port, or something else listens on the usual one.
+        return broker_start(DATA)
+
+
+def _run(
+    opened: contextlib.ExitStack,
+    stages: Stages,
+    kafka: dict[str, str],
+    prefix: str,
+    table: Path,
+    rate: int,
+) -> Ran:
+    """Run the flow under load; Spark's JVM stays until `opened` closes."""
+    topics = flights.topics(prefix)
+    _create(kafka, topics)
+    # The flow's module reads it, here and on the workers.
+    os.environ["MEANDER_FLIGHTS_PREFIX"] = prefix
+    load = Plan(table, kafka, *topics, PARTITIONS, rate)
+    signals = Signals()
+    with feeding(load) as feed:
+        with stages.stage("start", "starts Spark, and loads the flights"):
+            spark = opened.enter_context(launcher.session(RUN_ON, "Meander demo", options=_JVM))
+            times = feed.loaded()
+        commands = demo_commands.Commands(kafka, names(prefix, flights.flow.name))
+        steps = demo_commands.plan(_owners(flights.flow.space), times)
+        conductor = Conductor(feed, commands, steps, len(times), signals, stages.console)
+        options = Options(kafka, WORKERS, prefix, log_level=logging.WARNING)
+        with (
+            stages.stage("run", f"runs the flow on {WORKERS} workers, {rate:,} records/s"),
+            signals.caught(),
+            conducting(conductor),
+        ):
+            module = Path(flights.__file__)
+            result = coordinator.run(module, options, lambda: spark, commands.hear, signals)
+        if conductor.clocked is None:
+            raise Interrupted(result.signal or signal.SIGTERM)
+    spark.stop()
+    return Ran(topics, commands, times, conductor.clocked)
+
+
+def _create(kafka: dict[str, str], topics: Sequence[str]) -> None:
+    admin = client.admin(kafka)
+    made = admin.create_topics(
+        [NewTopic(topic, PARTITIONS) for topic in topics], operation_timeout=client.ANSWER
+    )
+    for topic, future in made.items():
+        try:
+            future.result()
+        except KafkaException as error:
+            raise client.translate(error, f"topic {topic!r}") from None
+
+
+def _owners(space: BinSpace) -> list[int]:
+    return [space.first_owner(Bin(number), WORKERS) for number in range(space.count)]
+
+
+def _check(kafka: dict[str, str], ran: Ran, table: Path) -> demo_check.Findings:
+    """Compare, in a session of its own in the JVM that there is."""
+    space = flights.flow.space
+    builder = SparkSession.builder.master(CHECK_ON).appName("Meander demo: check")
+    for name, value in _CHECK.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        return demo_check.check(
+            spark,
+            kafka,
+            ran.topics,
+            table,
+            _owners(space),
+            ran.commands.moves(),
+            lambda key: space.bin_of(codec.encode(key)),
+        )
+    finally:
+        spark.stop()
