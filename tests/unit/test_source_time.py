@@ -96,10 +96,10 @@ def test_what_is_older_than_1970_is_raised_to_it(start: Start) -> None:
 
 @settings(max_examples=15)
 @given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(1, 4)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4)), max_size=12),
 )
 def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
-    steps: list[tuple[bool, int, int]],
+    steps: list[tuple[int, int, int]],
 ) -> None:
     """I1: in the same milliseconds as asked, unless the partition had moved on."""
     source, raw = HandSource(2), ListSink()
@@ -127,7 +127,7 @@ def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
             for time, ms in zip(got, asked[partition], strict=True):
                 maximum = max(maximum, at(ms))
                 assert time >= maximum
-                bumps += int(time > maximum)
+                bumps += time > maximum
         assert sum(w.counters["bumps"] for w in run.workers) == bumps
 
 
