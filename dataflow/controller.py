@@ -337,17 +337,22 @@ class Controller:
         unsent = min((r.moves.time for r in rounds if not r.sent), default=None)
         if furthest is None:
             # The sources have ended: what is under way goes on, and nothing else can come.
-            if unsent is None and not any(running.waiting for running in self._running):
+            if unsent is None and not self._more_to_come:
                 return None
             target = max((r.moves.time + 1 for r in rounds if r.sent), default=self._now)
         else:
             demanded = (r.moves.time + 1 for r in rounds if r.sent and r.demand is not None)
             data = self._data(furthest)
-            lead = self._speed.lead(data, self._plan.flow.control_lead)
+            lead = 0 if self._more_to_come else self._speed.lead(data, self._plan.flow.control_lead)
             # Half of the lead may be used up before the workers have to hear of it.
             ahead = data + 1 + lead if data + 1 + lead // 2 >= self._now else self._now
             target = max([ahead, furthest + 1, self._now, *demanded])
         return target if unsent is None else min(target, unsent)
+
+    @property
+    def _more_to_come(self) -> bool:
+        """Whether bins wait for those before them: then the next time had better be soon."""
+        return any(running.waiting for running in self._running)
 
     def _data(self, furthest: int) -> int:
         """How far the data has come: idle sources that only follow a command do not count, or the
