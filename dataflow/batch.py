@@ -9,9 +9,13 @@ among the outputs of one input. All columns have the same length.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from sys import getsizeof
 
 import numpy as np
 import numpy.typing as npt
+
+from state import codec
+from state.codec import UnencodableError
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -52,7 +56,17 @@ class Batch:
 
     def with_values(self, values: list[object]) -> Batch:
         """The same records with other values."""
-        return replace(self, values=values)
+        return replace(self, values=values, size=0)
+
+    def measured(self) -> Batch:
+        """The same with `size` known; values that cannot be encoded count as they lie in memory."""
+        if self.size or not self.values:
+            return self
+        try:
+            size = len(codec.encode(self.values))
+        except UnencodableError:
+            size = sum(map(getsizeof, self.values))
+        return replace(self, size=size)
 
     @staticmethod
     def concat(batches: list[Batch]) -> Batch:

@@ -120,7 +120,7 @@ class Keyed(Quiet):
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._retain(message)
-                self._waiting.add(Rows.of(message.payload, side))
+                self._waiting.add(Rows.of(message.payload.measured(), side))
         if received:
             self._check_bound()
         return received
