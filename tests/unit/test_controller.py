@@ -1,0 +1,437 @@
+"""The coordinator's part: which commands are taken, when they take effect, and what is said of
+them (I2); and how far ahead of the data it forswears."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from dataflow import Flow
+from dataflow.controller import Speed
+from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.moves import Moves
+from dataflow.sim import SimClock
+from dataflow.testing import ListSink
+from dataflow.wire import PROGRESS
+from state.ids import COORDINATOR, Bin, WorkerId
+from state.time import from_millis, to_millis
+from tests.hand import HandFlow, HandSource, assembly, until
+from tests.unit.conftest import Start
+
+BITS = 2
+EVERY = tuple(map(Bin, range(1 << BITS)))
+
+
+class Commanded:
+    """A flow of two stateful operators with one key space, and a record now and then."""
+
+    def __init__(self, start: Start, workers: int = 2, control_lead: float = 0.0) -> None:
+        self.source, self.sink = HandSource(), ListSink()
+        flow = Flow("f", bins=BITS, control_lead=control_lead)
+        keyed = flow.source(self.source).key_by(lambda v: v)
+        keyed.fold("a", lambda: 0, _count).fold("b", lambda: 0, _count).sink(self.sink)
+        self.run: HandFlow = start(flow, workers)
+
+    def read(self, ms: int) -> None:
+        """Read every key once at a time."""
+        self.source.give(0, *((ms, key) for key in range(20)))
+        self.run.wait(0.006)
+
+    def submit(self, name: str, bins: tuple[int, ...], worker: int, ms: int | None = None,
+               strategy: str = "sudden") -> None:  # fmt: skip
+        time = None if ms is None else from_millis(ms)
+        assert strategy in ("sudden", "fluid")
+        self.run.sim.controller.submit(
+            Migrate(
+                name,
+                tuple(map(Bin, bins)),
+                WorkerId(worker),
+                time,
+                "fluid" if strategy == "fluid" else "sudden",
+            )
+        )
+        self.run.settle()
+
+    def events(self, kind: str) -> list[dict[str, object]]:
+        return [event for event in self.run.events if event["event"] == kind]
+
+    def owners(self) -> list[int]:
+        return [int(owner) for owner in self.run.sim.controller.owners()]
+
+
+def _count(n: int, value: object) -> tuple[int, object]:
+    return n + 1, value
+
+
+@pytest.fixture
+def flow(start: Start) -> Commanded:
+    commanded = Commanded(start)
+    commanded.read(1000)
+    return commanded
+
+
+# -- what is refused, each with what would be right
+
+
+def test_an_id_is_used_once(flow: Commanded) -> None:
+    flow.submit("m", (0,), 1, 2000)
+    with pytest.raises(Refused, match="id 'm' was used before: give each command an id of its own"):
+        flow.submit("m", (1,), 1, 3000)
+
+
+def test_the_id_of_a_refused_command_is_not_used_up(flow: Commanded) -> None:
+    with pytest.raises(Refused):
+        flow.submit("m", (0,), 7, 2000)
+    flow.submit("m", (0,), 1, 2000)
+    assert flow.run.said("m") == ["accepted"]
+
+
+@pytest.mark.parametrize("worker", [2, 99, -1])
+def test_an_unknown_worker_is_refused(flow: Commanded, worker: int) -> None:
+    with pytest.raises(Refused, match=f"worker {worker} is unknown: name one of 0 to 1"):
+        flow.submit("m", (0,), worker)
+
+
+@pytest.mark.parametrize("bins", [(4,), (0, 1, 4), (-1,)])
+def test_a_bin_out_of_range_is_refused(flow: Commanded, bins: tuple[int, ...]) -> None:
+    with pytest.raises(Refused, match=f"bin {bins[-1]} is out of range: name bins of 0 to 3"):
+        flow.submit("m", bins, 1)
+
+
+def test_a_command_without_bins_is_refused(flow: Commanded) -> None:
+    with pytest.raises(Refused, match="no bins are named: name some of 0 to 3"):
+        flow.submit("m", (), 1)
+
+
+def test_a_forsworn_time_is_refused_with_the_earliest_that_is_possible(flow: Commanded) -> None:
+    """I2: records of that time may have been routed already. And the earliest is possible."""
+    with pytest.raises(Refused) as refused:
+        flow.submit("m", (0,), 1, 900)
+    said = str(refused.value)
+    assert said.startswith("time 900 ms has been forsworn: the earliest possible is ")
+    assert "leave the time out for as soon as possible" in said
+    (earliest,) = re.findall(r"possible is (\d+) ms", said)
+    with pytest.raises(Refused, match="has been forsworn"):
+        flow.submit("m", (0,), 1, int(earliest) - 1)
+    flow.submit("m", (0,), 1, int(earliest))
+    assert flow.run.said("m") == ["accepted"]
+
+
+def test_a_bin_cannot_move_twice_at_one_time(flow: Commanded) -> None:
+    """I2: it would have two owners."""
+    flow.submit("m1", (0, 1), 1, 2000)
+    with pytest.raises(Refused, match="bin 1 already moves at 2000 ms: name another time"):
+        flow.submit("m2", (2, 1), 0, 2000)
+    flow.submit("m3", (2, 3), 0, 2000)
+    flow.submit("m4", (1,), 0, 2001)
+    flow.read(3000)
+    assert flow.owners() == [1, 0, 0, 0]
+
+
+def test_a_flow_without_state_has_nothing_to_move(start: Start) -> None:
+    flow = Flow("f")
+    source = HandSource()
+    flow.source(source).key_by(lambda v: v).sink(ListSink())
+    run = start(flow)
+    run.settle()
+    with pytest.raises(Refused, match="no stateful operator, so there is nothing to move"):
+        run.sim.controller.submit(Migrate("m", (Bin(0),), WorkerId(1)))
+
+
+def test_after_the_sources_end_there_is_no_time_left(flow: Commanded) -> None:
+    flow.run.finish(flow.source)
+    assert flow.run.forsworn is None
+    with pytest.raises(Refused, match="sources have ended: a command has to come before that"):
+        flow.submit("m", (0,), 1)
+
+
+def test_a_refusal_is_an_event_and_changes_nothing(flow: Commanded) -> None:
+    before = flow.run.forsworn
+    flow.run.sim.submit(Migrate("m", (Bin(9),), WorkerId(1)))
+    flow.run.settle()
+    (event,) = [e for e in flow.run.events if e["id"] == "m"]
+    assert event["event"] == "rejected" and "bin 9" in str(event["reason"])
+    assert (flow.run.forsworn, flow.owners()) == (before, [0, 0, 1, 1])
+
+
+# -- what is carried out
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_future_commands_stand_at_once_in_any_order_of_arrival(
+    start: Start, order: tuple[int, ...]
+) -> None:
+    """I2: each takes effect at its time, on what the earlier ones have left."""
+    flow = Commanded(start, workers=3)
+    flow.read(1000)
+    commands = [((0, 1, 2), 2, 2000), ((1, 2), 0, 3000), ((2, 3), 1, 4000)]
+    for n in order:
+        bins, worker, ms = commands[n]
+        flow.submit(f"m{n}", bins, worker, ms)
+    expected = {1000: [0, 0, 1, 2], 2500: [2, 2, 2, 2], 3500: [2, 0, 0, 2], 4500: [2, 0, 1, 1]}
+    for ms in (2500, 3500, 4500):
+        flow.read(ms)
+        assert flow.owners() == expected[ms]
+    for result in flow.sink.results:
+        assert result.key is not None
+        bin = assembly(flow.run.workers[0]).routing.space.bin_of(result.key)
+        assert result.worker == expected[to_millis(result.time)][bin]
+    for n in order:
+        assert flow.run.said(f"m{n}")[-1] == "completed"
+
+
+def test_sudden_moves_all_bins_of_all_operators_at_one_time(flow: Commanded) -> None:
+    flow.submit("m", (0, 1), 1, 2000)
+    flow.read(3000)
+    moved = flow.events("bin_moved")
+    assert {(e["operator"], e["bin"]) for e in moved} == {(o, b) for o in "ab" for b in (0, 1)}
+    assert {e["time"] for e in moved} == {from_millis(2000)}
+    (completed,) = flow.events("completed")
+    assert completed["bins"] == 2
+    assert completed["bytes"] == sum(int(str(e["bytes"])) for e in moved)
+    assert completed["keys"] == sum(int(str(e["keys"])) for e in moved) > 0
+    assert completed["unmoved"] == []
+
+
+def test_fluid_completes_each_bin_before_it_begins_the_next(flow: Commanded) -> None:
+    """Which keeps every moment of unavailability as short as one bin's move."""
+    flow.submit("m", (1, 0), 1, 2000, "fluid")
+    under_way: list[int] = []
+
+    def tick() -> None:
+        flow.run.sim.clock.advance(0.001)
+        flow.run.turn()
+        departing = {
+            d.transfer.bin
+            for worker in flow.run.workers
+            for outlet in assembly(worker).outlets
+            for d in outlet.departures
+        }
+        arriving = {
+            bin
+            for worker in flow.run.workers
+            for outlet in assembly(worker).outlets
+            for bin in outlet.keyed.arrivals.awaited
+        }
+        under_way.append(len(departing | arriving))
+
+    flow.source.give(0, *((3000, key) for key in range(20)))
+    until(lambda: flow.run.said("m")[-1] == "completed", tick)
+    assert max(under_way) == 1
+    moved = [(e["bin"], e["operator"], e["time"]) for e in flow.events("bin_moved")]
+    assert [bin for bin, _, _ in moved] == [1, 1, 0, 0]
+    times = [int(str(time)) for _, _, time in moved]
+    assert times[0] == times[1] == from_millis(2000) < times[2] == times[3]
+    assert flow.owners() == [1, 1, 1, 1]
+
+
+def test_a_fluid_command_is_carried_through_though_the_sources_end(flow: Commanded) -> None:
+    """I7."""
+    flow.submit("m", (0, 1, 2, 3), 1, None, "fluid")
+    flow.run.finish(flow.source)
+    (completed,) = flow.events("completed")
+    assert (completed["bins"], completed["unmoved"]) == (2, [])
+    assert set(flow.run.workers[0].state()["a"]) == set()
+
+
+def test_a_command_that_changes_nothing_is_completed_without_a_move(flow: Commanded) -> None:
+    flow.submit("m", (0, 1, 1, 0), 0)
+    flow.run.wait(0.01)
+    assert flow.run.said("m") == ["accepted", "completed"]
+    assert flow.events("accepted")[0]["bins"] == [0, 1]
+    assert flow.events("completed")[0]["bins"] == 0
+
+
+def test_a_command_without_a_time_gets_the_least_that_is_not_forsworn(flow: Commanded) -> None:
+    t = flow.run.forsworn
+    flow.submit("m", (0,), 1)
+    (accepted,) = flow.events("accepted")
+    assert accepted["time"] == t
+    assert accepted["worker"] == 1 and accepted["strategy"] == "sudden"
+
+
+def test_two_commands_without_a_time_for_one_bin_get_two_times(flow: Commanded) -> None:
+    """I2."""
+    for name, worker in (("m1", 1), ("m2", 0)):
+        move = Migrate(name, (Bin(0),), WorkerId(worker))
+        flow.run.sim.controller.submit(move)
+    flow.run.wait(0.02)
+    first, second = (e["time"] for e in flow.events("accepted"))
+    assert int(str(first)) < int(str(second))
+    assert flow.owners()[0] == 0
+    assert flow.run.said("m1") == flow.run.said("m2") == [
+        "accepted", "bin_moved", "bin_moved", "completed",
+    ]  # fmt: skip
+
+
+def test_a_command_before_the_first_record_holds_from_the_beginning(start: Start) -> None:
+    flow = Commanded(start)
+    flow.submit("m", (0, 1, 2, 3), 1, 0)
+    flow.read(1000)
+    assert {result.worker for result in flow.sink.results} == {1}
+    assert len(flow.sink.results) == 20
+
+
+def test_the_whole_is_done_when_all_has_been_said(flow: Commanded) -> None:
+    controller = flow.run.sim.controller
+    states = [(controller.done, controller.busy)]
+    flow.submit("m", (0,), 1, 5000)
+    states.append((controller.done, controller.busy))
+    flow.run.finish(flow.source)
+    states.append((controller.done, controller.busy))
+    assert flow.run.said("m")[-1] == "completed"
+    assert states == [(False, False), (False, True), (True, False)]
+
+
+# -- decisions are durable before they are known
+
+
+@dataclass
+class HandJournal:
+    """Writes a decision when a test says so."""
+
+    written: list[Moves] = field(default_factory=list)
+    durable: bool = False
+
+    def __call__(self, moves: Moves) -> Callable[[], bool]:
+        self.written.append(moves)
+        return lambda: self.durable
+
+
+@pytest.fixture
+def journal(flow: Commanded) -> HandJournal:
+    journal = HandJournal()
+    flow.run.sim.controller._journal = journal
+    return journal
+
+
+def told(flow: Commanded) -> bool:
+    """Whether any worker has heard of a command, or will from what is under way."""
+    under_way = [
+        frame
+        for lane, frames in flow.run.sim.network.lanes.items()
+        for frame in frames
+        if lane[0] == COORDINATOR and frame[0][:1] != PROGRESS
+    ]
+    known = [assembly(worker).routing._changes for worker in flow.run.workers]
+    return bool(under_way) or any(known)
+
+
+def test_no_worker_hears_of_a_decision_before_it_is_durable(
+    flow: Commanded, journal: HandJournal
+) -> None:
+    """I5: otherwise a crash could forget what results rest on."""
+    flow.submit("m", (0,), 1, 2000)
+    assert [moves.command for moves in journal.written] == ["m"]
+    flow.run.wait(0.05)
+    assert not told(flow)
+    journal.durable = True
+    flow.run.settle()
+    assert told(flow)
+
+
+def test_t_never_passes_a_command_that_is_not_yet_durable(
+    flow: Commanded, journal: HandJournal
+) -> None:
+    """I2: records from its time on are stashed, however far the data has come."""
+    flow.submit("m", (0,), 1, 2000)
+    flow.read(1999)
+    flow.read(5000)
+    assert flow.run.forsworn == from_millis(2000)
+    assert {to_millis(result.time) for result in flow.sink.results} == {1000, 1999}
+    assert flow.run.said("m") == ["accepted"]
+    journal.durable = True
+    flow.run.wait(0.02)
+    assert flow.run.said("m")[-1] == "completed"
+    assert len(flow.sink.results) == 60
+
+
+def test_the_next_bin_of_a_fluid_command_is_a_decision_of_its_own(
+    flow: Commanded, journal: HandJournal
+) -> None:
+    journal.durable = True
+    flow.submit("m", (0, 1), 1, None, "fluid")
+    flow.run.wait(0.02)
+    assert [(moves.command, moves.bins) for moves in journal.written] == [("m", (0,)), ("m", (1,))]
+
+
+def test_a_flow_does_not_end_before_its_decisions_are_durable(
+    flow: Commanded, journal: HandJournal
+) -> None:
+    """I7, I5."""
+    flow.submit("m", (0,), 1, 2000)
+    flow.source.end()
+    flow.run.wait(0.05)
+    assert not flow.run.sim.done
+    journal.durable = True
+    flow.run.finish(flow.source)
+    assert flow.run.said("m")[-1] == "completed"
+
+
+# -- how far T is ahead
+
+
+def test_t_is_just_past_the_furthest_read_where_no_lead_is_asked_for(flow: Commanded) -> None:
+    """A command comes into effect at once, also while the flow lags far behind."""
+    for ms in (2000, 2001, 90_000):
+        flow.source.give(0, (ms, 1))
+        flow.run.settle()
+        assert flow.run.forsworn == from_millis(ms) + 1
+
+
+LEAD = 0.25
+
+
+def pace(start: Start, logical_per_second: float, seconds: float = 4.0) -> Commanded:
+    """Data whose time runs at so many times the speed of the wall clock."""
+    flow = Commanded(start, workers=1, control_lead=LEAD)
+    step = 0.1
+    for n in range(1, round(seconds / step) + 1):
+        flow.run.sim.clock.advance(step)
+        flow.source.give(0, (round(n * step * logical_per_second * 1000), n))
+        flow.run.settle()
+        assert flow.run.forsworn is not None
+        ahead = to_millis(flow.run.forsworn) - round(n * step * logical_per_second * 1000)
+        assert 0 <= ahead <= LEAD * 1000
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("speed", "least", "most"), [(0.1, 10, 25), (1.0, 120, 250), (100.0, 120, 250), (0.0, 0, 0)]
+)
+def test_the_lead_follows_the_speed_of_logical_time_and_never_exceeds_its_bound(
+    start: Start, speed: float, least: int, most: int
+) -> None:
+    """So that F hardly ever stashes at live speed, and a command waits no longer than the lead."""
+    flow = pace(start, speed)
+    furthest = flow.run.sim.controller.furthest()
+    assert furthest is not None and flow.run.forsworn is not None
+    assert least <= to_millis(flow.run.forsworn - furthest) <= most
+
+
+def test_t_stands_still_when_the_data_does(start: Start) -> None:
+    """It follows the data's time and not the wall clock."""
+    flow = pace(start, 1.0, seconds=2.0)
+    before = flow.run.forsworn
+    for _ in range(100):
+        flow.run.sim.clock.advance(0.1)
+        flow.run.settle()
+    assert flow.run.forsworn == before
+
+
+def test_speed_is_measured_anew_each_second() -> None:
+    clock = SimClock()
+    speed = Speed(clock)
+    assert speed.lead(from_millis(1000), LEAD) == 0
+    clock.advance(1.0)
+    assert speed.lead(from_millis(1500), LEAD) == from_millis(125)
+    clock.advance(0.5)
+    assert speed.lead(from_millis(9000), LEAD) == from_millis(125), "not before the second is over"
+    clock.advance(0.5)
+    assert speed.lead(from_millis(9000), LEAD) == from_millis(250)
+    clock.advance(1.0)
+    assert speed.lead(from_millis(9000), LEAD) == 0
