@@ -66,7 +66,7 @@ class Flow:
         state_memory: int = 256 * MIB,
         control_lead: float = 0.25,
     ) -> None:
-        if not name or not all(c.isalnum() or c in "-_" for c in name):
+        if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
                              "use letters, digits, '-' and '_' only")  # fmt: skip
         self.name = name
@@ -225,6 +225,10 @@ class KeyedStream(Stream[T]):
         on_error: OnError = "dead_letter",
     ) -> KeyedStream[Any]:
         """One state per key for two streams with one key space: as `process`, one function each."""
+        if other._flow is not self._flow:
+            raise SetupError(f"operator {name!r}",
+                             f"its second stream belongs to flow {other._flow.name!r}",
+                             "connect streams of one flow")  # fmt: skip
         logic = ProcessLogic(
             init, (cast(OnValue, left), cast(OnValue, right)), cast("OnTimer | None", on_timer)
         )
