@@ -233,14 +233,15 @@ class Crew:
 
     def _late(self) -> MeanderError:
         waited = f"{self._patience:g} s"
-        late = next(hand for hand in self.hands.values() if not self._arrived(hand))
-        name = member_name(late.id)
-        if late.id in self._door.guests:
+        late = [hand for hand in self.hands.values() if not self._arrived(hand)]
+        name = member_name(late[0].id)
+        if self._door.open:
             return MeanderError(name, f"it registered, but did not begin its work within {waited}")
-        if late.task.has_slot():
+        without = next((hand for hand in late if not hand.task.has_slot()), None)
+        if without is None:
             return MeanderError(name, f"it was started, but did not register within {waited}")
         return SetupError(
-            name,
+            member_name(without.id),
             f"Spark had no free slot for it within {waited}: {self._slots}",
             "give a master with more slots (--master 'local[4]'), or fewer --workers",
         )

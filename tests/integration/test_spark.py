@@ -1,0 +1,306 @@
+"""Flows as Spark jobs: what reaches executors, what comes back, and what is refused in a sentence.
+
+All in one Spark session, as a program that runs several flows would; a session of its own, and the
+deaths of processes, are in `test_cli` and `fault`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.util import InheritableThread
+
+from app import coordinator
+from app.options import Options
+from app.registry import Door, Ticket, join
+from app.signals import Signals
+from connectors.links import CurveLinks, Keys
+from connectors.topics import names
+from schemas.errors import MeanderError, SetupError
+from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event, Finished, Started
+from state.ids import COORDINATOR, WorkerId
+from tests.brokers import Broker
+from tests.flow_process import flow_folder, lines
+from tests.kafka_tools import Record, consume_all, produce, until
+
+TEXTS = [f"w{i % 50} w{i % 7}" for i in range(1000)]
+
+
+class Rig:
+    """One flow on the run's broker and session."""
+
+    def __init__(self, broker: Broker, prefix: str, folder: Path, spark: SparkSession) -> None:
+        self.bootstrap, self.prefix, self.spark = broker.bootstrap, prefix, spark
+        self.module = flow_folder(folder, prefix)
+        self.events: list[Event] = []
+
+    def options(
+        self, *, workers: int = 2, patience: float = 90.0, until_end: bool = True
+    ) -> Options:
+        return Options(
+            {"bootstrap.servers": self.bootstrap}, workers, self.prefix,
+            until_end=until_end, patience=patience,
+        )  # fmt: skip
+
+    def run(self, options: Options | None = None) -> coordinator.Result:
+        return coordinator.run(
+            self.module, options or self.options(), lambda: self.spark, self.events.append
+        )
+
+    def results(self) -> list[Record]:
+        return consume_all(self.bootstrap, self.prefix + "counts")
+
+    def command(self, fields: dict[str, object] | bytes) -> None:
+        value = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+        produce(self.bootstrap, names(self.prefix, "counts").control, [Record(value)])
+
+
+@pytest.fixture
+def rig(broker: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> Rig:
+    return Rig(broker, prefix, tmp_path / "flow", spark)
+
+
+def expected() -> Counter[str]:
+    return Counter(word for text in TEXTS for word in text.split())
+
+
+def last_counts(records: list[Record]) -> dict[str, int]:
+    """The last count of each word; asserts that each word was counted one by one, in order."""
+    counts: Counter[str] = Counter()
+    for record in records:
+        value = json.loads(record.value or b"")
+        counts[value["word"]] += 1
+        assert value["count"] == counts[value["word"]]
+    return dict(counts)
+
+
+def worker_of(record: Record) -> int:
+    return int(dict(record.headers)["meander.worker"] or b"")
+
+
+def test_a_flow_in_a_folder_of_its_own_runs_on_executors_that_do_not_know_it(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines(rig.bootstrap, rig.prefix, [*TEXTS, "hello log"])
+    with caplog.at_level(logging.INFO):
+        result = rig.run()
+
+    records = rig.results()
+    assert last_counts(records) == expected() + Counter(["hello", "log"])
+    assert {worker_of(record) for record in records} == {0, 1}
+    # The module beside the flow was not read from where it lies on this machine.
+    origins = {json.loads(record.value or b"")["from"] for record in records}
+    assert not any(origin.startswith(str(tmp_path / "flow")) for origin in origins)
+    assert result.counters["read"] == len(TEXTS) + 1
+    assert result.counters["written"] == len(records)
+    assert result.signal is None
+    kinds = [type(event) for event in rig.events]
+    assert kinds.count(Started) == 1
+    assert kinds[-1] is Finished
+    said = [(r.name, r.getMessage()) for r in caplog.records if "a line for" in r.getMessage()]
+    assert [name for name, _ in sorted(said)] == ["print", "the user's own"]
+    assert all(text.startswith("worker ") for _, text in said)
+
+
+def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Rig) -> None:
+    lines(rig.bootstrap, rig.prefix, TEXTS)
+    rig.run()  # The control topic stands, and what it holds is of the past.
+    rig.events.clear()
+    past = {(record.partition, record.offset) for record in rig.results()}
+    move = {"type": "migrate", "id": "m1", "bins": list(range(128)), "worker": 1}
+
+    def new_results() -> list[Record]:
+        return [r for r in rig.results() if (r.partition, r.offset) not in past]
+
+    def give_commands() -> None:
+        until(lambda: any(isinstance(e, Started) for e in rig.events), "the flow runs", 90)
+        rig.command(b"no JSON")
+        rig.command(move | {"strategy": "sudden"})
+        rig.command(move | {"strategy": "sudden"})
+
+    def then_end() -> None:
+        until(lambda: any(isinstance(e, Completed) for e in rig.events), "m1 is completed", 90)
+        until(
+            lambda: sum(isinstance(e, CommandRejected) for e in rig.events) == 2, "2 refusals", 30
+        )
+        until(lambda: len(new_results()) == 2 * (len(TEXTS) + 100), "all results", 60)
+
+    ended = _Ends(give_commands, then_end)
+    lines(rig.bootstrap, rig.prefix, ["w1 w2"] * 100, create=False)
+    with ended:
+        result = coordinator.run(
+            rig.module, rig.options(until_end=False), lambda: rig.spark, rig.events.append,
+            ended.signals,
+        )  # fmt: skip
+
+    (accepted,) = [e for e in rig.events if isinstance(e, Accepted)]
+    moved = [e for e in rig.events if isinstance(e, BinMoved)]
+    (completed,) = [e for e in rig.events if isinstance(e, Completed)]
+    assert sorted(event.bin for event in moved) == list(range(128))
+    assert {(event.source, event.target, event.at) for event in moved} == {(0, 1, accepted.at)}
+    assert completed.bins == 128
+    assert completed.bytes == sum(event.bytes for event in moved) > 0
+    refusals = [e.reason for e in rig.events if isinstance(e, CommandRejected)]
+    assert "it is not JSON" in refusals[0]
+    assert "id 'm1' was used before" in refusals[1]
+    assert result.migrations == [completed]
+    assert last_counts(new_results()) == expected() + Counter({"w1": 100, "w2": 100})
+
+
+class _Ends:
+    """Does things beside a flow, then ends it as a signal would."""
+
+    def __init__(self, *steps: object) -> None:
+        self.signals = Signals()
+        self._steps = steps
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            for step in self._steps:
+                assert callable(step)
+                step()
+        except BaseException as error:
+            self._failure = error
+        self.signals.received = 15
+
+
+def test_fewer_slots_than_workers_are_refused_before_anything_starts(
+    rig: Rig, spark: SparkSession
+) -> None:
+    lines(rig.bootstrap, rig.prefix, [])
+    slots = spark.sparkContext.defaultParallelism
+    with pytest.raises(SetupError, match=r"\d workers: each needs a free slot, and master local\["):
+        rig.run(rig.options(workers=slots + 1))
+
+
+def test_slots_that_others_take_are_named_after_a_while(rig: Rig, spark: SparkSession) -> None:
+    lines(rig.bootstrap, rig.prefix, [])
+    context, release = spark.sparkContext, rig.module.parent / "release"
+    taken = context.defaultParallelism - 1
+
+    def occupy() -> None:
+        def wait(rows: object) -> object:
+            while not release.exists():
+                time.sleep(0.05)
+            return rows
+
+        context.setJobGroup("occupied", "takes a slot")
+        context.parallelize(range(taken), taken).mapPartitions(wait).collect()  # type: ignore[arg-type]
+
+    thread = InheritableThread(target=occupy)
+    thread.start()
+    tracker = context.statusTracker()
+
+    def active() -> int:
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return sum(stage.numActiveTasks for stage in stages if stage)
+
+    until(lambda: active() == taken, "all slots but one are taken")
+    try:
+        with pytest.raises(
+            SetupError, match=r"worker \d: Spark had no free slot for it within 4 s"
+        ):
+            rig.run(rig.options(patience=4.0))
+    finally:
+        release.touch()
+        thread.join()
+
+
+def test_other_versions_on_an_executor_are_named(
+    rig: Rig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines(rig.bootstrap, rig.prefix, [])
+    folder = rig.module.parent / "old" / "msgpack-0.0.1.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: msgpack\nVersion: 0.0.1\n")
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(folder.parent))
+
+    with pytest.raises(SetupError, match=r"worker \d on .*: msgpack is 0.0.1 there and .* at the"):
+        rig.run()
+
+
+def test_a_function_that_fails_ends_the_flow_with_its_error(rig: Rig) -> None:
+    lines(rig.bootstrap, rig.prefix, ["a b"])
+    source = rig.module.read_text().replace("flat_map(str.split)", "flat_map(int, on_error='fail')")
+    rig.module.write_text(source)
+
+    with pytest.raises(MeanderError, match="worker .*int.*'a b'") as caught:
+        rig.run()
+    assert type(caught.value) is MeanderError
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import nothing_of_that_name", "it cannot be imported: ModuleNotFoundError: .*line 1"),
+        ("x = 1", "it defines no flow"),
+        ("from dataflow import Flow\na = Flow('a')\nb = Flow('b')", "it defines 2 flows"),
+    ],
+)
+def test_a_module_without_one_flow_is_refused(rig: Rig, source: str, says: str) -> None:
+    rig.module.write_text(source)
+    with pytest.raises(SetupError, match=says):
+        rig.run()
+
+
+def test_a_topic_that_does_not_exist_is_named_before_anything_starts(rig: Rig) -> None:
+    with pytest.raises(SetupError, match=f"topic '{rig.prefix}lines': it does not exist"):
+        rig.run()
+
+
+def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> None:
+    links = CurveLinks(COORDINATOR, Keys.fresh())
+    door = Door("127.0.0.1", links)
+    ticket = door.expect(WorkerId(0))
+    others = [Ticket(b"made up", ticket.address, ticket.public), ticket]
+    said: list[str] = []
+
+    def polled(door: Door) -> bool:
+        door.poll()
+        return True
+
+    def come(ticket: Ticket) -> None:
+        keys = Keys.fresh()
+        own = CurveLinks(WorkerId(0), keys)
+        try:
+            join(ticket, keys, own, patience=30.0)
+        except MeanderError as error:
+            said.append(str(error))
+        finally:
+            own.part()
+            own.close(linger=0)
+
+    first = threading.Thread(target=come, args=(ticket,))
+    first.start()
+    until(lambda: polled(door) and door.open, "the first is let in")
+    first.join()
+    assert said == []
+    for other in others:
+        thread = threading.Thread(target=come, args=(other,))
+        thread.start()
+        while thread.is_alive():
+            assert polled(door)
+    assert said == [
+        "worker 0: it is turned away: its launch token is unknown.",
+        "worker 0: it is turned away: worker 0 has registered before: a token is used once.",
+    ]
+    door.close()
+    links.part()
+    links.close(linger=0)
