@@ -68,6 +68,11 @@ class Batch:
             size = sum(map(getsizeof, self.values))
         return replace(self, size=size)
 
+    def isolated(self) -> Batch:
+        """The same records with values of their own: who changes one in place changes it here
+        only. Values that cannot be encoded are shared, as nobody else knows how to copy them."""
+        return replace(self, values=[_own(value) for value in self.values])
+
     @staticmethod
     def concat(batches: list[Batch]) -> Batch:
         """All records of all batches, in order; either all batches are keyed or none."""
@@ -85,3 +90,10 @@ class Batch:
             np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
             sum(b.size for b in batches),
         )
+
+
+def _own(value: object) -> object:
+    try:
+        return codec.unseal(codec.seal(value))
+    except UnencodableError:
+        return value

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dataflow.batch import Batch
 from dataflow.capability import Capability
 from dataflow.graph import Edge, Location, advance
 from dataflow.progress import Progress
@@ -89,10 +90,14 @@ class OutputPort:
     ) -> None:
         """Send to a worker, by default this one. Raises CapabilityError if not permitted."""
         capability.check(time)
-        for edge in self._edges:
+        to = self._me if to is None else to
+        for n, edge in enumerate(self._edges):
+            # Whoever reads it elsewhere gets a copy by the wire; so here, too, each gets its own.
+            if n and to == self._me and isinstance(payload, Batch):
+                payload = payload.isolated()
             message = Message(advance(time, edge.summary), payload)
             self._progress.changes.add(edge.target, message.time, 1)
-            self._deliver(edge, self._me if to is None else to, message)
+            self._deliver(edge, to, message)
 
     @property
     def frontier(self) -> Antichain:
