@@ -110,6 +110,33 @@ def test_a_stream_used_twice_gives_all_its_records_to_both(start: Start) -> None
     ]
 
 
+def _spoil(n: int, record: dict[str, object]) -> tuple[int, object]:
+    record["spoilt"] = True
+    return n + 1, record
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_function_that_changes_its_record_changes_it_for_its_own_branch_only(
+    start: Start, workers: int
+) -> None:
+    """I2: otherwise what a flow answers would depend on who owns which bin."""
+    flow, sinks = Flow("f", bins=4), [ListSink() for _ in range(3)]
+    source = ListSource([[(ms, {"k": ms}) for ms in range(1, 30)]])
+    stream = flow.source(source)
+    keyed = stream.key_by(lambda r: r["k"])
+    keyed.fold("spoils", lambda: 0, _spoil).sink(sinks[0])
+    keyed.fold("reads", lambda: 0, lambda n, r: (n + 1, r)).sink(sinks[1])
+    stream.sink(sinks[2])
+    start(flow, workers).run()
+    assert all(value == {"k": ms, "spoilt": True} for ms, value in by_offset(sinks[0]))
+    for sink in sinks[1:]:
+        assert [value for _, value in by_offset(sink)] == [{"k": ms} for ms in range(1, 30)]
+
+
+def by_offset(sink: ListSink) -> list[tuple[int, object]]:
+    return sorted(((r.offset + 1, r.value) for r in sink.results), key=lambda pair: pair[0])
+
+
 def test_a_probe_shows_the_frontier_at_its_place(start: Start) -> None:
     """I1: here what may still come before the fold, and after it."""
     source, flow = HandSource(partitions=2), Flow("f", bins=1)
