@@ -1,0 +1,253 @@
+"""The command line as a user has it: one flow runs, and every other command is tried on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from connectors.topics import names
+from tests.brokers import Broker
+from tests.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
+from tests.kafka_tools import consume_all, until
+
+TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
+WITHIN = 90
+
+
+@dataclass
+class Done:
+    """What a command has printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass
+class Running:
+    """A flow that runs."""
+
+    bootstrap: str
+    prefix: str
+    folder: Path
+    module: Path
+    process: FlowProcess
+
+    def call(self, *words: str) -> Done:
+        """Another command about this flow."""
+        return call(self.folder, self.bootstrap, *words, "--prefix", self.prefix)
+
+    def on_terminal(self, *words: str) -> str:
+        """What a command shows on a terminal."""
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            [MEANDER, *words, "--prefix", self.prefix],
+            env=environment(self.bootstrap) | {"COLUMNS": "160", "TERM": "xterm"},
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=self.folder,
+        ):  # fmt: skip
+            os.close(theirs)
+            shown = bytearray()
+            while chunk := _read(ours):
+                shown += chunk
+        os.close(ours)
+        return shown.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # The other end has closed.
+        return b""
+
+
+def environment(bootstrap: str) -> dict[str, str]:
+    return os.environ | {"MEANDER_BOOTSTRAP": bootstrap}
+
+
+def call(folder: Path, bootstrap: str, *words: str) -> Done:
+    done = subprocess.run(
+        [MEANDER, *words], env=environment(bootstrap), cwd=folder, timeout=WITHIN,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    prefix, folder = f"t{uuid4().hex[:10]}.", tmp_path_factory.mktemp("cli")
+    lines(broker.bootstrap, prefix, TEXTS)
+    module = flow_folder(folder / "flow", prefix)
+    words = ["run", str(module), "--prefix", prefix, "--patience", str(WITHIN)]
+    with meander(folder, broker.bootstrap, *words) as process:
+        process.until_event("started")
+        yield Running(broker.bootstrap, prefix, folder, module, process)
+
+
+def status_of(running: Running) -> dict[str, object]:
+    done = running.call("status", "counts")
+    assert done.code == 0, done.err
+    (seen,) = done.lines
+    return seen
+
+
+def test_status_shows_counters_frontiers_and_bins(running: Running) -> None:
+    results = 2 * len(TEXTS)
+
+    def written() -> bool:
+        counters = status_of(running)["counters"]
+        assert isinstance(counters, dict)
+        return counters.get("written") == results
+
+    until(written, "all results are written", WITHIN)
+    seen = status_of(running)
+    assert (seen["state"], seen["workers"]) == ("running", 2)
+    assert seen["bins"] == [128, 128] or isinstance(seen["migrations"], list)
+    assert isinstance(seen["frontiers"], dict)
+    assert seen["frontiers"]["sink"] >= 1_700_000_000_000 + len(TEXTS) - 1
+    until(lambda: status_of(running)["lag"] == 0, "the lag is 0", WITHIN)
+
+
+def test_a_migration_is_followed_to_its_end_and_stands_in_the_status(running: Running) -> None:
+    done = running.call(
+        "migrate", "counts", "--bins", "0-9,12", "--worker", "1", "--id", "few", "--lease", "30"
+    )
+
+    assert done.code == 0, done.err
+    kinds = Counter(str(line["type"]) for line in done.lines)
+    assert kinds == {"accepted": 1, "bin_moved": 11, "completed": 1}
+    until(lambda: status_of(running)["bins"] == [117, 139], "the status shows it", WITHIN)
+    migrations = status_of(running)["migrations"]
+    assert isinstance(migrations, list)
+    (few,) = [m for m in migrations if m["id"] == "few"]
+    assert (few["state"], few["moved"], few["bins"]) == ("completed", 11, 11)
+
+
+def test_a_rejected_migration_says_what_would_be_right_and_is_exit_code_1(
+    running: Running,
+) -> None:
+    done = running.call("migrate", "counts", "--bins", "0", "--worker", "2")
+
+    assert done.code == 1
+    (rejected,) = done.lines
+    assert "name a worker from 0 to 1" in str(rejected["reason"])
+
+
+def test_keys_move_only_with_a_yes_to_their_whole_bins(running: Running) -> None:
+    words = ["migrate", "counts", "--key", "w1", "--worker", "0"]
+    done = running.call(*words)
+    assert done.code == 1
+    assert "whole_bins" in str(done.lines[-1]["reason"])
+
+    done = running.call(*words, "--whole-bins")
+    assert done.code == 0, done.err
+    assert done.lines[-1]["type"] == "completed"
+
+
+def test_on_a_terminal_there_are_tables(running: Running) -> None:
+    shown = running.on_terminal("status", "counts")
+    assert "probe or sink" in shown
+    assert "running" in shown
+    shown = running.on_terminal("migrate", "counts", "--bins", "20-22", "--worker", "1")
+    assert "completed: 3 bins" in shown
+
+
+def test_a_second_driver_is_refused_while_the_first_lives(running: Running) -> None:
+    done = running.call("run", str(running.module))
+
+    assert done.code == 2
+    assert "flow 'counts': another driver runs it" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert running.process.process.poll() is None
+
+
+def test_topics_are_listed_with_their_purpose(running: Running) -> None:
+    done = running.call("topics")
+
+    called = names(running.prefix, "counts")
+    purposes = {line["topic"]: line["purpose"] for line in done.lines}
+    assert purposes[called.state] == "keyed state, in layers"
+    assert purposes.keys() == {getattr(called, kind) for kind in called.__slots__}
+
+
+def test_what_the_users_module_logs_and_prints_reaches_the_drivers_log(running: Running) -> None:
+    lines(running.bootstrap, running.prefix, ["hello log"], create=False)
+
+    said = ["a line for the log", "a line for the terminal"]
+    until(lambda: all(text in running.process.said for text in said), "it is there", WITHIN)
+
+
+def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) -> None:
+    words = ["topics", "create", prefix + "a", prefix + "b", "--partitions", "2"]
+    first = call(tmp_path, broker.bootstrap, *words)
+    second = call(tmp_path, broker.bootstrap, *words)
+
+    assert {str(line["state"]) for line in first.lines} == {"created"}
+    assert {str(line["state"]) for line in second.lines} == {"exists"}
+    assert consume_all(broker.bootstrap, prefix + "a") == []
+
+
+def test_config_shows_where_a_setting_comes_from_and_no_secret(tmp_path: Path) -> None:
+    done = call(tmp_path, "127.0.0.1:1", "config", "--set", "sasl.password=pssst")
+
+    by_name = {line["name"]: line for line in done.lines}
+    assert by_name["bootstrap.servers"]["from"] == "environment MEANDER_BOOTSTRAP"
+    assert by_name["sasl.password"]["from"] == "--set"
+    assert "pssst" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["status", "nobody"], "topic 'nobody.status': it does not exist"),
+        (["run", "nowhere.py"], "there is no such Python file"),
+        (["migrate", "nobody", "--bins", "x", "--worker", "0"], "--bins: 'x' names no bins"),
+        (["topics", "--set", "no.such=1"], "setting 'no.such' (--set): no such setting"),
+        (["broker", "status", "--data", "none"], "the broker in none: none runs"),
+    ],
+)
+def test_what_is_to_be_put_right_outside_is_one_sentence_and_exit_code_2(
+    broker: Broker, tmp_path: Path, words: list[str], says: str
+) -> None:
+    done = call(tmp_path, broker.bootstrap, *words)
+
+    assert done.code == 2
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+    assert done.out == ""
+
+
+def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
+    done = call(tmp_path, broker.bootstrap, "--debug", "status", "nobody")
+
+    assert done.code == 2
+    assert "Traceback" in done.err
+    assert "topic 'nobody.status': it does not exist" in done.err.splitlines()[-1]
+
+
+def test_without_a_broker_it_says_so(tmp_path: Path) -> None:
+    done = call(tmp_path, "127.0.0.1:1", "topics", "--flow", "x")
+
+    assert done.code == 2
+    assert "no broker answers" in done.err
+
+
+@pytest.mark.parametrize("command", ["run", "status", "migrate", "topics", "config", "broker"])
+def test_every_command_explains_itself(tmp_path: Path, command: str) -> None:
+    done = call(tmp_path, "127.0.0.1:1", command, "--help")
+
+    assert done.code == 0
+    assert "Usage: meander" in done.out
+    assert command == "broker" or "Example: meander" in done.out
