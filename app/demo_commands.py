@@ -25,7 +25,7 @@ from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command, and the share of the data that is sent before it."""
+    """A command, and the share of the records that is to be answered before it."""
 
     after: float
     command: Migrate
@@ -38,15 +38,15 @@ def plan(owners: Sequence[int], times: Int64s) -> list[Step]:
 
     >>> steps = plan([0] * 16 + [1] * 16, np.arange(100))
     >>> [(len(step.command.bins), step.command.worker, step.command.time) for step in steps]
-    [(8, 0, 75), (2, 1, None), (6, 1, None)]
+    [(8, 0, 66), (1, 1, None), (7, 1, None)]
     """
     first, second = ([b for b, owner in enumerate(owners) if owner == worker] for worker in (0, 1))
-    reached_later = int(times[3 * len(times) // 4])
+    reached_later = int(times[2 * len(times) // 3])
     # Bin after bin takes a while, and what is moved last should still be asked for afterwards.
-    few, half = len(first) // 8, len(first) // 2
+    few, half = len(first) // 16, len(first) // 2
     return [
         Step(0.0, _migrate("at-a-date", second[: len(second) // 2], 0, reached_later)),
-        Step(0.2, _migrate("one-by-one", first[:few], 1, None, fluid=True)),
+        Step(0.15, _migrate("one-by-one", first[:few], 1, None, fluid=True)),
         Step(0.5, _migrate("all-at-once", first[few:half], 1, None)),
     ]
 

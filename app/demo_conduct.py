@@ -82,8 +82,8 @@ class Conductor:
         while self.clocked is None and not self.over:
             for report in self.feed.reports(within=0.2):
                 match report:
-                    case demo_feed.Progress(sent=sent, last=answered):
-                        while steps and sent >= steps[0].after * self.total:
+                    case demo_feed.Progress(answered=answered):
+                        while steps and answered >= steps[0].after * self.total:
                             self.commands.send(steps.popleft().command)
                         moving = ", ".join(sorted(self.commands.open))
                         bar.update(task, completed=answered, moving=moving and f"  moves {moving}")

@@ -51,7 +51,7 @@ def plot(
     axes.tick_params(colors=INK)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
     axes.set_title(_caption(phases), loc="left", fontsize=9.5, color=INK)
-    axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none", ncols=3)
+    figure.legend(loc="upper right", frameon=False, ncols=3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 

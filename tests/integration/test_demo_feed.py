@@ -59,7 +59,7 @@ def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, boots
         sent = answer(plan, bootstrap)
         *_, progress, clocked = finish(feed)
 
-    assert progress == Progress(FLIGHTS, FLIGHTS, FLIGHTS)
+    assert progress == Progress(FLIGHTS, FLIGHTS)
     assert isinstance(clocked, Clocked)
     assert bool((clocked.arrived > clocked.due).all())
     assert np.diff(clocked.due).tolist() == [250_000] * (FLIGHTS - 1)
