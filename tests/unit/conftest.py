@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
 
 from dataflow.flow import Flow
 from dataflow.migrate.command import Migrate
 from state.store import Database
 from tests.hand import HandFlow
 
-_namespaces = count()
+NAMESPACES = count()
+
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 class Start(Protocol):
@@ -38,7 +42,7 @@ def start(shared_database: Database) -> Iterator[Start]:
     with ExitStack() as opened:
 
         def begin(flow: Flow, workers: int = 2, commands: Sequence[Migrate] = ()) -> HandFlow:
-            run = HandFlow(flow, shared_database, next(_namespaces), workers, commands)
+            run = HandFlow(flow, shared_database, next(NAMESPACES), workers, commands)
             return opened.enter_context(run)
 
         yield begin
