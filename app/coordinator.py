@@ -44,8 +44,10 @@ from state.time import to_millis
 
 log = logging.getLogger(__name__)
 
-STOP_WITHIN = 2.5
+STOP_WITHIN = 2.0
 """Seconds that workers get to close what they have open."""
+LOOK = 0.002
+"""Seconds between two looks at everything but progress, while that comes without a pause."""
 IDLE = 0.02
 """Seconds between two looks at the control topic when nothing else happens."""
 
@@ -130,7 +132,7 @@ def _conduct(
 ) -> Result:
     options = prepared.options
     with contextlib.ExitStack() as opened:
-        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, options.lease)
+        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.lease)
         opened.callback(links.close)
         door = opened.enter_context(contextlib.closing(Door(options.host, links)))
         control = opened.enter_context(
@@ -230,7 +232,7 @@ class Coordinator:
                    if isinstance(node.spec, KafkaSource)]  # fmt: skip
         self._lag = Lag(prepared.options.kafka, prepared.flow, sources)
         self._every = _beat_seconds(prepared.options)
-        self._beat_at = 0.0
+        self._beat_at = self._look_at = 0.0
         self._began: float | None = None
         self._migrations: list[Completed] = []
         self._bins: dict[str, int] | None = None
@@ -254,9 +256,12 @@ class Coordinator:
             if signals is not None and signals.received:
                 return signals.received
             worked = self._controller.step()
-            self._housekeeping()
-            for event in (*commands.take(), *commands.happened()):
-                self._note(event)
+            # While frames pour in, forswearing goes before all else.
+            if not worked or self._controller.busy or time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + LOOK
+                self._housekeeping()
+                for event in (*commands.take(), *commands.happened()):
+                    self._note(event)
             if not worked:
                 self._links.wait(0.001 if self._controller.busy else IDLE)
         return None

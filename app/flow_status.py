@@ -12,7 +12,7 @@ from schemas.status import Event, Failed, Finished, Heartbeat, Started
 
 log = logging.getLogger(__name__)
 
-LAST_WORD = 2.5
+LAST_WORD = 0.5
 """Seconds that the last event gets to become durable."""
 
 Show = Callable[[Event], None]
@@ -54,24 +54,27 @@ class FlowStatus:
 
     def finished(self, counters: dict[str, int]) -> None:
         """The end."""
-        self.tell(
+        self._end(
             Finished(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                driver=self._prepared.driver,
+                incarnation=self._prepared.incarnation,
                 counters=counters,
             )
-        )  # fmt: skip
-        self._status.flush(LAST_WORD)
+        )
 
     def failed(self, error: BaseException) -> None:
         """The end, before its time."""
-        reason = str(error) if isinstance(error, MeanderError) else f"{type(error).__name__}"
-        self.tell(
+        reason = str(error) if isinstance(error, MeanderError) else type(error).__name__
+        self._end(
             Failed(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation, reason=reason
             )
         )
+
+    def _end(self, event: Event) -> None:
+        """The last word; how the flow has ended does not depend on whether it can be written."""
+        self.tell(event)
         try:
-            self._status.flush(1.0)
-        except MeanderError as second:
-            # The first error is the one to raise; this one is perhaps the same outage.
-            log.warning("%s", second)
+            self._status.flush(LAST_WORD)
+        except MeanderError as error:
+            log.warning("%s", error)

@@ -94,7 +94,7 @@ class Task:
         """Register, work, end. Raises MeanderError when the coordinator cannot be told any more."""
         keys = Keys.fresh()
         host = own_host(self._arguments.door)
-        self._links = CurveLinks(self._me, keys, host, self._arguments.lease)
+        self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.lease)
         try:
             join(self._arguments.ticket, keys, self._links, self._arguments.patience)
             self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)

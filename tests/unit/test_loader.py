@@ -1,0 +1,102 @@
+"""A flow's module travels whole, is loaded anew, and never meets another flow's namesakes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app import loader
+from app.loader import collect, load_flow
+from schemas.errors import SetupError
+
+FLOW = "from dataflow import Flow\nimport {module}\nflow = Flow({module}.NAME)\n"
+
+
+@pytest.fixture(autouse=True)
+def leave_no_trace() -> Iterator[None]:
+    path, modules = sys.path[:], sys.modules.copy()
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules.keys():
+        del sys.modules[name]
+
+
+def folder_with(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def a_flow(folder: Path, name: str) -> Path:
+    """A flow that is called as the module beside it says."""
+    near = {"flow.py": FLOW.format(module="near"), "near.py": f"NAME = {name!r}"}
+    return folder_with(folder, near)
+
+
+def test_modules_beside_a_flow_travel_and_import_where_they_arrive(tmp_path: Path) -> None:
+    here = a_flow(tmp_path / "here", "near")
+    source = collect(here / "flow.py")
+    assert source.files.keys() == {"flow.py", "near.py"}
+
+    there = source.unpack(tmp_path / "there")
+    for file in here.iterdir():
+        file.unlink()
+    assert load_flow(there).name == "near"
+    assert sys.modules["near"].__file__ == str(tmp_path / "there" / "near.py")
+
+
+def test_packages_beside_a_flow_travel_whole_but_other_folders_stay(tmp_path: Path) -> None:
+    travelling = {"flow.py", "pack/__init__.py", "pack/deep/inner.py", "pack/deep/table.csv"}
+    staying = {"data/x.py", "pack/__pycache__/inner.pyc", "notes.txt"}
+    here = folder_with(tmp_path / "here", dict.fromkeys(travelling | staying, ""))
+
+    assert collect(here / "flow.py").files.keys() == travelling
+
+
+def test_a_flow_inside_a_package_keeps_its_relative_imports(tmp_path: Path) -> None:
+    text = "from dataflow import Flow\nfrom .near import NAME\nflow = Flow(NAME)\n"
+    files = {"__init__.py": "", "flow.py": text, "near.py": "NAME = 'inside'"}
+    here = folder_with(tmp_path / "pack", files)
+
+    there = collect(here / "flow.py").unpack(tmp_path / "there")
+
+    assert there == tmp_path / "there" / "pack" / "flow.py"
+    assert load_flow(there).name == "inside"
+
+
+def test_two_flows_of_one_name_with_namesakes_beside_them_do_not_meet(tmp_path: Path) -> None:
+    one, two = a_flow(tmp_path / "one", "one"), a_flow(tmp_path / "two", "two")
+    assert [load_flow(f / "flow.py").name for f in (one, two, one)] == ["one", "two", "one"]
+
+
+def test_a_flow_that_was_changed_is_loaded_anew(tmp_path: Path) -> None:
+    here = a_flow(tmp_path / "here", "a")
+    assert load_flow(here / "flow.py").name == "a"
+    (here / "near.py").write_text("NAME = 'later'")
+    assert load_flow(here / "flow.py").name == "later"
+
+
+def test_loading_a_flow_leaves_what_was_imported_before_alone(tmp_path: Path) -> None:
+    before = sys.modules["dataflow"]
+    files = {
+        "flow.py": "from dataflow import Flow\nflow = Flow('x')",
+        "dataflow.py": "raise AssertionError('this is not ours')",
+    }
+    here = folder_with(tmp_path / "here", files)
+    for _ in range(2):
+        load_flow(here / "flow.py")
+    assert sys.modules["dataflow"] is before
+
+
+def test_a_folder_that_is_too_large_to_travel_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "MAX_BYTES", 1000)
+    here = folder_with(tmp_path / "here", {"flow.py": "x = 1", "large.py": "#" * 1000})
+    with pytest.raises(SetupError, match="put the flow into a folder of its own"):
+        collect(here / "flow.py")
