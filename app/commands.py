@@ -78,7 +78,6 @@ class Commands:
         self._topic, self._journal, self._controller = topic, journal, controller
         self._open: deque[tuple[int, int]] = deque()
         self._installed: dict[tuple[str, int], Installed] = {}
-        self._moves: dict[int, list[tuple[int, int]]] = {}
 
     def take(self) -> Iterator[Event]:
         """Obey what has come; what was refused."""
@@ -130,18 +129,9 @@ class Commands:
         if known.operators == len(self._plan.keyed):
             del self._installed[one.id, one.bin]
             yield BinMoved.model_validate({
-                "id": one.id, "bin": one.bin, "from": self._source(one), "to": one.worker,
+                "id": one.id, "bin": one.bin, "from": one.source, "to": one.worker,
                 "at": one.time, "bytes": known.bytes, "keys": known.keys, "ms": one.ms,
             })  # fmt: skip
-
-    def _source(self, moved: _Moved) -> int:
-        """Who owned a bin before a move; the moves of one bin may be reported in any order."""
-        moves = self._moves.setdefault(moved.bin, [])
-        moves.append((moved.time, moved.worker))
-        moves.sort()
-        before = [worker for time, worker in moves if time < moved.time]
-        first = self._plan.flow.space.first_owner(Bin(moved.bin), self._workers)
-        return before[-1] if before else int(first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +140,7 @@ class _Moved:
 
     id: str
     bin: int
+    source: int
     worker: int
     time: int
     bytes: int
@@ -160,10 +151,10 @@ class _Moved:
     def of(event: EngineEvent) -> _Moved:
         match event:
             case {
-                "id": str(id), "bin": int(bin), "worker": int(worker), "time": int(time),
-                "bytes": int(size), "keys": int(keys), "ms": float(ms),
+                "id": str(id), "bin": int(bin), "from": int(source), "worker": int(worker),
+                "time": int(time), "bytes": int(size), "keys": int(keys), "ms": float(ms),
             }:  # fmt: skip
-                return _Moved(id, bin, worker, time, size, keys, ms)
+                return _Moved(id, bin, source, worker, time, size, keys, ms)
         raise AssertionError(f"the engine reports {event}")
 
 

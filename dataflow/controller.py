@@ -20,11 +20,12 @@ from dataflow.operators.base import Message
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
+from dataflow.speed import Speed
 from dataflow.wire import ProgressFrame, decode, encode_data
 from dataflow.worker import members_of
 from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId
-from state.time import MIN_TIME, from_millis, to_millis
+from state.time import MIN_TIME, to_millis
 
 Event = dict[str, object]
 """What becomes of commands, JSON-able; see `schemas.status`."""
@@ -44,6 +45,7 @@ class Round:
     sent: bool = False
     decided: bool = False
     awaited: set[tuple[str, int]] = field(default_factory=set)
+    sources: dict[int, WorkerId] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -257,6 +259,7 @@ class Controller:
         return self.forsworn is None or self.forsworn > time
 
     def _await(self, round: Round, transfer: Transfer) -> None:
+        round.sources[int(transfer.bin)] = transfer.source
         round.awaited.update((keyed.name, int(transfer.bin)) for keyed in self._plan.keyed)
 
     def _finish_rounds(self) -> None:
@@ -312,6 +315,7 @@ class Controller:
                 "id": running.command.id,
                 "operator": key[0],
                 "bin": key[1],
+                "from": int(round.sources[key[1]]),
                 "worker": int(worker),
                 "time": round.moves.time,
                 "bytes": size,
@@ -368,29 +372,6 @@ class Controller:
 
     def _rounds(self) -> list[Round]:
         return [round for running in self._running for round in running.rounds]
-
-
-class Speed:
-    """How fast logical time runs, against the wall clock: 1.0 for live data."""
-
-    WINDOW = 1.0
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since = clock.monotonic()
-        self._start: int | None = None
-        self._speed = 0.0
-
-    def lead(self, furthest: int, control_lead: float) -> int:
-        """How far ahead of `furthest` commands may be ruled out, in logical time."""
-        now = self._clock.monotonic()
-        if self._start is None:
-            self._start, self._since = furthest, now
-        elif now - self._since >= self.WINDOW:
-            passed = to_millis(furthest - self._start) / 1000
-            self._speed = passed / (now - self._since)
-            self._start, self._since = furthest, now
-        return from_millis(round(control_lead * min(1.0, self._speed) * 1000))
 
 
 def round_ms(seconds: float) -> float:

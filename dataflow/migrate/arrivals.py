@@ -100,11 +100,6 @@ class Arrivals:
         """About how many bytes of records wait for their bins."""
         return sum(rows.batch.size for many in self._stashed.values() for rows in many)
 
-    @property
-    def awaited(self) -> dict[Bin, list[int]]:
-        """The bins that are not here yet, and from when on they are ours."""
-        return self._awaited
-
     def has_come_since(self, bin: Bin, time: int) -> bool:
         """Whether a later state of the bin is here, or on its way into the store."""
         return self._newest.get(bin, -1) > time

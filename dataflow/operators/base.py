@@ -53,11 +53,6 @@ class InputPort:
             yield message
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._queue
-
-    @property
     def frontier(self) -> Antichain:
         """What may still arrive."""
         return self._progress.frontier(self.location)

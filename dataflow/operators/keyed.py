@@ -129,11 +129,11 @@ class Keyed(Quiet):
         self._held.retain(self._output.mint(message))
 
     def _check_bound(self) -> None:
-        waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
+        waiting = self._waiting.size + self._queued_bytes + self.arrivals.size + self.timers.size
         if waiting > self._max_waiting:
             raise MeanderError(
                 f"operator {self.name!r}",
-                f"{waiting >> 20} MiB of records wait for the flow's time to pass"
+                f"{waiting >> 20} MiB of records wait, timers included, for its time to pass"
                 f" {to_millis(outer(self._held.capability.time))} ms, more than its bound of"
                 f" {self._max_waiting >> 20} MiB",
                 "raise the flow's max_waiting, or see why that time does not pass",

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from state.antichain import Antichain
 from state.ids import Bin
 
+TIMER_BYTES = 300
+"""About what one timer takes in memory, beside its key."""
+
 
 class Timers:
     """At most one timer per key and time.
@@ -24,55 +27,64 @@ class Timers:
     """
 
     def __init__(self) -> None:
+        self.size = 0
+        """About how many bytes they take."""
         self._by_time: dict[int, dict[bytes, Bin]] = {}
+        self._by_bin: dict[Bin, set[tuple[int, bytes]]] = {}
         self._times: list[int] = []
         self._frozen: dict[Bin, set[tuple[int, bytes]]] = {}
+        self._frozen_least: dict[Bin, int] = {}
         self._departures: dict[Bin, list[int]] = {}
 
     def set(self, bin: Bin, time: int, key: bytes) -> None:
         """Set a timer."""
         departures = self._departures.get(bin)
-        if departures and time >= departures[0]:
-            self._frozen.setdefault(bin, set()).add((time, key))
+        frozen = departures is not None and time >= departures[0]
+        timers = (self._frozen if frozen else self._by_bin).setdefault(bin, set())
+        if (time, key) in timers:
             return
-        if time not in self._by_time:
-            self._by_time[time] = {}
-            heapq.heappush(self._times, time)
-        self._by_time[time][key] = bin
+        timers.add((time, key))
+        self.size += TIMER_BYTES + len(key)
+        if frozen:
+            self._frozen_least[bin] = min(time, self._frozen_least.get(bin, time))
+        else:
+            if time not in self._by_time:
+                self._by_time[time] = {}
+                heapq.heappush(self._times, time)
+            self._by_time[time][key] = bin
 
     def next_due(self, passed: Antichain) -> int | None:
         """The least time of a timer that the frontier has passed."""
-        if not self._times or passed.less_equal(self._times[0]):
-            return None
-        return self._times[0]
+        least = self._next
+        return None if least is None or passed.less_equal(least) else least
 
     def take(self, time: int) -> list[bytes]:
         """The keys due at the least time, in order."""
         assert heapq.heappop(self._times) == time
-        return sorted(self._by_time.pop(time))
+        due = self._by_time.pop(time)
+        for key, bin in due.items():
+            self._by_bin[bin].discard((time, key))
+        self.size -= sum(TIMER_BYTES + len(key) for key in due)
+        return sorted(due)
 
     @property
     def least(self) -> int | None:
         """The least time of any timer, as long as it is here."""
-        frozen = (time for timers in self._frozen.values() for time, _ in timers)
-        return min((*self._times[:1], *frozen), default=None)
+        here = () if self._next is None else (self._next,)
+        return min((*here, *self._frozen_least.values()), default=None)
 
     def depart(self, bin: Bin, time: int) -> None:
         """From `time` on the bin belongs to another worker: its timers from then on stay quiet."""
         insort(self._departures.setdefault(bin, []), time)
-        moving = [
-            (due, key)
-            for due, keys in self._by_time.items()
-            if due >= time
-            for key, owner in keys.items()
-            if owner == bin
-        ]
+        here = self._by_bin.get(bin, set())
+        moving = {timer for timer in here if timer[0] >= time}
+        here -= moving
         for due, key in moving:
             del self._by_time[due][key]
-        self._times = [due for due in self._times if self._by_time[due]]
-        self._by_time = {due: keys for due, keys in self._by_time.items() if keys}
-        heapq.heapify(self._times)
-        self._frozen.setdefault(bin, set()).update(moving)
+        if moving:
+            self._frozen.setdefault(bin, set()).update(moving)
+            least = min(due for due, _ in moving)
+            self._frozen_least[bin] = min(least, self._frozen_least.get(bin, least))
 
     def of(self, bin: Bin) -> list[tuple[int, bytes]]:
         """The timers that travel with a departing bin, in order."""
@@ -80,7 +92,9 @@ class Timers:
 
     def departed(self, bin: Bin) -> None:
         """The bin has left, and its timers with it."""
-        self._frozen.pop(bin, None)
+        gone = self._frozen.pop(bin, set())
+        self._frozen_least.pop(bin, None)
+        self.size -= sum(TIMER_BYTES + len(key) for _, key in gone)
         later = self._departures[bin][1:]
         if later:
             self._departures[bin] = later
@@ -91,3 +105,10 @@ class Timers:
         """Take over the timers of a bin that has arrived."""
         for time, key in timers:
             self.set(bin, time, key)
+
+    @property
+    def _next(self) -> int | None:
+        """The least time of a timer that may be fired here."""
+        while self._times and not self._by_time[self._times[0]]:
+            del self._by_time[heapq.heappop(self._times)]
+        return self._times[0] if self._times else None

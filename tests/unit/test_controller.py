@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from dataflow import Flow
-from dataflow.controller import Speed
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.sim import SimClock
+from dataflow.speed import Speed
 from dataflow.testing import ListSink
 from dataflow.wire import PROGRESS
 from state.ids import COORDINATOR, Bin, WorkerId
@@ -215,7 +215,7 @@ def test_fluid_completes_each_bin_before_it_begins_the_next(flow: Commanded) -> 
             bin
             for worker in flow.run.workers
             for outlet in assembly(worker).outlets
-            for bin in outlet.keyed.arrivals.awaited
+            for bin in outlet.keyed.arrivals._awaited
         }
         under_way.append(len(departing | arriving))
 

@@ -198,7 +198,7 @@ class World:
             member.dropped.append(capability)
 
     def take(self, member: Member, which: int, how: int) -> None:
-        waiting = [at for at, port in member.inputs.items() if not port.empty]
+        waiting = [at for at, port in member.inputs.items() if port._queue]
         if not waiting:
             return
         at = waiting[which % len(waiting)]
