@@ -135,6 +135,18 @@ def test_records_of_one_time_beyond_twice_the_bound_go_on_at_the_next_sequence(
     assert len({result.time for result in slow.sink.results}) > 1
 
 
+def test_a_full_source_calls_on_idle_partitions_where_nothing_else_waits(start: Start) -> None:
+    """I7: all is delivered, and only a partition without data holds it in flight."""
+    source, sink = HandSource(partitions=2, record_size=RECORD), HandSink()
+    flow = Flow("f", max_inflight=BOUND)
+    flow.source(source).sink(sink)
+    run = start(flow, workers=2)
+    for ms in range(100):
+        source.give(0, (ms, ms))
+    run.wait(0.1)
+    assert len(sink.results) == 100
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_worker_has_a_bound_of_its_own(start: Start, workers: int) -> None:
     slow = Slow(start, partitions=3, workers=workers)

@@ -268,6 +268,23 @@ def test_two_commands_without_a_time_for_one_bin_get_two_times(flow: Commanded) 
     ]  # fmt: skip
 
 
+def test_a_command_is_completed_when_every_bin_has_been_reported(
+    flow: Commanded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's word may come long after the frontier has passed the move."""
+    controller = flow.run.sim.controller
+    late: list[tuple[WorkerId, dict[str, object]]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(controller, "report", lambda *report: late.append(report))
+        flow.submit("m", (0,), 1)
+        flow.run.wait(0.02)
+    assert flow.run.said("m") == ["accepted"] and len(late) == 2
+    for n, report in enumerate(late):
+        controller.report(*report)
+        flow.run.settle()
+        assert flow.run.said("m")[1:] == [["bin_moved"], ["bin_moved", "bin_moved", "completed"]][n]
+
+
 def test_a_command_before_the_first_record_holds_from_the_beginning(start: Start) -> None:
     flow = Commanded(start)
     flow.submit("m", (0, 1, 2, 3), 1, 0)
