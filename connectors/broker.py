@@ -262,11 +262,11 @@ def _prepare(home: Path, wish: int | None) -> Ports:
     if ports is None or wish not in (None, ports.clients):
         clients = wish or free_port()
         ports = Ports(clients, free_port(clients))
-        kept.write_text(json.dumps(asdict(ports)))
     for port in (ports.clients, ports.controller):
         if not _is_free(port):
             cause = "another process listens there"
             raise SetupError(f"{HOST}:{port}", cause, "end it, or give another port")
+    kept.write_text(json.dumps(asdict(ports)))
     listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
     properties = SETTINGS | {
         "listeners": listeners,

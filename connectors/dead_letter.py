@@ -3,7 +3,8 @@
 Guarantees that a record lands there once per failure and that `pending` says how many are not yet
 durable. A record that could not be read keeps its bytes and headers as they were; of one that a
 function could not take, the value is written as JSON, or as its repr where it has none. Headers
-added: meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker, .trace.
+added: meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker, .trace,
+and .truncated, the value's length, where it is longer than the topic takes.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from confluent_kafka import Message
 from connectors.client import Settings
 from connectors.formats import encoder, plain_key
 from connectors.outbox import Headers, Outbox
+from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
 from dataflow.protocols import WorkerContext
+from state import codec
 
 MAX_TRACE = 8 * 1024
 """Characters kept of a traceback, from its end: the cause stands there."""
+MAX_VALUE = MAX_DEAD_RECORD // 2
+"""Bytes kept of a value, from its start; the rest of a record is for its key and headers."""
 _json = encoder("json")
 
 
@@ -38,7 +43,7 @@ class KafkaDeadLetters:
 
     def __init__(self, settings: Settings, topic: str, worker: int) -> None:
         self._worker = worker
-        self._outbox = Outbox(settings, topic)
+        self._outbox = Outbox(settings, topic, message_max_bytes=MAX_DEAD_RECORD)
 
     @staticmethod
     def open(context: WorkerContext, topic: str) -> KafkaDeadLetters:
@@ -50,7 +55,7 @@ class KafkaDeadLetters:
         self._outbox.pump()
         value = batch.values[row]
         added: Headers = [
-            ("meander.reason", reason),
+            ("meander.reason", _text(reason[:MAX_TRACE])),
             ("meander.operator", operator),
             ("meander.partition", str(batch.partitions[row])),
             ("meander.offset", str(batch.offsets[row])),
@@ -58,14 +63,20 @@ class KafkaDeadLetters:
             ("meander.worker", str(self._worker)),
         ]
         if trace:
-            added.append(("meander.trace", trace[-MAX_TRACE:]))
+            added.append(("meander.trace", _text(trace)[-MAX_TRACE:]))
         if isinstance(value, Unreadable):
             added.append(("meander.topic", value.topic))
-            self._outbox.send(value.value, value.key, _done, [*value.headers, *added])
+            self._send(value.value, value.key, [*value.headers, *added])
         else:
             added.append(("meander.origin", str(batch.origins[row])))
-            key = None if batch.keys is None else plain_key(batch.keys[row])
-            self._outbox.send(_written(value), key, _done, added)
+            key = None if batch.keys is None else _key(batch.keys[row])
+            self._send(_written(value), key, added)
+
+    def _send(self, value: bytes | None, key: bytes | None, headers: Headers) -> None:
+        if value is not None and len(value) > MAX_VALUE:
+            headers = [*headers, ("meander.truncated", str(len(value)))]
+            value = value[:MAX_VALUE]
+        self._outbox.send(value, key, _done, headers)
 
     def pending(self) -> int:
         """How many are not yet durable. Raises MeanderError when the broker refused one."""
@@ -81,10 +92,22 @@ def _done(_: Message) -> None:
     """Nothing beyond the outbox's own count."""
 
 
+def _text(said: str) -> bytes:
+    """Text as a header: also what no encoding takes as it is."""
+    return said.encode("utf-8", "backslashreplace")
+
+
+def _key(key: bytes) -> bytes | None:
+    try:
+        return plain_key(key)
+    except (ValueError, TypeError):
+        return _text(repr(codec.decode(key)))
+
+
 def _written(value: object) -> bytes | None:
     if isinstance(value, bytes):
         return value
     try:
         return _json(value)
     except (ValueError, TypeError):
-        return repr(value).encode()
+        return _text(repr(value))

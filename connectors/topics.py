@@ -25,9 +25,12 @@ from confluent_kafka.admin import (
 
 from connectors.client import ANSWER, missing, translate
 from schemas.errors import SetupError
+from state.layer import STATE_LIMIT
 
-MAX_STATE_RECORD = 1 << 20
-"""Bytes of one record on the state topic: a chunk has half of it at most, the rest is slack."""
+MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
+"""Bytes of one record on the state topic: the greatest state alone in its chunk, and its head."""
+MAX_DEAD_RECORD = 16 << 20
+"""Bytes of one record on the dead-letter topic; what is longer is cut."""
 STATE_PARTITIONS = 8
 _FOR_EVER = -1
 _DAY = 24 * 3600 * 1000
@@ -98,7 +101,7 @@ def internal(prefix: str, flow: str) -> list[Internal]:
         ),
         Internal(
             called.dead, "records that could not be read or processed, with the reason", 1,
-            log, {"retention.ms": _FOR_EVER},
+            log, {"retention.ms": _FOR_EVER, "max.message.bytes": MAX_DEAD_RECORD},
         ),
     ]  # fmt: skip
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from connectors.dead_letter import MAX_TRACE, KafkaDeadLetters
+from connectors.dead_letter import MAX_TRACE, MAX_VALUE, KafkaDeadLetters
+from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
 from schemas.errors import MeanderError
+from state import codec
 from state.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, batch
@@ -16,7 +20,7 @@ from tests.kafka_tools import Record, consume_all, until
 @pytest.fixture
 def rig(broker: Broker, prefix: str) -> Rig:
     made = Rig(broker.bootstrap, prefix)
-    made.topic("flow.dead")
+    made.topic("flow.dead", max_message_bytes=str(MAX_DEAD_RECORD))
     return made
 
 
@@ -47,6 +51,25 @@ def test_it_says_which_record_which_operator_and_why(rig: Rig) -> None:
 
 def test_a_value_without_json_is_written_as_it_looks_in_python(rig: Rig) -> None:
     assert set_aside(rig, batch([{("a", 1): {float("nan")}}]), 0).value == b"{('a', 1): {nan}}"
+
+
+@pytest.mark.parametrize("key", [float("nan"), (b"\xff", 1), "\ud800"])
+def test_a_key_without_json_is_written_as_it_looks_in_python(rig: Rig, key: object) -> None:
+    keyed = replace(batch([1], ["x"]), keys=[codec.encode(key)])
+    assert set_aside(rig, keyed, 0).key == repr(key).encode("utf-8", "backslashreplace")
+
+
+def test_what_no_encoding_takes_is_escaped(rig: Rig) -> None:
+    record = set_aside(rig, batch(["\ud800"]), 0, trace="ValueError: \ud800")
+    assert dict(record.headers)["meander.trace"] == b"ValueError: \\ud800"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(2 << 20, 2 << 20), (MAX_DEAD_RECORD, MAX_VALUE)])
+def test_a_long_value_is_kept_as_far_as_the_topic_takes_it(rig: Rig, size: int, kept: int) -> None:
+    record = set_aside(rig, batch([b"x" * size]), 0)
+    assert record.value == b"x" * kept
+    cut = dict(record.headers).get("meander.truncated")
+    assert cut == (None if size == kept else b"%d" % size)
 
 
 def test_bytes_are_kept_as_they_are(rig: Rig) -> None:
