@@ -1,70 +1,21 @@
 """The coordinator's part: which commands are taken, when they take effect, and what is said of
-them (I2); and how far ahead of the data it forswears."""
+them (I2)."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
 from dataflow import Flow
 from dataflow.migrate.command import Migrate, Refused
-from dataflow.migrate.moves import Moves
-from dataflow.sim import SimClock
-from dataflow.speed import Speed
 from dataflow.testing import ListSink
-from dataflow.wire import PROGRESS
-from state.ids import COORDINATOR, Bin, WorkerId
+from state.ids import Bin, WorkerId
 from state.time import from_millis, to_millis
-from tests.hand import HandFlow, HandSource, assembly, until
+from tests.commanded import Commanded
+from tests.hand import HandSource, assembly, until
 from tests.unit.conftest import Start
-
-BITS = 2
-EVERY = tuple(map(Bin, range(1 << BITS)))
-
-
-class Commanded:
-    """A flow of two stateful operators with one key space, and a record now and then."""
-
-    def __init__(self, start: Start, workers: int = 2, control_lead: float = 0.0) -> None:
-        self.source, self.sink = HandSource(), ListSink()
-        flow = Flow("f", bins=BITS, control_lead=control_lead)
-        keyed = flow.source(self.source).key_by(lambda v: v)
-        keyed.fold("a", lambda: 0, _count).fold("b", lambda: 0, _count).sink(self.sink)
-        self.run: HandFlow = start(flow, workers)
-
-    def read(self, ms: int) -> None:
-        """Read every key once at a time."""
-        self.source.give(0, *((ms, key) for key in range(20)))
-        self.run.wait(0.006)
-
-    def submit(self, name: str, bins: tuple[int, ...], worker: int, ms: int | None = None,
-               strategy: str = "sudden") -> None:  # fmt: skip
-        time = None if ms is None else from_millis(ms)
-        assert strategy in ("sudden", "fluid")
-        self.run.sim.controller.submit(
-            Migrate(
-                name,
-                tuple(map(Bin, bins)),
-                WorkerId(worker),
-                time,
-                "fluid" if strategy == "fluid" else "sudden",
-            )
-        )
-        self.run.settle()
-
-    def events(self, kind: str) -> list[dict[str, object]]:
-        return [event for event in self.run.events if event["event"] == kind]
-
-    def owners(self) -> list[int]:
-        return [int(owner) for owner in self.run.sim.controller.owners()]
-
-
-def _count(n: int, value: object) -> tuple[int, object]:
-    return n + 1, value
 
 
 @pytest.fixture
@@ -302,153 +253,3 @@ def test_the_whole_is_done_when_all_has_been_said(flow: Commanded) -> None:
     states.append((controller.done, controller.busy))
     assert flow.run.said("m")[-1] == "completed"
     assert states == [(False, False), (False, True), (True, False)]
-
-
-# -- decisions are durable before they are known
-
-
-@dataclass
-class HandJournal:
-    """Writes a decision when a test says so."""
-
-    written: list[Moves] = field(default_factory=list)
-    durable: bool = False
-
-    def __call__(self, moves: Moves) -> Callable[[], bool]:
-        self.written.append(moves)
-        return lambda: self.durable
-
-
-@pytest.fixture
-def journal(flow: Commanded) -> HandJournal:
-    journal = HandJournal()
-    flow.run.sim.controller._journal = journal
-    return journal
-
-
-def told(flow: Commanded) -> bool:
-    """Whether any worker has heard of a command, or will from what is under way."""
-    under_way = [
-        frame
-        for lane, frames in flow.run.sim.network.lanes.items()
-        for frame in frames
-        if lane[0] == COORDINATOR and frame[0][:1] != PROGRESS
-    ]
-    known = [assembly(worker).routing._changes for worker in flow.run.workers]
-    return bool(under_way) or any(known)
-
-
-def test_no_worker_hears_of_a_decision_before_it_is_durable(
-    flow: Commanded, journal: HandJournal
-) -> None:
-    """I5: otherwise a crash could forget what results rest on."""
-    flow.submit("m", (0,), 1, 2000)
-    assert [moves.command for moves in journal.written] == ["m"]
-    flow.run.wait(0.05)
-    assert not told(flow)
-    journal.durable = True
-    flow.run.settle()
-    assert told(flow)
-
-
-def test_t_never_passes_a_command_that_is_not_yet_durable(
-    flow: Commanded, journal: HandJournal
-) -> None:
-    """I2: records from its time on are stashed, however far the data has come."""
-    flow.submit("m", (0,), 1, 2000)
-    flow.read(1999)
-    flow.read(5000)
-    assert flow.run.forsworn == from_millis(2000)
-    assert {to_millis(result.time) for result in flow.sink.results} == {1000, 1999}
-    assert flow.run.said("m") == ["accepted"]
-    journal.durable = True
-    flow.run.wait(0.02)
-    assert flow.run.said("m")[-1] == "completed"
-    assert len(flow.sink.results) == 60
-
-
-def test_the_next_bin_of_a_fluid_command_is_a_decision_of_its_own(
-    flow: Commanded, journal: HandJournal
-) -> None:
-    journal.durable = True
-    flow.submit("m", (0, 1), 1, None, "fluid")
-    flow.run.wait(0.02)
-    assert [(moves.command, moves.bins) for moves in journal.written] == [("m", (0,)), ("m", (1,))]
-
-
-def test_a_flow_does_not_end_before_its_decisions_are_durable(
-    flow: Commanded, journal: HandJournal
-) -> None:
-    """I7, I5."""
-    flow.submit("m", (0,), 1, 2000)
-    flow.source.end()
-    flow.run.wait(0.05)
-    assert not flow.run.sim.done
-    journal.durable = True
-    flow.run.finish(flow.source)
-    assert flow.run.said("m")[-1] == "completed"
-
-
-# -- how far T is ahead
-
-
-def test_t_is_just_past_the_furthest_read_where_no_lead_is_asked_for(flow: Commanded) -> None:
-    """A command comes into effect at once, also while the flow lags far behind."""
-    for ms in (2000, 2001, 90_000):
-        flow.source.give(0, (ms, 1))
-        flow.run.settle()
-        assert flow.run.forsworn == from_millis(ms) + 1
-
-
-LEAD = 0.25
-
-
-def pace(start: Start, logical_per_second: float, seconds: float = 4.0) -> Commanded:
-    """Data whose time runs at so many times the speed of the wall clock."""
-    flow = Commanded(start, workers=1, control_lead=LEAD)
-    step = 0.1
-    for n in range(1, round(seconds / step) + 1):
-        flow.run.sim.clock.advance(step)
-        flow.source.give(0, (round(n * step * logical_per_second * 1000), n))
-        flow.run.settle()
-        assert flow.run.forsworn is not None
-        ahead = to_millis(flow.run.forsworn) - round(n * step * logical_per_second * 1000)
-        assert 0 <= ahead <= LEAD * 1000
-    return flow
-
-
-@pytest.mark.parametrize(
-    ("speed", "least", "most"), [(0.1, 10, 25), (1.0, 120, 250), (100.0, 120, 250), (0.0, 0, 0)]
-)
-def test_the_lead_follows_the_speed_of_logical_time_and_never_exceeds_its_bound(
-    start: Start, speed: float, least: int, most: int
-) -> None:
-    """So that F hardly ever stashes at live speed, and a command waits no longer than the lead."""
-    flow = pace(start, speed)
-    furthest = flow.run.sim.controller.furthest()
-    assert furthest is not None and flow.run.forsworn is not None
-    assert least <= to_millis(flow.run.forsworn - furthest) <= most
-
-
-def test_t_stands_still_when_the_data_does(start: Start) -> None:
-    """It follows the data's time and not the wall clock."""
-    flow = pace(start, 1.0, seconds=2.0)
-    before = flow.run.forsworn
-    for _ in range(100):
-        flow.run.sim.clock.advance(0.1)
-        flow.run.settle()
-    assert flow.run.forsworn == before
-
-
-def test_speed_is_measured_anew_each_second() -> None:
-    clock = SimClock()
-    speed = Speed(clock)
-    assert speed.lead(from_millis(1000), LEAD) == 0
-    clock.advance(1.0)
-    assert speed.lead(from_millis(1500), LEAD) == from_millis(125)
-    clock.advance(0.5)
-    assert speed.lead(from_millis(9000), LEAD) == from_millis(125), "not before the second is over"
-    clock.advance(0.5)
-    assert speed.lead(from_millis(9000), LEAD) == from_millis(250)
-    clock.advance(1.0)
-    assert speed.lead(from_millis(9000), LEAD) == 0

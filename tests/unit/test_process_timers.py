@@ -1,0 +1,179 @@
+"""Timers of a process operator: when they call back, in which order, and where (I2, I3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dataflow import Flow
+from dataflow.operators.logic import Context, Process, Sealing
+from dataflow.testing import ListSink, ListSource
+from state import codec
+from state.codec import PLAIN
+from state.time import from_millis, to_millis
+from tests.bench import guard
+from tests.hand import HandFlow, HandSource, keyed
+from tests.one_key import KEY, Entry, answers, move, run_process
+from tests.unit.conftest import Start
+
+# -- when they call back
+
+
+def _remind(context: Any, state: list[object], value: int) -> list[object]:
+    """Keep the value and set a timer so many milliseconds later."""
+    state.append(value)
+    context.timer(context.time_ms + value)
+    return state
+
+
+def _ring(context: Any, state: list[object]) -> list[object]:
+    context.emit((context.key, list(state)))
+    return state
+
+
+def test_a_timer_calls_back_with_state_and_time_after_the_records_of_its_time(
+    start: Start,
+) -> None:
+    """I3: one set at 1 for 4 sees the records of 4, and not that of 5."""
+    partitions: list[list[Entry]] = [[(1, 3), (4, 50)], [(4, 60), (5, 70)]]
+    _, got = run_process(start, partitions, _remind, _ring)
+    assert [(ms, value) for ms, value, _ in got][:1] == [(4, (KEY, [3, 50, 60]))]
+
+
+def test_timers_fire_in_the_order_of_time_and_the_run_ends_when_all_have(start: Start) -> None:
+    """I7: the end of a bounded run reaches them."""
+    _, got = run_process(start, [[(1, 100), (2, 7), (3, 40)]], _remind, _ring)
+    assert [ms for ms, _, _ in got] == [9, 43, 101]
+
+
+def test_a_timer_set_twice_for_one_time_fires_once(start: Start) -> None:
+    _, got = run_process(start, [[(1, 9), (4, 6), (4, 6)]], _remind, _ring)
+    assert got == [(10, (KEY, [9, 6, 6]), got[0][2])]
+
+
+@pytest.mark.parametrize("later_ms", [0, -1, -100])
+def test_a_timer_that_is_not_after_now_is_refused(start: Start, later_ms: int) -> None:
+    """I1: the flow's time may have passed it already."""
+    run, got = run_process(start, [[(1000, later_ms), (1001, 5)]], _remind, _ring)
+    ((operator, _, reason),) = run.dead.letters
+    assert operator == "p" and "not after the record's 1000 ms" in reason
+    assert [value for _, value, _ in got] == [(KEY, [5])]
+
+
+def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:
+    context = Context(codec.encode(KEY), from_millis(5, sequence=3), timed=True)
+    with pytest.raises(ValueError, match="not after"):
+        context.timer(5)
+    context.timer(6)
+
+
+def test_a_timer_that_nobody_would_answer_is_refused(start: Start) -> None:
+    run, _ = run_process(start, [[(1, 5)]], _remind)
+    assert "no on_timer function" in run.dead.letters[0][2]
+
+
+def test_a_timer_may_set_the_next(start: Start) -> None:
+    """I3: also one that comes before records which are there already."""
+
+    def again(context: Any, state: list[object]) -> list[object]:
+        context.emit((context.time_ms, len(state)))
+        if context.time_ms < 10:
+            context.timer(context.time_ms + 3)
+        return state
+
+    _, got = run_process(start, [[(1, 2), (7, 100), (8, 100)]], _remind, again)
+    assert [value for _, value, _ in got][:4] == [(3, 1), (6, 1), (9, 3), (12, 3)]
+
+
+def test_timers_of_one_time_fire_in_the_order_of_their_keys(start: Start) -> None:
+    """I3: what they emit stands under their key's hash, so that it has one place on any worker."""
+    fired: list[object] = []
+
+    def ring(context: Any, state: list[object]) -> list[object]:
+        fired.append(context.key)
+        return state
+
+    flow = Flow("f", bins=1)
+    words = [f"w{i}" for i in range(20)]
+    source = ListSource([[(1, word) for word in words]])
+    stream = flow.source(source).key_by(lambda v: v)
+    stream.process("p", list, lambda c, s, v: _remind(c, s, 5), ring).sink(ListSink())
+    start(flow, workers=1).run()
+    assert fired == sorted(words, key=codec.encode)
+
+
+def test_a_failing_timer_function_is_treated_as_any_other(start: Start) -> None:
+    def ring(context: Any, state: list[object]) -> list[object]:
+        state.append("changed")
+        raise RuntimeError("no")
+
+    run, got = run_process(start, [[(1, 5), (2, 1)]], _remind, ring)
+    assert got == [] and len(run.dead.letters) == 2
+    assert run.state()["p"] == {codec.encode(KEY): codec.encode([5, 1])}
+
+
+# -- timers that move
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_a_timer_fires_at_the_owner_of_its_time(start: Start, target: int) -> None:
+    """I2: from t on not at the old owner: those of 29, 30 and 31 around a move at 30."""
+    source: list[list[Entry]] = [[(1, 28), (2, 28), (3, 28), (4, 100)]]
+    _, got = run_process(start, source, _remind, _ring, [move(1, 1 - target), move(30, target)])
+    assert [(ms, worker) for ms, _, worker in got] == [
+        (29, 1 - target), (30, target), (31, target), (104, target),
+    ]  # fmt: skip
+
+
+def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) -> None:
+    """I2: the departure at 50 is certain before the record of 40 sets a timer for 60."""
+    source, sink = HandSource(partitions=2), ListSink()
+    flow = Flow("f", bins=1, control_lead=0.0)
+    stream = flow.source(source).key_by(lambda v: KEY)
+    stream.process("p", list, _remind, _ring).sink(sink)
+    run = start(flow)
+    for feed in source.feeds:
+        feed.busy = True
+    run.sim.submit(move(10, 0))
+    run.sim.submit(move(50, 1))
+    source.give(1, (100, 900))
+    source.give(0, (20, 20))
+    run.settle()
+    departures = assembly_departures(run)
+    assert departures == [50, 50], "both bins are certain to leave"
+    source.give(0, (40, 20))
+    run.settle()
+    assert keyed(run.workers[0], "p").timers.least == from_millis(40)
+    run.finish(source)
+    assert [(ms, worker) for ms, _, worker in answers(sink)] == [(40, 0), (60, 1), (1000, 1)]
+
+
+def assembly_departures(run: HandFlow) -> list[int]:
+    (outlet,) = run.workers[0]._assembly.outlets
+    return [to_millis(departure.transfer.time) for departure in outlet.departures]
+
+
+def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
+    """I1: a result of the timer's time may still leave, so nothing downstream passes it."""
+    source, sink = HandSource(partitions=2), ListSink()
+    flow = Flow("f", bins=1)
+    stream = flow.source(source).key_by(lambda v: KEY).process("p", list, _remind, _ring)
+    stream.probe("after").sink(sink)
+    run = start(flow)
+    source.give(0, (20, 30))
+    source.feeds[0].busy = True
+    run.wait(0.01)
+    (time,) = run.workers[0].frontiers()["after"].times
+    assert isinstance(time, int) and to_millis(time) == 20 and sink.values == []
+    source.feeds[0].busy = False
+    source.give(1, (200, 5))
+    run.wait(0.01)
+    assert sink.values == [(KEY, [30])]
+    run.finish(source)
+
+
+def test_a_process_without_timers_is_never_asked_for_any() -> None:
+    errors, _, _ = guard()
+    logic = Process("p", list, (lambda c, s, v: s,), None, Sealing(PLAIN), errors)
+    assert (logic.timed, logic.timers()) == (False, [])
