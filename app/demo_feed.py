@@ -9,6 +9,7 @@ so that neither side waits for the coordinator's interpreter. Cost: about a quar
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -139,6 +140,8 @@ def feeding(plan: Plan) -> Iterator[Feed]:
 
 
 def _run(plan: Plan, parent: Connection) -> None:
+    # A Ctrl-C is for the parent, which closes the connection when it ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     records = load(plan.table, plan.partitions)
     results = _Results(plan, records)
     sender = _Sender(plan, records)
@@ -147,7 +150,7 @@ def _run(plan: Plan, parent: Connection) -> None:
         if not parent.recv():
             return
         _drive(sender, results, parent)
-    except (BrokenPipeError, EOFError, KeyboardInterrupt):
+    except (BrokenPipeError, ConnectionResetError, EOFError):
         # Whoever wanted this is gone, or does not want it any more.
         return
     finally:
