@@ -1,5 +1,5 @@
-"""I2, I3 and I4 with real Kafka, Spark, RocksDB and links: results equal the reference, record for
-record, while random commands move bins between two to four processes."""
+"""I2, I3 and I4 with real Kafka, Spark, RocksDB and links: results and final state equal the
+reference, record for record, while random commands move bins between two to four processes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,10 +22,12 @@ from connectors.control import ControlTopic
 from connectors.status import read_status
 from connectors.topics import Names, ensure_internal
 from dataflow.migrate.command import Migrate
+from schemas.avro import Format
 from schemas.status import Accepted, BinMoved, CommandRejected, Completed
 from state import codec
 from state.bins import BinSpace
-from state.ids import Bin
+from state.chunk import CHECKSUM_BYTES
+from state.ids import Bin, WorkerId
 from state.time import from_millis, to_millis
 from tests.kafka_tools import Record, consume_all, create_topic, produce
 from tests.property import reference, shapes
@@ -33,6 +36,20 @@ from tests.property.cases import Case, Entry, random_case
 RUNS = 10
 RECORDS = 400
 """Of each partition."""
+LAST_MS = 1_000_000
+"""Later than all data and timers. Then every bin moves to worker 1, and a millisecond later to
+worker 0: so the final state of all passes through the state topic, where it can be looked at."""
+
+
+class _Chunk(TypedDict):
+    operator: str
+    upper: int
+    keys: list[bytes]
+    states: list[bytes]
+    timer_times: list[int]
+
+
+_CHUNK: Format[_Chunk] = Format("layer_chunk")
 
 FLOW = """
 flow = Flow({name!r}, bins={bits}, control_lead={control_lead})
@@ -73,8 +90,15 @@ def case_of(seed: int) -> Case:
         case,
         kind=("chain", "rekey", "timers", "connect", "columns")[seed % 5],
         partitions=tuple(entries() for _ in range(max(2, len(case.partitions)))),
-        commands=tuple(map(moved, case.commands)),
+        commands=(*map(moved, case.commands), *_everything(case)),
     )
+
+
+def _everything(case: Case) -> Iterator[Migrate]:
+    bins = tuple(Bin(bin) for bin in range(1 << case.bits))
+    for worker in (1, 0):
+        at = from_millis(LAST_MS + 1 - worker)
+        yield Migrate(f"last-{worker}", bins, WorkerId(worker), at, "sudden")
 
 
 class Rig:
@@ -154,12 +178,28 @@ class Rig:
         others: list[reference.Record] = []
         if self.case.kind == "connect":
             others = [entry for entry, *_ in self.records(f"{self.other}-timed")]
-        expected, _ = reference.expected(self.case.kind, timed, others)
+        expected, states = reference.expected(self.case.kind, timed, others)
         got = self.records(self.results)
         assert sorted(repr((e.order, e.value)) for e, *_ in got) == sorted(
             repr((r.order, json.loads(json.dumps(r.value)))) for r in expected
         )
+        assert self.final_state() == {
+            name: {key: codec.encode(state) for key, state in keyed.items()}
+            for name, keyed in states.items()
+        }
         return self.check_owners(got)
+
+    def final_state(self) -> dict[str, dict[bytes, bytes]]:
+        """What the last move of all bins has carried: {operator: {key: state}}, encoded."""
+        states: dict[str, dict[bytes, bytes]] = defaultdict(dict)
+        for record in consume_all(self.bootstrap, self.names.state):
+            chunk = _CHUNK.decode((record.value or b"")[CHECKSUM_BYTES:])
+            if chunk["upper"] == from_millis(LAST_MS + 1):
+                assert not chunk["timer_times"], "no timer is left"
+                entries = dict(zip(chunk["keys"], chunk["states"], strict=True))
+                assert not entries.keys() & states[chunk["operator"]].keys()
+                states[chunk["operator"]].update(entries)
+        return states
 
     def check_owners(self, got: list[tuple[reference.Record, int, str]]) -> int:
         space = BinSpace(self.case.bits)
@@ -179,7 +219,7 @@ class Rig:
             assert worker == owner, f"bin {bin} at {entry.order[0]} was answered elsewhere (I2)"
         outcomes = ([Accepted, Completed], [CommandRejected])
         assert all(said[command.id] in outcomes for command in self.case.commands)
-        return sum(map(len, moved.values()))
+        return sum(at < from_millis(LAST_MS) for moves in moved.values() for at, _ in moves)
 
 
 @pytest.fixture(scope="module")
