@@ -15,7 +15,7 @@ import numpy as np
 
 from app.demo_check import Move
 from app.demo_report import Migration
-from connectors import client
+from connectors.outbox import deliver
 from connectors.topics import Names
 from dataflow.batch import Int64s
 from schemas.control import Migrate
@@ -80,7 +80,7 @@ class Commands:
 
     def __init__(self, settings: dict[str, str], names: Names) -> None:
         self._control = names.control
-        self._producer = client.producer(settings)
+        self._settings = settings
         self._sent: dict[str, tuple[Migrate, int]] = {}
         self._heard: list[Heard] = []
 
@@ -91,9 +91,7 @@ class Commands:
     def send(self, command: Migrate) -> None:
         """Put a command on the control topic; returns once it is there."""
         self._sent[command.id] = (command, time.time_ns())
-        self._producer.produce(self._control, command.model_dump_json())
-        if self._producer.flush(client.ANSWER):
-            raise MeanderError(f"topic {self._control!r}", "it does not take the demo's commands")
+        deliver(self._settings, self._control, command.model_dump_json().encode())
 
     @property
     def started(self) -> bool:

@@ -20,6 +20,7 @@ from app.demo_data import Records, load, unpack
 from app.flows.flights import topics
 from app.settings import Settings
 from connectors import client
+from connectors.outbox import Outbox, noted
 from connectors.topics import partitions_of
 from schemas.errors import MeanderError
 
@@ -31,19 +32,19 @@ MOST = 50_000
 
 def feed(settings: dict[str, str], topic: str, records: Records, rate: int) -> None:
     """Send all records, so many per second; raises MeanderError where some do not arrive."""
-    producer = client.producer(settings)
+    outbox = Outbox(settings, topic)
     start = time.monotonic()
     for at in track(range(len(records)), description=f"flights to {topic}"):
         # A broker that is away for long fills the buffer; then its time is lost, but no flight.
-        while time.monotonic() < start + at / rate or len(producer) > MOST:
-            producer.poll(STEP)
-        producer.produce(
-            topic, records.values[at], records.keys[at], int(records.partitions[at]),
-            headers=[("time", b"%d" % records.times[at])],
+        while time.monotonic() < start + at / rate or len(outbox) > MOST:
+            outbox.pump()
+            time.sleep(STEP)
+        outbox.send(
+            records.values[at], records.keys[at], noted,
+            [("time", b"%d" % records.times[at])], int(records.partitions[at]),
         )  # fmt: skip
-    left = producer.flush(client.ANSWER)
-    if left:
-        raise MeanderError(f"topic {topic!r}", f"{left} flights did not arrive there")
+    outbox.flush(client.ANSWER)
+    outbox.close()
 
 
 def main(

@@ -24,6 +24,7 @@ from app.output import Output, at_millis, size
 from app.overview import Overview
 from connectors import client
 from connectors.client import Settings
+from connectors.outbox import deliver
 from connectors.status import read_status
 from connectors.topics import Names, partitions_of
 from schemas.control import Migrate
@@ -37,6 +38,9 @@ from schemas.status import (
     Failed,
     Finished,
 )
+
+MOST_BINS = 1 << 16
+"""What a flow may have at most."""
 
 
 def parse_bins(text: str) -> list[int] | str:
@@ -53,17 +57,18 @@ def parse_bins(text: str) -> list[int] | str:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             remedy = "write numbers and ranges such as 0-2,7, or all"
             raise SetupError("--bins", f"{part.strip()!r} names no bins", remedy)
-        bins.extend(range(int(first), int(last if dash else first) + 1))
+        low, high = int(first), int(last if dash else first)
+        if not low <= high < MOST_BINS:
+            remedy = f"write ranges upwards, of numbers below {MOST_BINS}"
+            raise SetupError("--bins", f"{part.strip()!r} names no bins", remedy)
+        bins.extend(range(low, high + 1))
     return bins
 
 
 def produce(settings: Settings, names: Names, command: Migrate) -> None:
     """Put a command on the control topic; returns once it is there."""
     partitions_of(client.admin(settings), names.control)
-    producer = client.producer(settings)
-    producer.produce(names.control, command.model_dump_json())
-    if producer.flush(client.ANSWER):
-        raise SetupError(f"topic {names.control!r}", "no broker takes the command", "start it")
+    deliver(settings, names.control, command.model_dump_json().encode())
 
 
 def follow(

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from confluent_kafka import Message
-
 from connectors.client import Settings
 from connectors.formats import encoder, plain_key
-from connectors.outbox import Headers, Outbox
+from connectors.outbox import Headers, Outbox, noted
 from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
 from dataflow.protocols import WorkerContext
@@ -76,7 +74,7 @@ class KafkaDeadLetters:
         if value is not None and len(value) > MAX_VALUE:
             headers = [*headers, ("meander.truncated", str(len(value)))]
             value = value[:MAX_VALUE]
-        self._outbox.send(value, key, _done, headers)
+        self._outbox.send(value, key, noted, headers)
 
     def pending(self) -> int:
         """How many are not yet durable. Raises MeanderError when the broker refused one."""
@@ -86,10 +84,6 @@ class KafkaDeadLetters:
     def close(self) -> None:
         """Give up what is under way."""
         self._outbox.close()
-
-
-def _done(_: Message) -> None:
-    """Nothing beyond the outbox's own count."""
 
 
 def _text(said: str) -> bytes:

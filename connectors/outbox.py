@@ -14,7 +14,7 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connectors.client import Settings, contact, producer, translate
+from connectors.client import ANSWER, Settings, contact, producer, translate
 from schemas.errors import MeanderError
 
 Delivered = Callable[[Message], None]
@@ -103,3 +103,17 @@ class Outbox:
             done(message)
         elif self._failure is None and error.code() not in _PURGED:
             self._failure = translate(error, f"topic {self.topic!r}")
+
+
+def deliver(settings: Settings, topic: str, value: bytes) -> None:
+    """Put one record on a topic; returns once it is durable. Raises MeanderError if it is not."""
+    outbox = Outbox(settings, topic)
+    try:
+        outbox.send(value, None, noted, [])
+        outbox.flush(ANSWER)
+    finally:
+        outbox.close()
+
+
+def noted(_: Message) -> None:
+    """The outbox itself counts what is under way."""

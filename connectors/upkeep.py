@@ -55,7 +55,7 @@ class Commits:
             if not self._answer.done():
                 return
             self._settle(self._answer)
-        moved = {p: o for p, o in offsets.items() if o > self._committed.get(p, 0)}
+        moved = {p: o for p, o in offsets.items() if o > self._committed.get(p, -1)}
         if moved:
             places = [TopicPartition(self._topic, p, o) for p, o in moved.items()]
             asked = ConsumerGroupTopicPartitions(self._group, places)
