@@ -117,11 +117,10 @@ class FlowProcess:
             if not folder.name.isdecimal():
                 continue
             try:
-                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes()
+                if marked and alive(int(folder.name)):
                     command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    if state != "Z":
-                        found.append(f"{folder.name}: {command[:150]}")
+                    found.append(f"{folder.name}: {command[:150]}")
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
         return found
@@ -153,6 +152,13 @@ def meander(folder: Path, bootstrap: str, *words: str) -> Iterator[FlowProcess]:
                 kill(int(line.partition(":")[0]))
             process.kill()
             reader.join(10)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

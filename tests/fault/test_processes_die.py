@@ -6,15 +6,22 @@ the environment that the driver, its JVM and the workers share.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from app import coordinator
+from app.options import Options
+from schemas.errors import MeanderError
+from schemas.status import Event, Started
 from tests.brokers import Broker
-from tests.flow_process import FlowProcess, flow_folder, lines, meander
+from tests.flow_process import UP, FlowProcess, alive, flow_folder, lines, meander
+from tests.kafka_tools import until
 
 LEASE = "4"
 
@@ -44,14 +51,29 @@ def test_a_killed_worker_ends_the_flow_and_is_named(running: FlowProcess) -> Non
 
 
 def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
-    running: FlowProcess,
+    broker: Broker,
+    prefix: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    os.kill(running.workers[0], signal.SIGSTOP)
+    lines(broker.bootstrap, prefix, ["to be"])
+    options = Options(
+        {"bootstrap.servers": broker.bootstrap}, prefix=prefix, lease=float(LEASE), patience=90.0
+    )
+    workers: dict[str, str] = {}
 
-    assert running.exit_code() == 1
-    assert f"nothing was heard of it for {LEASE} s" in running.said.splitlines()[-1]
-    assert "worker 0 (process" in running.said.splitlines()[-1]
-    running.until_gone()
+    def hang(event: Event) -> None:
+        if isinstance(event, Started):
+            workers.update(UP.findall(caplog.text))
+            os.kill(int(workers["0"]), signal.SIGSTOP)
+
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(MeanderError, match=rf"worker 0 .*nothing was heard of it for {LEASE} s"),
+    ):
+        coordinator.run(flow_folder(tmp_path / "flow", prefix), options, lambda: spark, hang)
+    until(lambda: not any(alive(int(pid)) for pid in workers.values()), "both have ended", 60)
 
 
 def test_the_workers_of_a_killed_driver_end_themselves(running: FlowProcess) -> None:
@@ -66,20 +88,16 @@ def test_the_workers_of_a_driver_that_hangs_end_themselves(running: FlowProcess)
 
     workers = set(running.workers.values())
     assert workers
-    while workers & {int(line.partition(":")[0]) for line in running.living()}:
-        running.process.poll()
+    until(lambda: not any(map(alive, workers)), "the workers have ended", 60)
     os.kill(running.process.pid, signal.SIGCONT)
     assert running.exit_code() == 1
     running.until_gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_everything_and_is_the_exit_code(
-    running: FlowProcess, number: signal.Signals
-) -> None:
-    running.process.send_signal(number)
+def test_ctrl_c_stops_everything_and_is_the_exit_code(running: FlowProcess) -> None:
+    running.process.send_signal(signal.SIGINT)
 
-    assert running.exit_code() == 128 + number
+    assert running.exit_code() == 128 + signal.SIGINT
     assert running.until_event("finished")
     running.until_gone()
 
@@ -91,6 +109,6 @@ def test_a_signal_while_spark_starts_leaves_nothing_behind(
     module = flow_folder(tmp_path, prefix)
     with meander(tmp_path, broker.bootstrap, "run", str(module), "--prefix", prefix) as process:
         process.until_event("heartbeat")
-        process.process.send_signal(signal.SIGINT)
-        assert process.exit_code() == 128 + signal.SIGINT
+        process.process.send_signal(signal.SIGTERM)
+        assert process.exit_code() == 128 + signal.SIGTERM
         process.until_gone()

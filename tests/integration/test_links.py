@@ -250,6 +250,24 @@ def test_the_death_of_a_peer_is_noticed(echo: tuple[CurveLinks, subprocess.Popen
         links.send(B, [b"x"])
 
 
+def test_frames_for_a_dead_peer_do_not_keep_a_member_from_closing(
+    echo: tuple[CurveLinks, subprocess.Popen[str]],
+) -> None:
+    links, process = echo
+    process.send_signal(signal.SIGSTOP)
+    for _ in range(300):
+        links.send(B, [b"x" * 65_536])
+    process.kill()
+    with pytest.raises(LinkBroken):
+        receive_for_ever(links)
+    links.part()
+    links.tell(B, b"bye")
+    closer = threading.Thread(target=links.close, daemon=True)
+    closer.start()
+    closer.join(DEADLINE)
+    assert not closer.is_alive()
+
+
 def test_a_death_after_parting_is_not_an_error(
     echo: tuple[CurveLinks, subprocess.Popen[str]],
 ) -> None:
