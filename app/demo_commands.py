@@ -15,7 +15,8 @@ import numpy as np
 
 from app.demo_check import Move
 from app.demo_report import Migration
-from connectors.outbox import deliver
+from connectors.client import ANSWER
+from connectors.outbox import Outbox, noted
 from connectors.topics import Names
 from dataflow.batch import Int64s
 from schemas.control import Migrate
@@ -79,8 +80,7 @@ class Commands:
     """Sends commands, and knows what has become of them; used from two threads."""
 
     def __init__(self, settings: dict[str, str], names: Names) -> None:
-        self._control = names.control
-        self._settings = settings
+        self._outbox = Outbox(settings, names.control)
         self._sent: dict[str, tuple[Migrate, int]] = {}
         self._heard: list[Heard] = []
 
@@ -91,7 +91,8 @@ class Commands:
     def send(self, command: Migrate) -> None:
         """Put a command on the control topic; returns once it is there."""
         self._sent[command.id] = (command, time.time_ns())
-        deliver(self._settings, self._control, command.model_dump_json().encode())
+        self._outbox.send(command.model_dump_json().encode(), None, noted, [])
+        self._outbox.flush(ANSWER)
 
     @property
     def started(self) -> bool:
