@@ -79,7 +79,9 @@ class Outbox:
     def close(self) -> None:
         """Give up what is under way."""
         self._backlog.clear()
-        self._producer.purge()
+        if self._under_way:
+            # Only then: a purge with nothing to do races with the end of librdkafka's own threads.
+            self._producer.purge()
         self._producer.close()
 
     def _produce(self, record: _Record) -> bool:
