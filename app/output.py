@@ -76,6 +76,7 @@ def log_to(output: Output, debug: bool) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     else:
         handler = RichHandler(console=output.console, show_path=False, log_time_format="%X")
+        handler.setFormatter(logging.Formatter("%(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
