@@ -14,7 +14,7 @@ from app.demo_data import unpack
 from tests.kafka_tools import consume_all
 
 FLIGHTS = 20_000
-RATE = 1_500
+RATE = 700
 PHASES = {"before", "during", "after"}
 
 _RUN = """
