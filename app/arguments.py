@@ -56,9 +56,9 @@ class Arguments(BaseModel):
         """The flow's module."""
         return Source(self.entry, self.files)
 
-    def context(self, wakeup: Wakeup) -> WorkerContext:
+    def context(self, wakeup: Wakeup, max_waiting: int) -> WorkerContext:
         """What connectors get."""
         return WorkerContext(
             self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),
-            self.until_end, self.start, wakeup,
+            self.until_end, self.start, wakeup, max_waiting,
         )  # fmt: skip

@@ -126,9 +126,9 @@ class Task:
     def _open(self) -> Iterator[Worker]:
         """The engine with all its ends; what has been opened is closed in the reverse order."""
         arguments = self._arguments
-        context = arguments.context(self._links.wakeup)
         topics = names(arguments.prefix, arguments.flow)
         flow = load_flow(arguments.source.unpack(self._folder / "flow"))
+        context = arguments.context(self._links.wakeup, flow.max_waiting)
         with contextlib.ExitStack() as opened:
             database = opened.enter_context(
                 contextlib.closing(Database(self._folder / "state", flow.state_memory))

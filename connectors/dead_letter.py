@@ -39,14 +39,14 @@ class Unreadable:
 class KafkaDeadLetters:
     """A worker's way to the dead-letter topic of its flow; implements `DeadLetters`."""
 
-    def __init__(self, settings: Settings, topic: str, worker: int) -> None:
+    def __init__(self, settings: Settings, topic: str, worker: int, max_waiting: int) -> None:
         self._worker = worker
-        self._outbox = Outbox(settings, topic, message_max_bytes=MAX_DEAD_RECORD)
+        self._outbox = Outbox(settings, topic, max_waiting, message_max_bytes=MAX_DEAD_RECORD)
 
     @staticmethod
     def open(context: WorkerContext, topic: str) -> KafkaDeadLetters:
         """The dead letters of one worker."""
-        return KafkaDeadLetters(context.settings, topic, context.worker)
+        return KafkaDeadLetters(context.settings, topic, context.worker, context.max_waiting)
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Set one record aside; never blocks. Raises what the broker refused of earlier ones."""

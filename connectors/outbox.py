@@ -1,9 +1,9 @@
 """The way out to Kafka: records leave in the order given, and nothing waits for them.
 
 Guarantees that `send` neither blocks nor loses a record: what librdkafka's queue cannot take waits
-here, in order, for the next `pump`. Callbacks run in `pump`, on the caller's thread, because a
-thread of their own would fight the worker's loop for the interpreter once per record. The bound on
-what waits (I6) is the caller's: it stops reading while too much is under way.
+here, in order, for the next `pump`, up to a bound of bytes beyond which `send` fails (I6); a source
+stops reading long before. Callbacks run in `pump`, on the caller's thread, because a thread of
+their own would fight the worker's loop for the interpreter once per record.
 """
 
 from __future__ import annotations
@@ -15,24 +15,33 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connectors.client import ANSWER, Settings, contact, producer, translate
+from dataflow.bound import Bound
 from schemas.errors import MeanderError
 
 Delivered = Callable[[Message], None]
 """Called once a record is durable; the message has its partition and offset."""
 Headers = list[tuple[str, bytes | str | None]]
-_Record = tuple[bytes | None, bytes | None, Delivered, Headers, int]
+_Report = Callable[[KafkaError | None, Message], None]
+_Record = tuple[bytes | None, bytes | None, _Report, Headers, int]
+MOST = 1 << 30
+"""Bytes that may be under way where nobody says otherwise."""
+OVERHEAD = 64
+"""About what librdkafka keeps of a record, and of each of its headers, beside its bytes."""
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 class Outbox:
-    """One producer for one topic."""
+    """One producer for one topic; `most` bounds the bytes under way."""
 
-    def __init__(self, settings: Settings, topic: str, **tuning: str | float) -> None:
+    def __init__(
+        self, settings: Settings, topic: str, most: int = MOST, **tuning: str | float
+    ) -> None:
         self.topic = topic
         self._producer = producer(settings, **tuning)
         self._contact = contact(settings)
         self._backlog: deque[_Record] = deque()
-        self._under_way = 0
+        self._bound = Bound(f"topic {topic!r}", most)
+        self._under_way = self._bytes = 0
         self._failure: MeanderError | None = None
 
     def __len__(self) -> int:
@@ -47,8 +56,14 @@ class Outbox:
         headers: Headers,
         partition: int = -1,
     ) -> None:
-        """Take one record over; `done` is called from a later `pump`."""
-        record = (value, key, done, headers, partition)
+        """Take one record over; `done` is called from a later `pump`.
+
+        Raises MeanderError where more is under way than the bound.
+        """
+        size = len(value or b"") + len(key or b"") + OVERHEAD * (1 + len(headers))
+        self._bytes += size
+        self._bound.check(self._bytes, "records wait for the broker to take them")
+        record = (value, key, partial(self._delivered, done, size), headers, partition)
         self._under_way += 1
         if self._backlog or not self._produce(record):
             self._backlog.append(record)
@@ -88,17 +103,19 @@ class Outbox:
         value, key, done, headers, partition = record
         try:
             self._producer.produce(
-                self.topic, value, key, partition,
-                on_delivery=partial(self._delivered, done), headers=headers,
-            )  # fmt: skip
+                self.topic, value, key, partition, on_delivery=done, headers=headers
+            )
         except BufferError:
             return False
         except KafkaException as error:
             raise translate(error, f"topic {self.topic!r}") from None
         return True
 
-    def _delivered(self, done: Delivered, error: KafkaError | None, message: Message) -> None:
+    def _delivered(
+        self, done: Delivered, size: int, error: KafkaError | None, message: Message
+    ) -> None:
         self._under_way -= 1
+        self._bytes -= size
         if error is None:
             if self._contact.lost:
                 self._contact.heard()

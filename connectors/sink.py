@@ -70,7 +70,7 @@ class KafkaWriter:
         self._encode = encoder(spec.value)
         self._key = _key_writer(spec.key)
         self._worker = str(context.worker).encode()
-        self._outbox = Outbox(context.settings, spec.topic)
+        self._outbox = Outbox(context.settings, spec.topic, context.max_waiting)
         self._tickets: deque[Ticket] = deque()
         self._delivered = 0
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
+from dataflow.bound import Bound
 from dataflow.graph import Edge, Location
 from dataflow.migrate.migrator import Migrator, Outlet
 from dataflow.migrate.routing import Routing
@@ -149,7 +150,13 @@ class Assembly:
     def _router(self, node: ExchangeNode) -> Router:
         guard = self._guard(node.name, node.on_error)
         router = Router(
-            self._inputs(node)[0], self._output(node), self.routing, self._control, guard
+            self.site.me,
+            self._inputs(node)[0],
+            self._output(node),
+            self.routing,
+            self._control,
+            guard,
+            self._bound(node.name),
         )
         self.routers.append(router)
         return router
@@ -168,7 +175,7 @@ class Assembly:
             self.plan.flow.space,
             self.site.topic,
             self._control,
-            self.plan.flow.max_waiting,
+            self._bound(node.name),
             self.report,
         )
         self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
@@ -188,6 +195,9 @@ class Assembly:
 
     def _control(self) -> Antichain:
         return self.progress.frontier(self.plan.migrator.inputs[0])
+
+    def _bound(self, name: str) -> Bound:
+        return Bound(f"operator {name!r}", self.plan.flow.max_waiting)
 
     def _guard(self, name: str, policy: OnError) -> Guard:
         return Guard(name, policy, self.site.dead, self.counters)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from sys import getsizeof
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,8 @@ class Batch:
 
     Shapes: every array and list is (n,). `keys` are encoded by `state.codec`, `hashes` are xxh3
     of those bytes, and a key's bin is the top bits of its hash. `size` is about how many bytes
-    the values take when encoded, 0 while nobody has needed to know.
+    the values take when encoded, 0 while nobody has needed to know; `packed` is `values` encoded,
+    where that has been done.
     """
 
     times: Int64s
@@ -39,6 +41,7 @@ class Batch:
     keys: list[bytes] | None = None
     hashes: UInt64s | None = None
     size: int = 0
+    packed: bytes | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -56,7 +59,7 @@ class Batch:
 
     def with_values(self, values: list[object]) -> Batch:
         """The same records with other values."""
-        return replace(self, values=values, size=0)
+        return replace(self, values=values, size=0, packed=None)
 
     def measured(self) -> Batch:
         """The same with `size` known; values that cannot be encoded count as they lie in memory."""
@@ -71,7 +74,11 @@ class Batch:
     def isolated(self) -> Batch:
         """The same records with values of their own: who changes one in place changes it here
         only. Values that cannot be encoded are shared, as nobody else knows how to copy them."""
-        return replace(self, values=[_own(value) for value in self.values])
+        if self.packed is None:
+            return replace(self, values=[_own(value) for value in self.values])
+        if all(map(codec.fixed, self.values)):
+            return replace(self, packed=None)
+        return replace(self, values=cast(list[object], codec.decode(self.packed)), packed=None)
 
     @staticmethod
     def concat(batches: list[Batch]) -> Batch:

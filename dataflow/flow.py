@@ -51,9 +51,10 @@ class Flow:
 
     `bins` is the binary logarithm of the number of key bins, fixed for the flow's life.
     `max_inflight` bounds the bytes that each worker has read and the sinks have not passed,
-    `max_waiting` what may wait at one stateful operator, `state_memory` the state that each
-    worker's process holds in memory (all bytes). `control_lead`, in seconds, is how far ahead
-    of the data commands are ruled out: the longest a command waits, against stashing.
+    `max_waiting` what may wait at one operator, link or sink, where holding back the sources does
+    not help, `state_memory` the state that each worker's process holds in memory (all bytes).
+    `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
+    command waits, against stashing.
     """
 
     def __init__(
@@ -69,6 +70,10 @@ class Flow:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
                              "use letters, digits, '-' and '_' only")  # fmt: skip
+        for what, bytes in (("max_inflight", max_inflight), ("max_waiting", max_waiting)):
+            if bytes < 1:
+                raise SetupError(f"flow {name!r}", f"its {what} is {bytes}, so nothing could pass",
+                                 "give it a number of bytes")  # fmt: skip
         self.name = name
         self.space = BinSpace(bins)
         self.max_inflight, self.max_waiting = max_inflight, max_waiting

@@ -141,6 +141,8 @@ class WorkerContext:
     start: str
     """Where a flow without a past starts: 'earliest', 'latest' or milliseconds since 1970."""
     wakeup: Wakeup
+    max_waiting: int
+    """Bytes that may wait to be delivered at one sink."""
 
 
 class Wakeup(Protocol):

@@ -24,7 +24,7 @@ from state.time import Time
 Payload = Batch | Manifest | Moves
 Change = tuple[Location, Time, int]
 
-PROGRESS, DATA = b"P", b"D"
+PROGRESS, DATA, TAKEN = b"P", b"D", b"T"
 _COLUMNS = ("time", "origin", "partition", "offset", "index")
 _PLAIN = pa.schema([(name, pa.int64()) for name in _COLUMNS])
 _KEYED = pa.schema([*_PLAIN, ("key", pa.binary()), ("hash", pa.uint64())])
@@ -46,6 +46,13 @@ class DataFrame:
     payload: Payload
 
 
+@dataclass(frozen=True, slots=True)
+class TakenFrame:
+    """A peer has taken so many bytes of data off its link since it last said so."""
+
+    size: int
+
+
 def encode_progress(changes: list[Change]) -> Frame:
     """A progress update as a frame.
 
@@ -63,7 +70,12 @@ def encode_data(edge: EdgeId, time: Time, payload: Payload) -> Frame:
     return [head, payload.to_bytes()]
 
 
-def decode(frame: Frame) -> ProgressFrame | DataFrame:
+def encode_taken(size: int) -> Frame:
+    """The acknowledgement of data as a frame."""
+    return [TAKEN + msgpack.packb(size)]
+
+
+def decode(frame: Frame) -> ProgressFrame | DataFrame | TakenFrame:
     """The frame's meaning. Raises MeanderError for one that has none."""
     try:
         return _decode(frame)
@@ -73,13 +85,15 @@ def decode(frame: Frame) -> ProgressFrame | DataFrame:
         raise MeanderError("a frame of a peer", f"it cannot be read: {error}") from error
 
 
-def _decode(frame: Frame) -> ProgressFrame | DataFrame:
+def _decode(frame: Frame) -> ProgressFrame | DataFrame | TakenFrame:
     kind, body, parts = frame[0][:1], msgpack.unpackb(frame[0][1:], use_list=False), frame[1:]
     if kind == PROGRESS and not parts:
         return ProgressFrame([_change(*change) for change in body])
     if kind == DATA:
         edge, time, name = body
         return DataFrame(EdgeId(_count(edge)), _time(time), _decode_payload(name, parts))
+    if kind == TAKEN and not parts:
+        return TakenFrame(_count(body))
     raise ValueError(f"{len(frame)} parts of kind {kind!r} mean nothing")
 
 
@@ -124,7 +138,8 @@ def _encode_batch(batch: Batch) -> list[bytes]:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_batch(table)
-    return [sink.getvalue().to_pybytes(), codec.encode(batch.values)]
+    packed = codec.encode(batch.values) if batch.packed is None else batch.packed
+    return [sink.getvalue().to_pybytes(), packed]
 
 
 def _decode_batch(columns: bytes, packed: bytes) -> Batch:

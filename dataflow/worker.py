@@ -17,7 +17,15 @@ from dataflow.operators.base import InputPort, Message
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
-from dataflow.wire import DataFrame, ProgressFrame, decode, encode_data
+from dataflow.unread import Unread
+from dataflow.wire import (
+    DataFrame,
+    ProgressFrame,
+    TakenFrame,
+    decode,
+    encode_data,
+    encode_taken,
+)
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId
@@ -38,6 +46,7 @@ class Worker:
         self.me = site.me
         self._plan, self._links, self._site = plan, links, site
         self._progress = Progress(plan.graph, site.me, members_of(site.workers), links)
+        self._unread = Unread(plan.flow.max_waiting)
         self._reports: list[dict[str, object]] = []
         self._assembly = Assembly(plan, site, self._progress, self._deliver, self._reports.append)
 
@@ -100,7 +109,10 @@ class Worker:
         match decode(frame):
             case ProgressFrame(changes):
                 self._progress.receive(sender, changes)
+            case TakenFrame(size):
+                self._unread.acknowledged(sender, size)
             case DataFrame(edge, time, payload):
+                self._unread.took(sender, _size(frame))
                 port = self._port(sender, edge)
                 if not port.frontier.less_equal(time):
                     raise MeanderError(
@@ -124,10 +136,18 @@ class Worker:
         for sender, frame in self._links.receive():
             self.take(sender, frame)
             received = True
+        for peer, size in self._unread.owed():
+            self._links.send(peer, encode_taken(size))
         return received
 
     def _deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
         if to == self.me:
             self._assembly.inputs[edge.target].put(message)
         else:
-            self._links.send(to, encode_data(edge.id, message.time, message.payload))
+            frame = encode_data(edge.id, message.time, message.payload)
+            self._unread.sent(to, _size(frame))
+            self._links.send(to, frame)
+
+
+def _size(frame: Frame) -> int:
+    return sum(map(len, frame))

@@ -86,9 +86,18 @@ def seal(value: object) -> object:
     >>> seal((3, 1.5)), type(seal([3])).__name__
     ((3, 1.5), 'Sealed')
     """
-    if _simple(value) or _survey(value, ()):
+    if fixed(value):
         return value
     return Sealed(_local.pack(value))
+
+
+def fixed(value: object) -> bool:
+    """Whether nobody can change a plain value in place. Raises UnencodableError.
+
+    >>> fixed((3, "a")), fixed((3, []))
+    (True, False)
+    """
+    return _simple(value) or _survey(value, ())
 
 
 def unseal(sealed: object) -> object:

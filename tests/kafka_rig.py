@@ -52,10 +52,11 @@ class Rig:
         start: str = "earliest",
         flow: str = "flow",
         settings: dict[str, str] | None = None,
+        max_waiting: int = 1 << 30,
     ) -> WorkerContext:
         return WorkerContext(
             flow, self.prefix, WorkerId(worker), workers, self.settings | (settings or {}),
-            until_end, start, self.wakeup,
+            until_end, start, self.wakeup, max_waiting,
         )  # fmt: skip
 
     @contextmanager

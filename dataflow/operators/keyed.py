@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from dataflow.batch import Batch, Int64s
+from dataflow.bound import Bound
 from dataflow.capability import Held
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
@@ -24,7 +25,6 @@ from dataflow.operators.logic import Logic, States
 from dataflow.operators.rows import Rows, Waiting
 from dataflow.operators.timers import Timers
 from dataflow.progress import outer
-from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, LayerId
@@ -55,13 +55,13 @@ class Keyed(Quiet):
         space: BinSpace,
         topic: StateTopic,
         control: Callable[[], Antichain],
-        max_waiting: int,
+        bound: Bound,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self.name, self.store, self.timers = name, store, Timers()
         self._origin, self._inputs, self._output = origin, inputs, output
         self._logic, self._order, self._space = logic, order, space
-        self._topic, self._control, self._max_waiting = topic, control, max_waiting
+        self._topic, self._control, self._bound = topic, control, bound
         self.arrivals = Arrivals(name, store, self.timers, topic, pointers, report)
         self._waiting = Waiting()
         self._queue: deque[tuple[int, Rows]] = deque()
@@ -120,7 +120,7 @@ class Keyed(Quiet):
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._retain(message)
-                self._waiting.add(Rows.of(message.payload.measured(), side))
+                self._waiting.add(Rows.of(message.payload, side))
         if received:
             self._check_bound()
         return received
@@ -130,14 +130,8 @@ class Keyed(Quiet):
 
     def _check_bound(self) -> None:
         waiting = self._waiting.size + self._queued_bytes + self.arrivals.size + self.timers.size
-        if waiting > self._max_waiting:
-            raise MeanderError(
-                f"operator {self.name!r}",
-                f"{waiting >> 20} MiB of records wait, timers included, for its time to pass"
-                f" {to_millis(outer(self._held.capability.time))} ms, more than its bound of"
-                f" {self._max_waiting >> 20} MiB",
-                "raise the flow's max_waiting, or see why that time does not pass",
-            )
+        least = to_millis(outer(self._held.capability.time))
+        self._bound.check(waiting, f"records and timers wait for its time to pass {least} ms")
 
     def _ready(self, frontier: Antichain) -> bool:
         bound = frontier if self._order == "time" else self._control()

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from dataflow.batch import Batch
+from dataflow.bound import Bound
 from dataflow.capability import Held
 from dataflow.migrate.routing import Routing
 from dataflow.operators.base import InputPort, OutputPort, Quiet
@@ -22,6 +23,7 @@ from state import codec
 from state.antichain import Antichain
 from state.codec import UnencodableError
 from state.ids import WorkerId
+from state.time import to_millis
 
 
 class Router(Quiet):
@@ -29,14 +31,16 @@ class Router(Quiet):
 
     def __init__(
         self,
+        me: WorkerId,
         source: InputPort,
         output: OutputPort,
         routing: Routing,
         control: Callable[[], Antichain],
         guard: Guard,
+        bound: Bound,
     ) -> None:
-        self._input, self._output, self._routing = source, output, routing
-        self._control, self._guard = control, guard
+        self._me, self._input, self._output, self._routing = me, source, output, routing
+        self._control, self._guard, self._bound = control, guard, bound
         self.stash = Waiting()
         self._held = Held()
 
@@ -47,6 +51,7 @@ class Router(Quiet):
         for rows in ready:
             self._route(rows.batch)
         if received or ready:
+            self._check_bound()
             self._held.keep(self.stash.least)
         return received or bool(ready)
 
@@ -64,26 +69,36 @@ class Router(Quiet):
             self.stash.add(Rows.of(message.payload, 0))
         return received
 
+    def _check_bound(self) -> None:
+        if (least := self.stash.least) is not None:
+            waits = f"records wait for commands before {to_millis(least)} ms to be ruled out"
+            self._bound.check(self.stash.size, waits)
+
     def _route(self, batch: Batch) -> None:
-        batch = self._plain(batch)
         assert batch.hashes is not None
         bins = self._routing.space.bins_of(batch.hashes)
         owners = self._routing.destinations(bins, batch.times)
         for owner in np.unique(owners).tolist():
-            share = batch.take(np.flatnonzero(owners == owner))
-            least = int(share.times.min())
-            self._output.send(self._held.capability, least, share, WorkerId(owner))
+            share = self._plain(batch.take(np.flatnonzero(owners == owner)))
+            if len(share):
+                self._send(WorkerId(owner), share)
+
+    def _send(self, owner: WorkerId, share: Batch) -> None:
+        """What a flow answers does not depend on who owns which bin: values that stay here become
+        values of their own too."""
+        if owner == self._me:
+            share = share.isolated()
+        self._output.send(self._held.capability, int(share.times.min()), share, owner)
 
     def _plain(self, batch: Batch) -> Batch:
-        """Without the values that could not travel, wherever they would go: so that what a flow
-        answers does not depend on who owns which bin."""
+        """Packed, without the values that could not travel, wherever they would go."""
         try:
-            encoded = codec.encode(batch.values)
+            packed = codec.encode(batch.values)
         except UnencodableError:
             kept = [row for row in range(len(batch)) if self._travels(batch, row)]
             batch = batch.take(np.array(kept, np.int64))
-            encoded = codec.encode(batch.values)
-        return replace(batch, size=len(encoded))
+            packed = codec.encode(batch.values)
+        return replace(batch, size=len(packed), packed=packed)
 
     def _travels(self, batch: Batch, row: int) -> bool:
         try:

@@ -8,7 +8,7 @@ each waiting batch per advance of the frontier.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,10 @@ class Rows:
         """The named rows, in the order named."""
         return Rows(self.batch.take(rows), self.sides[rows])
 
+    def measured(self) -> Rows:
+        """The same with the batch's size known."""
+        return self if self.batch.size else replace(self, batch=self.batch.measured())
+
     def split(self, chosen: Mask) -> tuple[Rows, Rows]:
         """Those for which the mask holds, and the others."""
         return self.take(np.flatnonzero(chosen)), self.take(np.flatnonzero(~chosen))
@@ -92,6 +96,7 @@ class Waiting:
     @property
     def size(self) -> int:
         """About how many bytes wait."""
+        self._batches = [(least, rows.measured()) for least, rows in self._batches]
         return sum(rows.batch.size for _, rows in self._batches)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from connectors import KafkaSink
@@ -125,6 +127,30 @@ def test_more_than_the_queue_takes_waits_and_is_not_lost(rig: Rig) -> None:
     outbox.close()
     values = [int(record.value or 0) for record in consume_all(rig.bootstrap, topic)]
     assert values == list(range(1_000))
+
+
+def test_more_than_may_wait_for_the_broker_is_an_error_and_not_a_full_memory(rig: Rig) -> None:
+    """I6: no turn of `delivered` comes between, so nothing leaves the account."""
+    topic = rig.topic("out")
+    writer = KafkaSink(topic, value="bytes").open(rig.context(max_waiting=100_000))
+    writer.write(batch([b"x" * 40_000] * 2))
+    with pytest.raises(MeanderError) as raised:
+        writer.write(batch([b"x" * 40_000]))
+    assert re.match(
+        rf"topic '{topic}': 121,\d{{3}} bytes of records wait for the broker to take them, more"
+        " than its bound of 100,000; raise the flow's max_waiting",
+        str(raised.value),
+    )
+    writer.close()
+
+
+def test_what_is_delivered_waits_no_longer(rig: Rig) -> None:
+    topic = rig.topic("out")
+    writer = KafkaSink(topic, value="bytes").open(rig.context(max_waiting=100_000))
+    for _ in range(10):
+        await_ticket(writer, writer.write(batch([b"x" * 40_000] * 2)))
+    writer.close()
+    assert len(consume_all(rig.bootstrap, topic)) == 20
 
 
 def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig) -> None:

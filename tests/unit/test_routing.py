@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataflow.bound import Bound
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.routing import Routing, Transfer
 from dataflow.operators.errors import OnError
@@ -112,7 +113,13 @@ class Exchange:
         self.control = Antichain.of(0)
         errors, self.dead, self.counters = guard(policy, "key_by exchange")
         self.router = Router(
-            self.bench.inputs[0], self.bench.output, self.routing, lambda: self.control, errors
+            WorkerId(0),
+            self.bench.inputs[0],
+            self.bench.output,
+            self.routing,
+            lambda: self.control,
+            errors,
+            Bound("operator 'key_by exchange'", 1 << 30),
         )
 
     def turn(self) -> None:

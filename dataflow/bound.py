@@ -1,0 +1,31 @@
+"""The bound of what waits in one place, where no source can be held back for it (I6).
+
+What is read and not passed is bounded by the sources; what user functions make of it is not. So
+each place where records wait ends the flow with a clear error rather than fill the memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas.errors import MeanderError
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many bytes may wait in a place.
+
+    >>> Bound("operator 'a'", 10).check(9, "records wait")
+    """
+
+    place: str
+    most: int
+
+    def check(self, size: int, what: str) -> None:
+        """Raises MeanderError if more waits; `what` says what waits for what."""
+        if size > self.most:
+            raise MeanderError(
+                self.place,
+                f"{size:,} bytes of {what}, more than its bound of {self.most:,}",
+                "raise the flow's max_waiting, or have its functions make less of one input",
+            )

@@ -1,0 +1,117 @@
+"""I6 between operators: what functions make of their input is bounded at exchanges and links."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dataflow import Flow
+from dataflow.testing import ListSink
+from dataflow.unread import Unread
+from schemas.errors import MeanderError, SetupError
+from state.ids import WorkerId
+from tests.hand import HandFlow, HandSource, until
+from tests.unit.conftest import Start
+
+KIB = 1 << 10
+WAITING = 64 * KIB
+
+
+class Multiplied:
+    """Each record becomes eight of a KiB, one per key, so that both workers get some."""
+
+    def __init__(self, start: Start) -> None:
+        self.source, self.sink = HandSource(), ListSink()
+        flow = Flow("f", bins=3, max_waiting=WAITING)
+        many = flow.source(self.source).flat_map(lambda v: [(n, "x" * KIB) for n in range(8)])
+        many.key_by(lambda v: v[0]).fold("n", lambda: 0, _count).sink(self.sink)
+        self.run: HandFlow = start(flow, workers=2)
+
+    def give(self, ms: int, count: int) -> None:
+        for n in range(count):
+            self.source.give(0, (ms + n, n))
+
+
+def _count(n: int, value: object) -> tuple[int, int]:
+    return n + 1, n + 1
+
+
+def test_an_exchange_that_may_not_route_yet_ends_the_flow_beyond_its_bound(start: Start) -> None:
+    flow = Multiplied(start)
+    flow.run.settle()
+    flow.give(1_000_000, 7)
+    flow.run.settle(controller=False)
+    flow.give(1_000_010, 7)
+    with pytest.raises(MeanderError) as raised:
+        flow.run.settle(controller=False)
+    said = str(raised.value)
+    assert re.match(
+        r"operator 'key_by exchange': 6\d,\d{3} bytes of records wait for commands", said
+    )
+    assert "before 1000000 ms to be ruled out, more than its bound of 65,536" in said
+
+
+def test_what_an_exchange_has_routed_counts_no_longer(start: Start) -> None:
+    flow = Multiplied(start)
+    for n in range(20):
+        flow.give(1_000 + 10 * n, 7)
+        flow.run.settle()
+    flow.run.finish(flow.source)
+    assert len(flow.sink.results) == 20 * 7 * 8
+
+
+def test_a_worker_that_takes_nothing_ends_its_sender_beyond_the_links_bound(start: Start) -> None:
+    flow = Multiplied(start)
+    flow.run.settle()
+    flow.give(1_000, 1)
+    flow.run.settle()
+    for n in range(40):
+        flow.give(1_001 + n, 1)
+    with pytest.raises(MeanderError) as raised:
+        until(lambda: False, lambda: turn_without(flow.run, WorkerId(1)))
+    said = str(raised.value)
+    assert re.match(r"the link to worker 1: 6\d,\d{3} bytes of data wait for that worker", said)
+    assert "more than its bound of 65,536; raise the flow's max_waiting" in said
+
+
+def turn_without(run: HandFlow, stuck: WorkerId) -> None:
+    """Everybody's turn but one worker's, which takes nothing off its links."""
+    for lane in run.sim.network.busy():
+        if lane[1] != stuck:
+            run.sim.network.deliver(lane, 1 << 30)
+    for worker in run.workers:
+        if worker.me != stuck:
+            worker.step()
+    run.sim.controller.step()
+
+
+def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:
+    unread = Unread(100)
+    unread.sent(WorkerId(1), 10)
+    with pytest.raises(MeanderError, match="worker 1: it acknowledged more data than it was sent"):
+        unread.acknowledged(WorkerId(1), 11)
+
+
+@pytest.mark.parametrize("bound", ["max_inflight", "max_waiting"])
+def test_a_bound_that_lets_nothing_pass_is_refused(bound: str) -> None:
+    with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so nothing could pass"):
+        Flow("f", **{bound: 0})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_object_given_out_twice_arrives_as_two(start: Start, workers: int) -> None:
+    """I3: what a function changes in place must not depend on who owns the bin."""
+    source, sink = HandSource(), ListSink()
+    flow = Flow("f", bins=4)
+
+    def step(n: int, value: dict[str, int]) -> tuple[int, int]:
+        value["seen"] += 1
+        return n + 1, value["seen"]
+
+    twice = flow.source(source).flat_map(lambda v: [v, v])
+    twice.key_by(lambda v: v["key"]).fold("n", lambda: 0, step).sink(sink)
+    run = start(flow, workers)
+    source.give(0, *((n, {"key": n, "seen": 0}) for n in range(20)))
+    run.finish(source)
+    assert [result.value for result in sink.results] == [1] * 40
