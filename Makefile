@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 WANTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	if $$p -c '$(WANTED)' 2>/dev/null; then command -v $$p; break; fi; done)
+PROCESSES ?= 2
 CODE   := schemas state dataflow connectors app
 
 .DEFAULT_GOAL := help
@@ -17,7 +18,7 @@ demo: java ## run the demo: real flights through Kafka and Spark, bins move, eve
 	@$(BIN)/meander demo
 
 test: java ## run all tests, with one real broker
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile
 
 unit: venv ## run the unit tests and doctests alone (no broker)
 	@$(BIN)/pytest $(CODE) tests/unit

@@ -14,7 +14,15 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connectors.client import ANSWER, Settings, contact, producer, translate
+from connectors.client import (
+    ANSWER,
+    GRACE,
+    Settings,
+    contact,
+    producer,
+    transient,
+    translate,
+)
 from dataflow.bound import Bound
 from schemas.errors import MeanderError
 
@@ -43,6 +51,7 @@ class Outbox:
         self._bound = Bound(f"topic {topic!r}", most)
         self._under_way = self._bytes = 0
         self._failure: MeanderError | None = None
+        self._connect()
 
     def __len__(self) -> int:
         """Records not yet delivered."""
@@ -98,6 +107,15 @@ class Outbox:
             # Only then: a purge with nothing to do races with the end of librdkafka's own threads.
             self._producer.purge()
         self._producer.close()
+
+    def _connect(self) -> None:
+        """An idempotent producer that is used before it has a connection looks for one again only
+        after half a second. A broker that is away is waited for later."""
+        try:
+            self._producer.list_topics(self.topic, timeout=GRACE)
+        except KafkaException as error:
+            if not transient(error.args[0]):
+                raise translate(error, f"topic {self.topic!r}") from None
 
     def _produce(self, record: _Record) -> bool:
         value, key, done, headers, partition = record

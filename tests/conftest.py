@@ -1,13 +1,19 @@
-"""One broker for the whole run, a topic prefix for each test, marks by folder."""
+"""One broker for the whole run, a topic prefix for each test, marks by folder.
+
+With `-n` a run has several processes; the one that conducts them starts the broker for all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import astuple
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.workermanage import WorkerController
 
 from app import launcher
 from connectors.broker import LocalBroker
@@ -15,6 +21,7 @@ from tests.brokers import Broker, choice, running
 
 _TESTS = Path(__file__).parent
 _used = pytest.StashKey[str]()
+_shared = pytest.StashKey[Broker]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,11 +32,25 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"broker: {choice(config.getoption('bootstrap'))}, if a test asks for one"
 
 
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    opened = ExitStack()
+    config.add_cleanup(opened.close)
+    config.stash[_shared] = opened.enter_context(running(config.getoption("bootstrap")))
+    config.stash[_used] = _named(config.stash[_shared])
+
+
+def pytest_configure_node(node: WorkerController) -> None:
+    node.workerinput["broker"] = astuple(node.config.stash[_shared])
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     used = config.stash.get(_used, "none was asked for")
     terminalreporter.write_line(f"broker: {used}")
+    for report in terminalreporter.getreports("passed"):
+        for what, count in report.user_properties:
+            terminalreporter.write_line(f"{what}: {count}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,9 +63,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """The run's broker; it is shared, so nobody kills it (see `own_broker`)."""
+    shared = getattr(request.config, "workerinput", {}).get("broker")
+    if shared is not None:
+        yield Broker(*shared)
+        return
     with running(request.config.getoption("bootstrap")) as taken:
-        request.config.stash[_used] = f"{taken.kind} at {taken.bootstrap}"
+        request.config.stash[_used] = _named(taken)
         yield taken
+
+
+def _named(broker: Broker) -> str:
+    return f"{broker.kind} at {broker.bootstrap}"
 
 
 @pytest.fixture

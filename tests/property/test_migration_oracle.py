@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -157,7 +157,7 @@ class Run:
 
 
 def test_results_and_state_equal_the_reference(
-    database: Database, capsys: pytest.CaptureFixture[str]
+    database: Database, record_property: Callable[[str, object], None]
 ) -> None:
     namespace = count()
     kinds: Counter[str] = Counter()
@@ -184,5 +184,6 @@ def test_results_and_state_equal_the_reference(
             pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
         kinds[case.kind] += 1
         moved += len(case.commands)
-    with capsys.disabled():
-        print(f"\n{sum(kinds.values())} random runs, {moved} commands: {dict(kinds)}")
+    record_property("random runs on simulated workers", sum(kinds.values()))
+    record_property("their commands", moved)
+    record_property("their kinds", dict(kinds))
