@@ -26,6 +26,7 @@ class Lag:
     """The lag of one flow over all its source topics, in records."""
 
     def __init__(self, settings: Settings, flow: str, sources: Sequence[str]) -> None:
+        self._settings = settings
         self._admin: AdminClient = client.admin(settings)
         self._group = f"meander.{flow}"
         self._partitions = [
@@ -56,6 +57,8 @@ class Lag:
             ends = {(p.topic, p.partition): f.result().offset for p, f in self._ends.items()}
         except KafkaException as error:
             if client.transient(error.args[0]):
+                # What it knows of the partitions' leaders may be out of date, and stays so.
+                self._admin = client.admin(self._settings)
                 return
             raise client.translate(error, "the lag of the flow") from None
         self.records = sum(

@@ -71,11 +71,14 @@ SETTINGS: dict[str, str | int] = {
     "num.network.threads": 2,
     "num.io.threads": 4,
     "background.threads": 2,
-    # A killed broker that comes back waits until its former session has ended.
+    # A controller that hears nothing of its only broker must not take its partitions away: it has
+    # only been starved of time, and clients keep the epochs of before.
     "broker.heartbeat.interval.ms": 500,
-    "broker.session.timeout.ms": 4_000,
+    "broker.session.timeout.ms": 60_000,
 }
 """What makes one broker a good one for development; all but where it listens and stores."""
+_AFTER_A_KILL = {"broker.session.timeout.ms": 4_000}
+"""A killed broker that comes back waits until its former session has ended."""
 _LOGGING = """\
 rootLogger.level = INFO
 rootLogger.appenderRefs = stdout
@@ -268,16 +271,19 @@ def _prepare(home: Path, wish: int | None) -> Ports:
             raise SetupError(f"{HOST}:{port}", cause, "end it, or give another port")
     kept.write_text(json.dumps(asdict(ports)))
     listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
+    data = home / "data"
     properties = SETTINGS | {
         "listeners": listeners,
         "advertised.listeners": listeners,
         "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
-        "log.dirs": str(home / "data"),
+        "log.dirs": str(data),
     }
+    if (data / "meta.properties").exists() and not (data / ".kafka_cleanshutdown").exists():
+        properties |= _AFTER_A_KILL
     text = "".join(f"{key}={value}\n" for key, value in properties.items())
     (home / "server.properties").write_text(text)
     (home / "log4j2.properties").write_text(_LOGGING)
-    if not (home / "data" / "meta.properties").exists():
+    if not (data / "meta.properties").exists():
         _format(home)
     return ports
 

@@ -8,10 +8,16 @@ from it: one at a time is under way, and one that fails is made up for by the ne
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from connectors import client, topics
 from connectors.client import Settings
@@ -65,8 +71,8 @@ class Commits:
     def close(self, offsets: Offsets) -> None:
         """Commit for the last time; given up when it takes longer than a second."""
         deadline = time.monotonic() + _LAST
-        for _ in range(2):
-            # The one under way, if any, then the last.
+        while True:
+            # The one under way, if any, then the last; again where a group had no coordinator yet.
             self.commit(offsets)
             if self._answer is None:
                 return
@@ -79,10 +85,22 @@ class Commits:
         self._answer = None
         error = answer.exception()
         if error is None:
-            self._committed |= self._sent
+            self._settle_each(answer.result().topic_partitions or [])
         elif not isinstance(error, KafkaException):
             raise error
-        elif not client.transient(error.args[0]):
+        else:
+            self._refuse(error.args[0])
+
+    def _settle_each(self, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            if place.error is None:
+                self._committed[place.partition] = self._sent[place.partition]
+            elif place.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                # Whether the topic is still there is for `Look` to say.
+                self._refuse(place.error)
+
+    def _refuse(self, error: KafkaError) -> None:
+        if not client.transient(error):
             raise client.translate(error, f"consumer group {self._group!r}")
 
 
