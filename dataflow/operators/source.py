@@ -273,7 +273,7 @@ class SourceOperator:
         for lane, target, since in self._stale():
             if now - since >= self._options.idle_after:
                 self._move(lane, target)
-                self._counters["moves"] += 1
+                self._counters["idle_moves"] += 1
                 moved = True
         return moved
 

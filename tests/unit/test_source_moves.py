@@ -40,7 +40,7 @@ def test_nothing_moves_where_nothing_waits(start: Start) -> None:
     flow.run.wait(0.02)
     assert flow.raw.values == ["a"]
     assert flow.lanes == {0: at(1000), 1: 0}
-    assert flow.run.counters["moves"] == 0
+    assert flow.run.counters["idle_moves"] == 0
 
 
 def test_a_flow_that_has_caught_up_comes_to_rest(start: Start) -> None:
@@ -49,9 +49,9 @@ def test_a_flow_that_has_caught_up_comes_to_rest(start: Start) -> None:
     flow.idle(0, 1, 2)
     flow.give(1, (1000, "a"))
     flow.run.wait(0.02)
-    before, moves = flow.lanes, flow.run.counters["moves"]
+    before, moves = flow.lanes, flow.run.counters["idle_moves"]
     flow.run.wait(0.2)
-    assert (flow.lanes, flow.run.counters["moves"]) == (before, moves)
+    assert (flow.lanes, flow.run.counters["idle_moves"]) == (before, moves)
     assert moves <= 2 * 3
     assert all(to_millis(time) == 1000 for time in before.values())
 
