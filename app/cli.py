@@ -24,7 +24,7 @@ from app.output import Output, at_millis, log_to, size
 from app.overview import Overview, overview
 from app.settings import Settings
 from app.signals import Signals
-from app.usual import Bootstrap, Commands, Config, Flow, Json, Lease, Prefix, Set, settings
+from app.usual import Bootstrap, Commands, Config, Flow, Json, Prefix, Set, settings
 from app.watching import Watch
 from connectors.status import read_status
 from connectors.topics import names
@@ -74,7 +74,9 @@ def run(
     host: Annotated[
         str, typer.Option(help="This machine's address, as the workers' machines reach it.")
     ] = "127.0.0.1",
-    lease: Lease = 10.0,
+    lease: Annotated[
+        float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
+    ] = 10.0,
     patience: Annotated[
         float, typer.Option(min=1.0, help="Seconds that workers may take to start.")
     ] = 30.0,
@@ -116,7 +118,6 @@ def run(
 @app.command(epilog="Example: meander status counts --json")
 def status(
     flow: Flow,
-    lease: Lease = 10.0,
     prefix: Prefix = "",
     bootstrap: Bootstrap = None,
     set_: Set = None,
@@ -129,7 +130,7 @@ def status(
         events = read_status(kafka, names(prefix, flow).status, follow=False)
         seen = overview(flow, events)
     now = time.time_ns() // 1_000_000
-    state = "silent" if seen.silent(now, lease) else seen.state
+    state = "silent" if seen.silent(now) else seen.state
     if output.as_json:
         output.line(_fields(seen, state, now))
     else:
@@ -196,7 +197,6 @@ def migrate(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")
     ] = True,
-    lease: Lease = 10.0,
     prefix: Prefix = "",
     bootstrap: Bootstrap = None,
     set_: Set = None,
@@ -216,7 +216,7 @@ def migrate(
         output.say(f"{command.id}: on {topics.control}")
         return
     output.say(f"{command.id}:")
-    if code := show(output, follow(kafka, topics, flow, command, lease)):
+    if code := show(output, follow(kafka, topics, flow, command)):
         raise typer.Exit(code)
 
 

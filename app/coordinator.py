@@ -117,7 +117,7 @@ def _await_session(
         while not starting.done():
             if signals is not None and signals.received:
                 raise Interrupted(signals.received)
-            told.alive({}, 0)
+            told.starting()
             told.pump()
             roused.wait(_beat_seconds(prepared.options))
     return starting.result()
@@ -235,7 +235,7 @@ class Coordinator:
         self._beat_at = self._look_at = 0.0
         self._began: float | None = None
         self._migrations: list[Completed] = []
-        self._bins: dict[str, int] | None = None
+        self._bins: list[int] | None = None
 
     def conduct(self, signals: Signals | None) -> int | None:
         """Run until a bounded run has ended (None) or a signal has come (its number)."""
@@ -287,7 +287,7 @@ class Coordinator:
         if now >= self._beat_at:
             self._beat_at = now + self._every
             self._lag.look()
-            self._told.alive(self._counters(), self._lag.records)
+            self._beat()
         self._decisions.pump()
         self._told.pump()
 
@@ -295,17 +295,17 @@ class Coordinator:
         for event in report.events:
             self._controller.report(worker, dict(event))
 
-    def _counters(self) -> dict[str, int]:
-        """What workers counted; frontiers (milliseconds) and bins beside it."""
-        counters = self._crew.counters()
+    def _beat(self) -> None:
         if self._began is None:
-            return counters
-        for name, frontier in self._controller.frontiers().items():
-            times = [time for time in frontier if isinstance(time, int)]
-            if times:
-                counters[f"frontier.{name}"] = to_millis(min(times))
+            self._told.starting()
+            return
         if self._bins is None:
             owners = Counter(self._controller.owners())
             workers = map(WorkerId, range(self._prepared.options.workers))
-            self._bins = {f"bins.{worker}": owners[worker] for worker in workers}
-        return counters | self._bins
+            self._bins = [owners[worker] for worker in workers]
+        frontiers = {}
+        for name, frontier in self._controller.frontiers().items():
+            times = [time for time in frontier if isinstance(time, int)]
+            if times:
+                frontiers[name] = to_millis(min(times))
+        self._told.alive(self._lag.records, self._crew.counters(), frontiers, self._bins)

@@ -34,12 +34,20 @@ class FlowStatus:
         """Have what was written go out."""
         self._status.pump()
 
-    def alive(self, counters: dict[str, int], lag: int) -> None:
+    def starting(self) -> None:
+        """The driver's heartbeat until all workers run."""
+        self.alive(0, {}, {}, [])
+
+    def alive(
+        self, lag: int, counters: dict[str, int], frontiers: dict[str, int], bins: list[int]
+    ) -> None:
         """The driver's heartbeat."""
+        options = self._prepared.options
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=self._prepared.options.workers, lag=lag, counters=counters,
+                workers=options.workers, lease=options.lease, lag=lag,
+                counters=counters, frontiers=frontiers, bins=bins,
             )
         )  # fmt: skip
 

@@ -71,9 +71,7 @@ def produce(settings: Settings, names: Names, command: Migrate) -> None:
     deliver(settings, names.control, command.model_dump_json().encode())
 
 
-def follow(
-    settings: Settings, names: Names, flow: str, command: Migrate, lease: float
-) -> Iterator[Event]:
+def follow(settings: Settings, names: Names, flow: str, command: Migrate) -> Iterator[Event]:
     """Produce a command and yield its events to the last.
 
     Raises SetupError when no driver runs the flow, MeanderError when it ends meanwhile.
@@ -92,15 +90,15 @@ def follow(
                 if isinstance(event, Completed | CommandRejected):
                     return
         else:
-            _alive(seen, flow, lease)
+            _alive(seen, flow)
             if not sent:
                 produce(settings, names, command)
                 sent = True
 
 
-def _alive(seen: Overview, flow: str, lease: float) -> None:
+def _alive(seen: Overview, flow: str) -> None:
     now = time.time_ns() // 1_000_000
-    if seen.state not in {"starting", "running"} or seen.silent(now, lease):
+    if seen.state not in {"starting", "running"} or seen.silent(now):
         raise SetupError(
             f"flow {flow!r}",
             "no driver runs it",

@@ -49,6 +49,8 @@ class Overview:
     reason: str = ""
     heartbeat_ms: int | None = None
     """When the broker took the last heartbeat, milliseconds since 1970."""
+    lease: float = 0.0
+    """Seconds of silence after which the driver counts as dead."""
     workers: int = 0
     lag: int = 0
     counters: dict[str, int] = field(default_factory=dict)
@@ -58,10 +60,10 @@ class Overview:
     """How many each worker owns."""
     migrations: dict[str, Migration] = field(default_factory=dict)
 
-    def silent(self, now_ms: int, lease: float) -> bool:
+    def silent(self, now_ms: int) -> bool:
         """Whether a driver that has not said that it ends has gone silent."""
         alive = self.state in {"starting", "running"}
-        return alive and now_ms - (self.heartbeat_ms or 0) > lease * 1000
+        return alive and now_ms - (self.heartbeat_ms or 0) > self.lease * 1000
 
     def take(self, told: Told) -> None:
         """Follow one more event."""
@@ -72,7 +74,7 @@ class Overview:
                 self.state, self.reason, self.workers = "running", "", workers
             case Finished(counters=counters):
                 self._end("finished", "")
-                self.counters |= counters
+                self.counters = self.counters | counters
             case Failed(reason=reason):
                 self._end("failed", reason)
             case event:
@@ -98,33 +100,16 @@ class Overview:
                     self.migrations[name] = Migration(name, "rejected", reason=reason)
 
     def _beat(self, millis: int, beat: Heartbeat) -> None:
-        if self.state not in {"starting", "running"}:
-            self.state, self.reason = "starting", ""
-        self.heartbeat_ms, self.workers, self.lag = millis, beat.workers, beat.lag
-        of = _by_kind(beat.counters)
-        self.counters = of[""]
-        self.frontiers = of["frontier"]
-        self.bins = [of["bins"][str(worker)] for worker in range(beat.workers) if of["bins"]]
+        self.state, self.reason = "running" if beat.bins else "starting", ""
+        self.heartbeat_ms, self.lease = millis, beat.lease
+        self.workers, self.lag = beat.workers, beat.lag
+        self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
 
     def _end(self, state: str, reason: str) -> None:
         self.state, self.reason = state, reason
         for migration in self.migrations.values():
             if migration.state == "moving":
                 migration.state = "ended"
-
-
-def _by_kind(counters: dict[str, int]) -> dict[str, dict[str, int]]:
-    """Counters by what stands before their first dot.
-
-    >>> _by_kind({"read": 3, "frontier.totals": 5, "bins.0": 8})
-    {'': {'read': 3}, 'frontier': {'totals': 5}, 'bins': {'0': 8}}
-    """
-    found: dict[str, dict[str, int]] = {"": {}, "frontier": {}, "bins": {}}
-    for name, value in counters.items():
-        kind, dot, rest = name.partition(".")
-        known = dot and kind in found
-        found[kind if known else ""][rest if known else name] = value
-    return found
 
 
 def overview(flow: str, events: Iterable[Told | None]) -> Overview:

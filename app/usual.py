@@ -31,9 +31,6 @@ Json = Annotated[
     bool, typer.Option("--json", help="JSON lines; so it is anyway where no terminal reads.")
 ]
 Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
-Lease = Annotated[
-    float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
-]
 
 
 def settings(config: Path | None, given: list[str] | None, bootstrap: str | None) -> dict[str, str]:

@@ -75,9 +75,9 @@ class Watch:
                 self._line.stop()
 
     def _state(self, beat: Heartbeat) -> str:
-        counters = beat.counters
-        if not counters:
+        if not beat.bins:
             return "starting the workers"
+        counters = beat.counters
         read = counters.get("read", 0)
         self._passed.append((time.monotonic(), read))
         (then, before), (now, _) = self._passed[0], self._passed[-1]

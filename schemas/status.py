@@ -93,9 +93,15 @@ class Heartbeat(_OfFlow):
 
     type: Literal["heartbeat"] = "heartbeat"
     workers: int
+    lease: float
+    """Seconds of silence after which the driver counts as dead."""
     lag: int
     """Records that are on the sources' topics and not yet passed."""
     counters: dict[str, int]
+    frontiers: dict[str, int]
+    """Milliseconds since 1970, by the name of probe or sink."""
+    bins: list[int]
+    """How many each worker owns; empty until all workers run."""
 
 
 class Started(_OfFlow):

@@ -90,7 +90,7 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     prefix, folder = f"t{uuid4().hex[:10]}.", tmp_path_factory.mktemp("cli")
     lines(broker.bootstrap, prefix, TEXTS)
     module = flow_folder(folder / "flow", prefix)
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(WITHIN)]
+    words = ["run", str(module), "--prefix", prefix, "--patience", str(WITHIN), "--lease", "30"]
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield Running(broker.bootstrap, prefix, folder, module, process)
@@ -121,9 +121,7 @@ def test_status_shows_counters_frontiers_and_bins(running: Running) -> None:
 
 
 def test_a_migration_is_followed_to_its_end_and_stands_in_the_status(running: Running) -> None:
-    done = running.call(
-        "migrate", "counts", "--bins", "0-9,12", "--worker", "1", "--id", "few", "--lease", "30"
-    )
+    done = running.call("migrate", "counts", "--bins", "0-9,12", "--worker", "1", "--id", "few")
 
     assert done.code == 0, done.err
     kinds = Counter(str(line["type"]) for line in done.lines)

@@ -108,7 +108,10 @@ def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: Nam
     assert [record.value for record in found] == [b"%d" % i for i in range(20)]
 
 
-ALIVE = Heartbeat(driver="one", incarnation=1, workers=2, lag=3, counters={"read": 4})
+ALIVE = Heartbeat(
+    driver="one", incarnation=1, workers=2, lease=10.0, lag=3, counters={"read": 4},
+    frontiers={"sink": 5}, bins=[128, 128],
+)  # fmt: skip
 
 
 @pytest.fixture

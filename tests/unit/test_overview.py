@@ -21,8 +21,11 @@ def seen(*events: Event) -> Overview:
     return overview("f", [Told(i, 1000 + i, event) for i, event in enumerate(events)])
 
 
-def beat(**counters: int) -> Heartbeat:
-    return Heartbeat(driver="d", incarnation=1, workers=2, lag=7, counters=counters)
+def beat(*bins: int, frontiers: dict[str, int] | None = None, **counters: int) -> Heartbeat:
+    return Heartbeat(
+        driver="d", incarnation=1, workers=2, lease=10.0, lag=7, counters=counters,
+        frontiers=frontiers or {}, bins=list(bins),
+    )  # fmt: skip
 
 
 def accepted(name: str) -> Accepted:
@@ -51,15 +54,16 @@ FAILED = Failed(driver="d", incarnation=1, reason="worker 1 died")
 def test_a_flow_is_starting_running_and_then_ended() -> None:
     assert seen().state == "never started"
     assert seen(beat()).state == "starting"
-    assert seen(beat(), STARTED, beat()).state == "running"
+    assert seen(beat(), STARTED).state == "running"
+    assert seen(beat(1, 1)).state == "running"
     assert seen(beat(), STARTED, FINISHED).state == "finished"
     failed = seen(beat(), STARTED, FAILED)
     assert (failed.state, failed.reason) == ("failed", "worker 1 died")
     assert seen(beat(), STARTED, FAILED, beat()).state == "starting"
 
 
-def test_counters_frontiers_and_bins_are_told_apart() -> None:
-    last = seen(beat(read=3, **{"frontier.per.plane": 5, "bins.0": 100, "bins.1": 156}))
+def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
+    last = seen(beat(1, 255, read=2), beat(100, 156, frontiers={"per.plane": 5}, read=3))
     assert last.counters == {"read": 3}
     assert last.frontiers == {"per.plane": 5}
     assert last.bins == [100, 156]
@@ -67,9 +71,9 @@ def test_counters_frontiers_and_bins_are_told_apart() -> None:
 
 
 def test_only_a_flow_that_should_be_alive_can_be_silent() -> None:
-    assert seen(beat()).silent(now_ms=1000 + 10_001, lease=10)
-    assert not seen(beat()).silent(now_ms=1000 + 10_000, lease=10)
-    assert not seen(beat(), FINISHED).silent(now_ms=10**9, lease=10)
+    assert seen(beat()).silent(now_ms=1000 + 10_001)
+    assert not seen(beat()).silent(now_ms=1000 + 10_000)
+    assert not seen(beat(), FINISHED).silent(now_ms=10**9)
 
 
 def test_a_migration_is_followed_bin_by_bin() -> None:

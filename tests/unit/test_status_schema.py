@@ -25,11 +25,14 @@ EVENTS: list[Event] = [
     BinMoved(id="m1", bin=0, source=0, target=1, at=5 << 20, bytes=100, keys=3, ms=1.5),
     Completed(id="m1", ms=12.5, bins=2, bytes=200),
     CommandRejected(id="m2", reason="there is no worker 7"),
-    Heartbeat(driver="d", incarnation=1, workers=2, lag=0, counters={"read": 5}),
+    Heartbeat(
+        driver="d", incarnation=1, workers=2, lease=10.0, lag=0, counters={"read": 5},
+        frontiers={"sink": 6}, bins=[128, 128],
+    ),
     Started(driver="d", incarnation=1, workers=2),
     Finished(driver="d", incarnation=1, counters={"read": 5}),
     Failed(driver="d", incarnation=1, reason="worker 1 died"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.type)
