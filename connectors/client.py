@@ -117,10 +117,19 @@ def producer(settings: Settings, **tuning: str | float) -> Producer:
         raise translate(error, "Kafka settings") from None
 
 
-def admin(settings: Settings) -> AdminClient:
+class Admin(AdminClient):
     """A client for what is asked and set up at start; its calls block up to `ANSWER` seconds."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(_ALWAYS | dict(settings))
+        self.bootstrap = settings["bootstrap.servers"]
+        """Whom it asks."""
+
+
+def admin(settings: Settings) -> Admin:
+    """A client for questions at start. Raises SetupError for settings that it does not take."""
     try:
-        return AdminClient(_ALWAYS | dict(settings))
+        return Admin(settings)
     except KafkaException as error:
         raise translate(error, "Kafka settings") from None
 
@@ -235,6 +244,11 @@ def transient(error: KafkaError) -> bool:
     return error.code() in _SILENT | _SETTLING or error.retriable()
 
 
+def absent(error: KafkaError) -> bool:
+    """Whether it says that a topic or a partition is not there."""
+    return error.code() in _MISSING
+
+
 def answered(ask: Callable[[], T], concerns: str) -> T:
     """The answer to a question at start. Raises MeanderError if there is none in `ANSWER` seconds.
 
@@ -245,14 +259,16 @@ def answered(ask: Callable[[], T], concerns: str) -> T:
         try:
             return ask()
         except KafkaException as error:
-            passing = transient(error.args[0]) or error.args[0].code() in _MISSING
+            passing = transient(error.args[0]) or absent(error.args[0])
             if not passing or time.monotonic() > deadline:
                 raise translate(error, concerns) from None
             time.sleep(0.05)
 
 
-def translate(error: KafkaError | KafkaException, concerns: str) -> MeanderError:
-    """What an error of Kafka means to the user.
+def translate(
+    error: KafkaError | KafkaException, concerns: str, bootstrap: str | None = None
+) -> MeanderError:
+    """What an error of Kafka means to the user; `bootstrap` is who was asked, where that is known.
 
     >>> print(translate(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "topic 'flights'"))
     topic 'flights': the broker refused access to the topic; have its administrator grant ...
@@ -269,9 +285,10 @@ def translate(error: KafkaError | KafkaException, concerns: str) -> MeanderError
     if code in _MISSING:
         return missing(concerns)
     if code in _SILENT:
+        at = "" if bootstrap is None else f" at {bootstrap}"
         return SetupError(
             concerns,
-            f"no broker answers ({text})",
+            f"no broker answers{at} ({text})",
             "start it, or correct bootstrap.servers (--bootstrap or MEANDER_BOOTSTRAP)",
         )
     if code == KafkaError._INVALID_ARG:
@@ -296,7 +313,7 @@ def missing(concerns: str) -> SetupError:
     return SetupError(
         concerns,
         "it does not exist",
-        "create it (kafka-topics.sh --create), or correct its name",
+        "create it (meander topics create), or correct its name",
     )
 
 

@@ -95,7 +95,7 @@ class Commits:
         for place in places:
             if place.error is None:
                 self._committed[place.partition] = self._sent[place.partition]
-            elif place.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            elif not client.absent(place.error):
                 # Whether the topic is still there is for `Look` to say.
                 self._refuse(place.error)
 

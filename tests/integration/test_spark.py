@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -239,6 +242,31 @@ def test_other_versions_on_an_executor_are_named(
     monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(folder.parent))
 
     with pytest.raises(SetupError, match=r"worker \d on .*msgpack is 0.0.1 there and .* at"):
+        rig.run()
+
+
+def another_python() -> str | None:
+    """A Python of this machine of another version than this one."""
+    mine = "{}.{}".format(*sys.version_info[:2])
+    for name in (f"python3.{minor}" for minor in range(10, 16)):
+        found = shutil.which(name)
+        if found is not None and not name.endswith(mine):
+            asked = subprocess.run([found, "--version"], capture_output=True, check=False)
+            if asked.returncode == 0:
+                return found
+    return None
+
+
+def test_another_python_on_an_executor_is_named(
+    rig: Rig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = another_python()
+    if other is None:
+        pytest.skip("this machine has no Python of another version")
+    lines(rig.bootstrap, rig.prefix, [])
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", other)
+
+    with pytest.raises(SetupError, match=r"worker \d's Python: .*set PYSPARK_PYTHON to the same"):
         rig.run()
 
 
