@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from app.output import Output
 from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set, settings
@@ -67,7 +67,7 @@ def create(
             future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise client.translate(error, f"topic {name!r}") from None
+                raise client.translate(error, f"topic {name!r}", admin.bootstrap) from None
             state = "exists"
         rows.append([name, state])
     Output.of(as_json).table("topics", ["topic", "state"], rows)
@@ -79,12 +79,12 @@ def _row(row: TopicRow) -> list[object]:
     return [row.name, row.purpose, row.partitions, row.cleanup, row.replication]
 
 
-def _flows(admin: AdminClient, prefix: str) -> list[str]:
+def _flows(admin: client.Admin, prefix: str) -> list[str]:
     """The flows of which all internal topics are there."""
     try:
         present = set(admin.list_topics(timeout=client.ANSWER).topics)
     except KafkaException as error:
-        raise client.translate(error, "Kafka") from None
+        raise client.translate(error, "Kafka", admin.bootstrap) from None
     stems = {name.removesuffix(".control") for name in present if name.endswith(".control")}
     whole = {s for s in stems if all(f"{s}.{kind}" in present for kind in Names.__slots__)}
     return sorted(stem.removeprefix(prefix) for stem in whole if stem.startswith(prefix))

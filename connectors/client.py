@@ -244,6 +244,11 @@ def transient(error: KafkaError) -> bool:
     return error.code() in _SILENT | _SETTLING or error.retriable()
 
 
+def refused(error: KafkaError) -> bool:
+    """Whether the broker does not let this user."""
+    return error.code() in _REFUSED
+
+
 def absent(error: KafkaError) -> bool:
     """Whether it says that a topic or a partition is not there."""
     return error.code() in _MISSING

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from connectors.client import ANSWER, missing, translate
+from connectors.client import ANSWER, Admin, missing, translate
 from schemas.errors import SetupError
 from state.layer import STATE_LIMIT
 
@@ -118,15 +118,29 @@ class TopicRow:
     exists: bool
 
 
-def partitions_of(client: AdminClient, topic: str) -> int:
+def partitions_of(client: Admin, topic: str) -> int:
     """How many partitions a topic has. Raises SetupError if it is missing or refused."""
-    try:
-        found = look(client, topic, ANSWER)
-    except KafkaException as error:
-        raise translate(error, f"topic {topic!r}") from None
+    found = _partitions(client, topic)
     if not found:
         raise missing(f"topic {topic!r}")
     return found
+
+
+def expect_ran(client: Admin, topic: str, flow: str) -> None:
+    """Raises SetupError where a flow lacks an internal topic, as before its first start."""
+    if not _partitions(client, topic):
+        raise SetupError(
+            f"flow {flow!r}",
+            f"no flow of that name has run on Kafka at {client.bootstrap}",
+            "start it with meander run, or correct the name, --prefix or --bootstrap",
+        )
+
+
+def _partitions(client: Admin, topic: str) -> int:
+    try:
+        return look(client, topic, ANSWER)
+    except KafkaException as error:
+        raise translate(error, f"topic {topic!r}", client.bootstrap) from None
 
 
 def look(client: AdminClient, topic: str, seconds: float) -> int:
@@ -143,7 +157,7 @@ def look(client: AdminClient, topic: str, seconds: float) -> int:
         raise
 
 
-def ensure_internal(client: AdminClient, prefix: str, flow: str) -> Names:
+def ensure_internal(client: Admin, prefix: str, flow: str) -> Names:
     """Create what is missing and verify what is there. Raises SetupError."""
     wanted = internal(prefix, flow)
     existing = _describe(client, [topic.name for topic in wanted])
@@ -158,7 +172,7 @@ def ensure_internal(client: AdminClient, prefix: str, flow: str) -> Names:
     return names(prefix, flow)
 
 
-def describe(client: AdminClient, prefix: str, flow: str) -> list[TopicRow]:
+def describe(client: Admin, prefix: str, flow: str) -> list[TopicRow]:
     """A flow's internal topics as they are."""
     wanted = internal(prefix, flow)
     existing = _describe(client, [topic.name for topic in wanted])
@@ -176,7 +190,7 @@ def _row(topic: Internal, found: TopicDescription | None, config: Mapping[str, s
     )
 
 
-def _create(client: AdminClient, topics: list[Internal]) -> None:
+def _create(client: Admin, topics: list[Internal]) -> None:
     replicas = min(_REPLICAS, len(client.list_topics(timeout=ANSWER).brokers))
     # With three copies two must have a record before it counts as durable.
     shared = {"min.insync.replicas": str(max(1, replicas - 1))}
@@ -198,11 +212,11 @@ def _create(client: AdminClient, topics: list[Internal]) -> None:
             future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise translate(error, f"topic {name!r}") from None
+                raise translate(error, f"topic {name!r}", client.bootstrap) from None
     _await_all(client, [topic.name for topic in topics])
 
 
-def _await_all(client: AdminClient, topics: list[str]) -> None:
+def _await_all(client: Admin, topics: list[str]) -> None:
     """A broker may answer for a moment that it does not know what it has just created."""
     deadline = time.monotonic() + ANSWER
     while absent := [name for name, found in _describe(client, topics).items() if found is None]:
@@ -235,7 +249,7 @@ def _wrong(topic: Internal, setting: str, found: str, right: str) -> SetupError:
     )
 
 
-def _describe(client: AdminClient, topics: list[str]) -> dict[str, TopicDescription | None]:
+def _describe(client: Admin, topics: list[str]) -> dict[str, TopicDescription | None]:
     """What the broker knows; asking for a topic here never creates it."""
     asked = client.describe_topics(TopicCollection(topics), request_timeout=ANSWER)
     found: dict[str, TopicDescription | None] = {}
@@ -244,22 +258,24 @@ def _describe(client: AdminClient, topics: list[str]) -> dict[str, TopicDescript
             found[name] = future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise translate(error, f"topic {name!r}") from None
+                raise translate(error, f"topic {name!r}", client.bootstrap) from None
             found[name] = None
     return found
 
 
-def _configs(client: AdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+def _configs(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
     if not topics:
         return {}
     asked = client.describe_configs(
         [ConfigResource(ResourceType.TOPIC, name) for name in topics], request_timeout=ANSWER
     )
-    return {resource.name: _config(resource.name, future) for resource, future in asked.items()}
+    return {
+        resource.name: _config(client, resource.name, future) for resource, future in asked.items()
+    }
 
 
-def _config(topic: str, future: Future[dict[str, ConfigEntry]]) -> dict[str, str]:
+def _config(client: Admin, topic: str, future: Future[dict[str, ConfigEntry]]) -> dict[str, str]:
     try:
         return {name: str(entry.value) for name, entry in future.result().items()}
     except KafkaException as error:
-        raise translate(error, f"topic {topic!r}") from None
+        raise translate(error, f"topic {topic!r}", client.bootstrap) from None

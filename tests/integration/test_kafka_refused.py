@@ -111,7 +111,11 @@ def test_a_missing_topic_is_not_created_even_where_the_broker_would(
         (KafkaError.GROUP_AUTHORIZATION_FAILED, SetupError, "refused access to the consumer group"),
         (KafkaError._SSL, SetupError, "no encrypted connection could be made"),
         (KafkaError._ALL_BROKERS_DOWN, SetupError, "no broker answers"),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, SetupError, "it does not exist; create it"),
+        (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            SetupError,
+            "it does not exist; create it (meander topics create)",
+        ),
         (KafkaError._AUTO_OFFSET_RESET, MeanderError, "are no longer on the broker"),
         (KafkaError.INVALID_RECORD, MeanderError, "Kafka answers INVALID_RECORD"),
     ],

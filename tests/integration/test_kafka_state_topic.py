@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors import places
+from connectors import client, places
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
 from schemas.errors import MeanderError
@@ -15,7 +15,7 @@ from state.ids import Incarnation, LayerId, WorkerId
 from state.topic import Place, Ticket
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
-from tests.kafka_tools import Record, admin, consume_all, produce, until
+from tests.kafka_tools import Record, consume_all, produce, until
 
 CHUNK = 512 * 1024
 
@@ -27,8 +27,7 @@ def rig(broker: Broker, prefix: str) -> Rig:
 
 @pytest.fixture
 def state(rig: Rig) -> Iterator[KafkaStateTopic]:
-    client = admin(rig.bootstrap)
-    made = ensure_internal(client, rig.prefix, "flow")
+    made = ensure_internal(client.admin(rig.settings), rig.prefix, "flow")
     topic = KafkaStateTopic(rig.settings, made.state, 0, rig.wakeup)
     yield topic
     topic.close()

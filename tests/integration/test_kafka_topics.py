@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from connectors.client import admin
+from connectors.client import Admin, admin
 from connectors.topics import describe, ensure_internal, internal, names, partitions_of
 from schemas.errors import SetupError
 from tests.brokers import Broker
@@ -15,12 +14,12 @@ PURPOSES = {"control", "status", "state", "decisions", "dead"}
 
 
 @pytest.fixture
-def client(broker: Broker) -> AdminClient:
+def client(broker: Broker) -> Admin:
     return admin({"bootstrap.servers": broker.bootstrap})
 
 
 def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start(
-    client: AdminClient, prefix: str
+    client: Admin, prefix: str
 ) -> None:
     assert not any(row.exists for row in describe(client, prefix, "flow"))
     made = ensure_internal(client, prefix, "flow")
@@ -48,7 +47,7 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
     ],
 )
 def test_one_that_exists_otherwise_is_refused_with_the_command_that_mends_it(
-    broker: Broker, client: AdminClient, prefix: str,
+    broker: Broker, client: Admin, prefix: str,
     topic: str, config: dict[str, str], sentence: str,
 ) -> None:  # fmt: skip
     name = f"{prefix}flow.{topic}"
@@ -63,7 +62,7 @@ def test_one_that_exists_otherwise_is_refused_with_the_command_that_mends_it(
 
 
 def test_one_with_more_partitions_is_refused_as_its_order_is_not_total(
-    broker: Broker, client: AdminClient, prefix: str
+    broker: Broker, client: Admin, prefix: str
 ) -> None:
     create_topic(broker.bootstrap, f"{prefix}flow.control", 2, retention_ms="-1")
     with pytest.raises(SetupError, match="its partitions is 2, not 1"):
@@ -76,7 +75,7 @@ def test_a_flow_whose_name_kafka_cannot_take_is_refused() -> None:
 
 
 def test_partitions_are_counted_and_a_missing_topic_is_a_sentence(
-    broker: Broker, client: AdminClient, prefix: str
+    broker: Broker, client: Admin, prefix: str
 ) -> None:
     create_topic(broker.bootstrap, prefix + "three", 3)
     assert partitions_of(client, prefix + "three") == 3
