@@ -56,12 +56,12 @@ class Lag:
             places = committed.result().topic_partitions or []
             ends = {(p.topic, p.partition): f.result().offset for p, f in self._ends.items()}
         except KafkaException as error:
-            if client.transient(error.args[0]) or client.absent(error.args[0]):
-                # What it knows of the partitions' leaders may be out of date, and stays so. Whether
-                # a topic is gone is for its readers to say.
-                self._admin = client.admin(self._settings)
-                return
-            raise client.translate(error, "the lag of the flow") from None
+            if client.refused(error.args[0]):
+                raise client.translate(error, "the lag of the flow") from None
+            # What the client knows of the partitions' leaders may be out of date, and would stay so.
+            # Whether a topic is gone is for its readers to say.
+            self._admin = client.admin(self._settings)
+            return
         self.records = sum(
             max(0, ends[place.topic, place.partition] - place.offset)
             for place in places
