@@ -58,7 +58,7 @@ class Lag:
         except KafkaException as error:
             if client.refused(error.args[0]):
                 raise client.translate(error, "the lag of the flow") from None
-            # What the client knows of the partitions' leaders may be out of date, and would stay so.
+            # What this client knows of the leaders may be out of date, and would stay so.
             # Whether a topic is gone is for its readers to say.
             self._admin = client.admin(self._settings)
             return
