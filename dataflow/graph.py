@@ -1,10 +1,10 @@
-"""The dataflow graph: operators with ports, edges, and which location can result in which.
+"""The dataflow graph: operators with ports in nested scopes, edges, and what can result where.
 
 Every worker instantiates the same graph, so a location (a port of an operator) has one number
-everywhere, and pointstamps of all workers at one location are simply added up. An edge or an
-operator's inside carries a path summary: what it adds to a time (0, the identity, everywhere but on
-feedback edges). `reach` holds, for each location, every location that can result in it and the
-antichain of summaries of the paths between them. Cost: computed once, O(locations x edges).
+everywhere, and pointstamps of all workers at one location are simply added up. `reach` holds, for
+each location, every location that can result in it and the least summaries of the paths between.
+Invariant: no path leads back to its start at the same time or an earlier one. Cost: computed once,
+O(locations x edges).
 """
 
 from __future__ import annotations
@@ -13,33 +13,41 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
 
-from state.antichain import minimal
-from state.time import Time
+from dataflow.summary import Summary, least
+from schemas.errors import SetupError
+from state.time import MIN_TIME, Time
 
 Location = NewType("Location", int)
 EdgeId = NewType("EdgeId", int)
 
-Summary = Time
-"""What a path adds to a time, coordinate by coordinate; 0 adds nothing in any scope."""
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A nested part of a graph, whose times have one coordinate more than those around it."""
+
+    name: str
+    around: Scope | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many coordinates its times have.
+
+        >>> ROOT.depth, Scope("loop", ROOT).depth
+        (1, 2)
+        """
+        return 1 if self.around is None else self.around.depth + 1
+
+    @property
+    def bottom(self) -> Time:
+        """Its least time.
+
+        >>> ROOT.bottom, Scope("loop", ROOT).bottom
+        (0, (0, 0))
+        """
+        return MIN_TIME if self.around is None else (MIN_TIME, *(0,) * (self.depth - 1))
 
 
-def advance(time: Time, summary: Summary) -> Time:
-    """The least time that can result over a path.
-
-    >>> advance((5, 1), (0, 1)), advance(7, 0), advance((5, 1), 0)
-    ((5, 2), 7, (5, 1))
-    """
-    if isinstance(summary, int):
-        if summary == 0:
-            return time
-        if isinstance(time, int):
-            return time + summary
-        raise TypeError(f"summary {summary!r} does not fit the time {time!r}")
-    if isinstance(time, int):
-        if time == 0:
-            return summary
-        raise TypeError(f"summary {summary!r} does not fit the time {time!r}")
-    return tuple(a + b for a, b in zip(time, summary, strict=True))
+ROOT = Scope("root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +57,17 @@ class Node:
     name: str
     inputs: tuple[Location, ...]
     outputs: tuple[Location, ...]
+    scope: Scope
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From an output to an input; `summary` is not 0 on a feedback edge only."""
+    """From an output to an input."""
 
     id: EdgeId
     source: Location
     target: Location
-    summary: Summary = 0
+    summary: Summary
 
 
 class Graph:
@@ -68,35 +77,71 @@ class Graph:
     >>> source = graph.node("source", 0, 1)
     >>> sink = graph.node("sink", 1, 0)
     >>> edge = graph.edge(source.outputs[0], sink.inputs[0])
-    >>> graph.reach[sink.inputs[0]] == {sink.inputs[0]: (0,), source.outputs[0]: (0,)}
-    True
+    >>> graph.reach[sink.inputs[0]][source.outputs[0]]
+    (Summary(kept=(0,), appended=()),)
     """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
-        self.locations = 0
+        self.scopes: list[Scope] = []
+        """Of each location."""
 
-    def node(self, name: str, inputs: int, outputs: int) -> Node:
+    @property
+    def locations(self) -> int:
+        """How many there are."""
+        return len(self.scopes)
+
+    def node(self, name: str, inputs: int, outputs: int, scope: Scope = ROOT) -> Node:
         """Add an operator with so many ports."""
-        node = Node(name, self._ports(inputs), self._ports(outputs))
+        node = Node(name, self._ports(inputs, scope), self._ports(outputs, scope), scope)
         self.nodes.append(node)
         return node
 
-    def edge(self, source: Location, target: Location, summary: Summary = 0) -> Edge:
-        """Connect an output with an input."""
+    def edge(self, source: Location, target: Location) -> Edge:
+        """Connect an output with an input of the same scope, of one in it, or of the one around it.
+
+        Raises SetupError for any other.
+        """
+        here, there = self.scopes[source], self.scopes[target]
+        if here not in (there, there.around) and here.around != there:
+            raise SetupError(
+                f"an edge from scope {here.name!r} to {there.name!r}",
+                "they do not touch",
+                "lead it through the scopes between, one by one",
+            )
+        return self._connect(source, target, Summary.between(here.depth, there.depth))
+
+    def feedback(self, source: Location, target: Location) -> Edge:
+        """Lead an output back to an input of its own nested scope, one round later.
+
+        Raises SetupError outside of one.
+        """
+        scope = self.scopes[source]
+        if scope != self.scopes[target] or scope.around is None:
+            raise SetupError(
+                f"a feedback edge in scope {scope.name!r}",
+                "it does not stay in a nested scope, so there is no round to count",
+                "let it begin and end in the same nested scope",
+            )
+        return self._connect(source, target, Summary.round(scope.depth))
+
+    def _connect(self, source: Location, target: Location, summary: Summary) -> Edge:
         edge = Edge(EdgeId(len(self.edges)), source, target, summary)
         self.edges.append(edge)
         return edge
 
-    def _ports(self, count: int) -> tuple[Location, ...]:
+    def _ports(self, count: int, scope: Scope) -> tuple[Location, ...]:
         first = self.locations
-        self.locations += count
+        self.scopes.extend([scope] * count)
         return tuple(Location(first + i) for i in range(count))
 
     @cached_property
     def reach(self) -> dict[Location, dict[Location, tuple[Summary, ...]]]:
-        """For each location, what can result in it: {location: summaries of the paths}."""
+        """For each location, what can result in it: {location: summaries of the paths}.
+
+        Raises SetupError for a cycle on which no coordinate grows that the whole cycle keeps.
+        """
         reach: dict[Location, dict[Location, tuple[Summary, ...]]] = {}
         for start in map(Location, range(self.locations)):
             for target, summaries in self._reached_from(start).items():
@@ -105,32 +150,40 @@ class Graph:
 
     def _reached_from(self, start: Location) -> dict[Location, tuple[Summary, ...]]:
         steps = self._steps
-        found: dict[Location, tuple[Summary, ...]] = {start: (0,)}
-        work: list[tuple[Location, Summary]] = [(start, 0)]
+        found: dict[Location, tuple[Summary, ...]] = {start: (self._identity(start),)}
+        work = [(start, self._identity(start))]
         while work:
             here, so_far = work.pop()
             for there, summary in steps.get(here, ()):
-                total = advance(so_far, summary)
+                total = so_far.then(summary)
+                if there == start and not any(total.kept):
+                    raise self._endless(start)
                 known = found.get(there, ())
-                after = _with_path(known, total)
+                after = least((*known, total))
                 if after != known:
                     found[there] = after
                     work.append((there, total))
         return found
+
+    def _identity(self, location: Location) -> Summary:
+        depth = self.scopes[location].depth
+        return Summary.between(depth, depth)
+
+    def _endless(self, location: Location) -> SetupError:
+        name = next(n.name for n in self.nodes if location in (*n.inputs, *n.outputs))
+        return SetupError(
+            f"operator {name!r}",
+            "it is on a cycle whose times do not grow, so no frontier could ever pass it",
+            "close the cycle with a feedback edge of the scope that holds all of it",
+        )
 
     @cached_property
     def _steps(self) -> dict[Location, list[tuple[Location, Summary]]]:
         steps: dict[Location, list[tuple[Location, Summary]]] = {}
         for node in self.nodes:
             for i in node.inputs:
-                steps.setdefault(i, []).extend((o, 0) for o in node.outputs)
+                inside = self._identity(i)
+                steps.setdefault(i, []).extend((o, inside) for o in node.outputs)
         for edge in self.edges:
             steps.setdefault(edge.source, []).append((edge.target, edge.summary))
         return steps
-
-
-def _with_path(known: tuple[Summary, ...], summary: Summary) -> tuple[Summary, ...]:
-    # Summaries only ever add, so the identity is the least of them in any scope.
-    if 0 in known:
-        return known
-    return (0,) if summary == 0 else minimal((*known, summary))

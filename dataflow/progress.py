@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dataflow.graph import Graph, Location, advance
+from dataflow.graph import Graph, Location
 from dataflow.protocols import Links
 from dataflow.wire import Change, encode_progress
 from schemas.errors import MeanderError
@@ -76,7 +76,7 @@ class Tracker:
         if known is None:
             known = Antichain.of(
                 *(
-                    advance(time, summary)
+                    summary.advance(time)
                     for source, summaries in self._reach[location].items()
                     for time in self._counts[source].frontier
                     for summary in summaries
@@ -106,7 +106,7 @@ class Progress:
         self._tracker, self._locations = Tracker(graph), graph.locations
         self._unopened = set(members)
         self._me = me
-        self._bottom = Antichain.of(MIN_TIME)
+        self._bottoms = [Antichain.of(scope.bottom) for scope in graph.scopes]
 
     @property
     def ready(self) -> bool:
@@ -141,7 +141,7 @@ class Progress:
 
     def frontier(self, location: Location) -> Antichain:
         """What may still arrive at a location, from anywhere in the computation."""
-        return self._tracker.frontier(location) if self.ready else self._bottom
+        return self._tracker.frontier(location) if self.ready else self._bottoms[location]
 
     def least(self, locations: Iterable[Location]) -> Time | None:
         """The least outer time held at these very locations; None when none is held there."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dataflow.capability import Capability
-from dataflow.graph import Edge, Graph, Location, Node, Summary
+from dataflow.graph import Edge, Graph, Location, Node
 from dataflow.migrate.moves import Moves
 from dataflow.operators.base import InputPort, Message, OutputPort
 from dataflow.progress import Progress
@@ -16,36 +16,13 @@ from dataflow.protocols import Frame
 from dataflow.wire import ProgressFrame, decode
 from state.antichain import minimal
 from state.ids import WorkerId
-from state.time import MIN_TIME, Time
+from state.time import Time
+from tests.graphs import walked
 
 PAYLOAD = Moves("any", 0, WorkerId(0), ())
 Pointstamp = tuple[Location, Time]
 Script = list[tuple[int, int, int, int]]
 """What happens, to which member, which of its things, and how."""
-
-
-def chain() -> Graph:
-    """One source whose records come to the last operator by two ways; outer times."""
-    graph = Graph()
-    source = graph.node("source", 0, 1)
-    first = graph.node("first", 1, 1)
-    second = graph.node("second", 2, 1)
-    graph.edge(source.outputs[0], first.inputs[0])
-    graph.edge(first.outputs[0], second.inputs[0])
-    graph.edge(source.outputs[0], second.inputs[1])
-    return graph
-
-
-def loop() -> Graph:
-    """A body whose output comes back a round later; times are (outer, round)."""
-    graph = Graph()
-    source = graph.node("source", 0, 1)
-    body = graph.node("body", 2, 1)
-    leave = graph.node("leave", 1, 1)
-    graph.edge(source.outputs[0], body.inputs[0])
-    graph.edge(body.outputs[0], leave.inputs[0])
-    graph.edge(body.outputs[0], body.inputs[1], (0, 1))
-    return graph
 
 
 @dataclass(frozen=True)
@@ -89,7 +66,6 @@ class World:
     def __init__(self, graph: Graph, members: int, planted: Planted = SOUND) -> None:
         self.graph, self.planted = graph, planted
         self.known: dict[Pointstamp, set[Pointstamp]] = {}
-        self.nested = any(edge.summary != 0 for edge in graph.edges)
         self.updates: dict[tuple[WorkerId, WorkerId], deque[Frame]] = {}
         self.data: dict[tuple[WorkerId, WorkerId], deque[tuple[Location, Message]]] = {}
         self.members = [self._member(WorkerId(m), members) for m in range(members)]
@@ -109,8 +85,7 @@ class World:
                 edges = [edge for edge in self.graph.edges if edge.source == at]
                 member.outputs[at] = OutputPort(at, edges, progress, me, deliver)
         source = self.graph.nodes[0].outputs[0]
-        start: Time = (MIN_TIME, 0) if self.nested else MIN_TIME
-        member.capabilities.append(member.outputs[source].open(start))
+        member.capabilities.append(member.outputs[source].open(self.graph.scopes[source].bottom))
         return member
 
     # -- the truth
@@ -126,21 +101,8 @@ class World:
     def results(self, pointstamp: Pointstamp) -> set[Pointstamp]:
         """The least that can result from it at each location, path by path."""
         if pointstamp not in self.known:
-            found, ends = {pointstamp}, {pointstamp}
-            for _ in range(2 * self.graph.locations):
-                ends = {step for end in ends for step in self._steps(end)}
-                found |= ends
-            self.known[pointstamp] = least(found)
+            self.known[pointstamp] = walked(self.graph, *pointstamp)
         return self.known[pointstamp]
-
-    def _steps(self, pointstamp: Pointstamp) -> Iterator[Pointstamp]:
-        here, time = pointstamp
-        for node in self.graph.nodes:
-            if here in node.inputs:
-                yield from ((there, time) for there in node.outputs)
-        for edge in self.graph.edges:
-            if edge.source == here:
-                yield edge.target, plus(time, edge.summary)
 
     def check(self, member: Member) -> None:
         """I1."""
@@ -270,7 +232,7 @@ class World:
     def later(self, time: Time, how: int) -> Time:
         if isinstance(time, int):
             return time + how
-        return (time[0] + how // 2, time[1] + how % 2)
+        return (*time[:-1], time[-1] + 1) if how % 2 else (time[0] + how // 2, *time[1:])
 
     def _node(self, at: Location) -> Node:
         return next(node for node in self.graph.nodes if at in node.inputs)
@@ -284,10 +246,3 @@ def least(pointstamps: set[Pointstamp]) -> set[Pointstamp]:
         for at in places
         for time in minimal(t for there, t in pointstamps if there == at)
     }
-
-
-def plus(time: Time, summary: Summary) -> Time:
-    if summary == 0:
-        return time
-    assert isinstance(time, tuple) and isinstance(summary, tuple)
-    return tuple(a + b for a, b in zip(time, summary, strict=True))

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from dataflow.batch import Batch
 from dataflow.capability import Capability
-from dataflow.graph import Edge, Location, advance
+from dataflow.graph import Edge, Location
 from dataflow.progress import Progress
 from dataflow.wire import Payload
 from state.antichain import Antichain
@@ -90,7 +90,7 @@ class OutputPort:
             # Whoever reads it elsewhere gets a copy by the wire; so here, too, each gets its own.
             if n and to == self._me and isinstance(payload, Batch):
                 payload = payload.isolated()
-            message = Message(advance(time, edge.summary), payload)
+            message = Message(edge.summary.advance(time), payload)
             self._progress.changes.add(edge.target, message.time, 1)
             self._deliver(edge, to, message)
 

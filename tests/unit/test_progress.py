@@ -7,6 +7,8 @@ progress protocol is prone to is planted once, to see that it is noticed.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,8 @@ from dataflow.graph import Graph
 from dataflow.progress import Progress
 from dataflow.wire import ProgressFrame, decode
 from state.time import MIN_TIME
-from tests.progress_world import Link, Member, Planted, Script, World, chain, loop
+from tests.graphs import chain, loop, some_graph
+from tests.progress_world import Link, Member, Planted, Script, World
 
 SCRIPTS = st.lists(
     st.tuples(
@@ -40,6 +43,18 @@ def test_no_frontier_passes_what_may_still_come(
     world = World(graph, members)
     if opened:
         world.open_all()
+    world.play(script)
+    world.all_is_told()
+    world.come_to_an_end()
+
+
+@settings(max_examples=150)
+@given(seed=st.integers(0, 1 << 32), members=st.integers(1, 8), script=SCRIPTS)
+def test_nor_on_any_graph_with_loops_in_nested_scopes(
+    seed: int, members: int, script: Script
+) -> None:
+    world = World(some_graph(random.Random(seed)), members)
+    world.open_all()
     world.play(script)
     world.all_is_told()
     world.come_to_an_end()

@@ -1,0 +1,104 @@
+"""Graphs for tests: shapes by name, and random ones with loops in nested scopes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from dataflow.graph import ROOT, Edge, Graph, Location, Scope
+from state.time import Time, less_equal
+
+DEEPEST = 3
+
+
+def chain() -> Graph:
+    """One source whose records come to the last operator by two ways; outer times."""
+    graph = Graph()
+    source = graph.node("source", 0, 1)
+    first = graph.node("first", 1, 1)
+    second = graph.node("second", 2, 1)
+    graph.edge(source.outputs[0], first.inputs[0])
+    graph.edge(first.outputs[0], second.inputs[0])
+    graph.edge(source.outputs[0], second.inputs[1])
+    return graph
+
+
+def loop() -> Graph:
+    """A body whose output comes back a round later; its times are (outer, round)."""
+    graph = Graph()
+    inside = Scope("loop", ROOT)
+    source = graph.node("source", 0, 1)
+    body = graph.node("body", 2, 1, inside)
+    leave = graph.node("leave", 1, 1)
+    graph.edge(source.outputs[0], body.inputs[0])
+    graph.edge(body.outputs[0], leave.inputs[0])
+    graph.feedback(body.outputs[0], body.inputs[1])
+    return graph
+
+
+def some_graph(rng: random.Random) -> Graph:
+    """A source, then operators in a row with forks and joins, some of them whole loops."""
+    graph = Graph()
+    ends = [graph.node("source", 0, 1).outputs[0]]
+    _row(graph, ROOT, ends, rng)
+    return graph
+
+
+def _row(graph: Graph, scope: Scope, ends: list[Location], rng: random.Random) -> None:
+    """Put operators behind the outputs `ends`, to which theirs are added."""
+    for _ in range(rng.randint(1, 3)):
+        if scope.depth < DEEPEST and rng.random() < 0.4:
+            ends.append(_loop(graph, scope, ends, rng))
+            continue
+        node = graph.node(f"n{graph.locations}", rng.randint(1, 2), rng.randint(1, 2), scope)
+        for at in node.inputs:
+            for end in rng.sample(ends, rng.randint(1, len(ends))):
+                graph.edge(end, at)
+        ends.extend(node.outputs)
+
+
+def _loop(graph: Graph, around: Scope, ends: list[Location], rng: random.Random) -> Location:
+    scope = Scope(f"loop{graph.locations}", around)
+    head = graph.node(f"head{graph.locations}", 2, 1, scope)
+    graph.edge(rng.choice(ends), head.inputs[0])
+    inner = [head.outputs[0]]
+    _row(graph, scope, inner, rng)
+    graph.feedback(rng.choice(inner), head.inputs[1])
+    leave = graph.node(f"leave{graph.locations}", 1, 1, around)
+    graph.edge(rng.choice(inner), leave.inputs[0])
+    return leave.outputs[0]
+
+
+def steps(graph: Graph, here: Location, time: Time) -> Iterator[tuple[Location, Time]]:
+    """Where one step through an operator or over an edge leads, told from the scopes alone."""
+    for node in graph.nodes:
+        if here in node.inputs:
+            yield from ((there, time) for there in node.outputs)
+    for edge in graph.edges:
+        if edge.source == here:
+            yield edge.target, _over(graph, edge, time)
+
+
+def walked(graph: Graph, start: Location, time: Time) -> set[tuple[Location, Time]]:
+    """The least that can result from a time at a location, everywhere, found by walking there."""
+    found: dict[Location, list[Time]] = {}
+    work = [(start, time)]
+    while work:
+        here, now = work.pop()
+        known = found.setdefault(here, [])
+        if not any(less_equal(earlier, now) for earlier in known):
+            found[here] = [earlier for earlier in known if not less_equal(now, earlier)] + [now]
+            work.extend(steps(graph, here, now))
+    return {(at, least) for at, times in found.items() for least in times}
+
+
+def _over(graph: Graph, edge: Edge, time: Time) -> Time:
+    path = (time,) if isinstance(time, int) else time
+    before, after = graph.scopes[edge.source].depth, graph.scopes[edge.target].depth
+    if after > before:
+        path = (*path, 0)
+    elif after < before:
+        path = path[:-1]
+    elif any(edge.summary.kept):
+        path = (*path[:-1], path[-1] + 1)
+    return path if len(path) > 1 else path[0]
