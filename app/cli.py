@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 from uuid import uuid4
@@ -26,7 +27,7 @@ from app.settings import Settings
 from app.signals import Signals
 from app.usual import Bootstrap, Commands, Config, Flow, Json, Prefix, Set, settings
 from app.watching import Watch
-from connectors.status import read_status
+from connectors.status import StatusReader, Told
 from connectors.topics import names
 from schemas.control import Migrate
 
@@ -118,6 +119,10 @@ def run(
 @app.command(epilog="Example: meander status counts --json")
 def status(
     flow: Flow,
+    whole: Annotated[
+        bool,
+        typer.Option("--all", help="Migrations that ended long ago too: reads the whole topic."),
+    ] = False,
     prefix: Prefix = "",
     bootstrap: Bootstrap = None,
     set_: Set = None,
@@ -126,9 +131,12 @@ def status(
 ) -> None:
     """Show a flow's workers, frontiers, lag, bins and migrations."""
     kafka, output = settings(config, set_, bootstrap), Output.of(as_json)
-    with output.working("reading the status topic"):
-        events = read_status(kafka, names(prefix, flow).status, follow=False)
-        seen = overview(flow, events)
+    topic = names(prefix, flow).status
+    with contextlib.ExitStack() as opened:
+        with output.working("asking Kafka"):
+            reader = StatusReader(kafka, topic, flow)
+            opened.callback(reader.close)
+        seen = overview(flow, _all(reader, output) if whole else reader.recent())
     now = time.time_ns() // 1_000_000
     state = "silent" if seen.silent(now) else seen.state
     if output.as_json:
@@ -137,16 +145,21 @@ def status(
         _tables(output, seen, state, now)
 
 
+def _all(reader: StatusReader, output: Output) -> Iterator[Told]:
+    with output.bar("events") as progress:
+        total = reader.high - reader.low
+        yield from progress.track(reader.all(), total, description="reading the status topic")
+
+
 def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
-    migrations = [
-        {name: getattr(one, name) for name in one.__slots__} for one in seen.migrations.values()
-    ]
+    migrations = [one.model_dump() for one in seen.migrations.values()]
     return {
         "flow": seen.flow, "state": state, "reason": seen.reason, "workers": seen.workers,
         "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
-        "lag": seen.lag, "counters": seen.counters, "frontiers": seen.frontiers,
-        "bins": seen.bins, "migrations": migrations,
+        "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
+        "frontiers": seen.frontiers, "bins": seen.bins, "migrations": migrations,
+        "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
     }  # fmt: skip
 
 
@@ -170,6 +183,11 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
     ]  # fmt: skip
     columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)", "why"]
     output.table("migrations", columns, rows)
+    if seen.since_ms is not None:
+        since = at_millis(seen.since_ms)
+        output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
+    if seen.untold:
+        output.say(f"{seen.untold:,} more migrations are under way.")
 
 
 @app.command(epilog="Example: meander migrate counts --bins 0-127 --worker 1 --strategy fluid")
@@ -212,7 +230,7 @@ def migrate(
     )  # fmt: skip
     topics = names(prefix, flow)
     if not wait:
-        produce(kafka, topics, command)
+        produce(kafka, topics, flow, command)
         output.say(f"{command.id}: on {topics.control}")
         return
     output.say(f"{command.id}:")

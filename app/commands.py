@@ -77,6 +77,7 @@ class Commands:
         self._plan, self._workers = plan, workers
         self._topic, self._journal, self._controller = topic, journal, controller
         self._open: deque[tuple[int, int]] = deque()
+        self._offsets: dict[str, int] = {}
         self._installed: dict[tuple[str, int], Installed] = {}
 
     def take(self) -> Iterator[Event]:
@@ -87,10 +88,12 @@ class Commands:
                 command = self._read(raw)
                 name = command.id
                 self._controller.submit(command)
+                self._offsets[name] = raw.offset
             except control.Rejected as refusal:
-                yield CommandRejected(id=refusal.command or name, reason=str(refusal))
+                name = refusal.command or name
+                yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
             except Refused as refusal:
-                yield CommandRejected(id=name, reason=str(refusal))
+                yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
             self._open.append((raw.offset, self._journal.begun))
         while self._open and self._open[0][1] <= self._journal.durable:
             self._topic.done(self._open.popleft()[0])
@@ -113,8 +116,9 @@ class Commands:
 
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
         match event:
-            case {"event": "accepted", "time": int(at)}:
-                yield Accepted.model_validate(event | {"at": at, "time": to_millis(at)})
+            case {"event": "accepted", "id": str(name), "time": int(at)}:
+                more = {"at": at, "time": to_millis(at), "offset": self._offsets.pop(name)}
+                yield Accepted.model_validate(event | more)
             case {"event": "completed"}:
                 yield Completed.model_validate(event)
             case {"event": "bin_moved"}:

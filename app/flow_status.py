@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from app.overview import note
 from app.prepare import Prepared
 from connectors.status import StatusTopic
 from schemas.errors import MeanderError
-from schemas.status import Event, Failed, Finished, Heartbeat, Started
+from schemas.status import Event, Failed, Finished, Heartbeat, Migration, Started
 
 log = logging.getLogger(__name__)
 
 LAST_WORD = 0.5
 """Seconds that the last event gets to become durable."""
+
+MOST_MOVING = 100
+"""Migrations told of with each heartbeat: some 20 kB."""
 
 Show = Callable[[Event], None]
 """Takes every event as it goes to the status topic."""
@@ -24,9 +28,11 @@ class FlowStatus:
 
     def __init__(self, prepared: Prepared, status: StatusTopic, show: Show) -> None:
         self._prepared, self._status, self._show = prepared, status, show
+        self._migrations: dict[str, Migration] = {}
 
     def tell(self, event: Event) -> None:
         """Write an event; never blocks."""
+        note(self._migrations, event)
         self._status.write(event)
         self._show(event)
 
@@ -43,11 +49,14 @@ class FlowStatus:
     ) -> None:
         """The driver's heartbeat."""
         options = self._prepared.options
+        moving = [one for one in self._migrations.values() if one.state == "moving"]
+        self._migrations = {one.id: one for one in moving}
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
                 workers=options.workers, lease=options.lease, lag=lag,
                 counters=counters, frontiers=frontiers, bins=bins,
+                moving=moving[:MOST_MOVING], untold=max(0, len(moving) - MOST_MOVING),
             )
         )  # fmt: skip
 

@@ -1,32 +1,23 @@
 """`meander migrate`: puts a command on the control topic and follows what becomes of it.
 
-Guarantees that no event of the command is missed: the status topic has been read to its end before
-the command is produced. Ends with the command, or with its flow.
+Guarantees that no event of the command is missed, as the status topic is followed from where it
+ended before the command was produced, and that none of another command is taken for its own: both
+are known by their place on the control topic. Ends with the command, or with its flow.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
-
 from app.output import Output, at_millis, size
-from app.overview import Overview
+from app.overview import Overview, overview
 from connectors import client
 from connectors.client import Settings
-from connectors.outbox import deliver
-from connectors.status import read_status
-from connectors.topics import Names, partitions_of
+from connectors.control import give
+from connectors.status import StatusReader
+from connectors.topics import Names, expect_ran
 from schemas.control import Migrate
 from schemas.errors import MeanderError, SetupError
 from schemas.status import (
@@ -65,10 +56,10 @@ def parse_bins(text: str) -> list[int] | str:
     return bins
 
 
-def produce(settings: Settings, names: Names, command: Migrate) -> None:
-    """Put a command on the control topic; returns once it is there."""
-    partitions_of(client.admin(settings), names.control)
-    deliver(settings, names.control, command.model_dump_json().encode())
+def produce(settings: Settings, names: Names, flow: str, command: Migrate) -> int:
+    """Put a command on the control topic; its offset there. Raises SetupError for no such flow."""
+    expect_ran(client.admin(settings), names.control, flow)
+    return give(settings, names.control, command.model_dump_json().encode())
 
 
 def follow(settings: Settings, names: Names, flow: str, command: Migrate) -> Iterator[Event]:
@@ -76,31 +67,37 @@ def follow(settings: Settings, names: Names, flow: str, command: Migrate) -> Ite
 
     Raises SetupError when no driver runs the flow, MeanderError when it ends meanwhile.
     """
-    seen, sent = Overview(flow), False
-    for told in read_status(settings, names.status, follow=True):
-        if told is not None:
-            seen.take(told)
-            if not sent:
+    with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
+        seen = overview(flow, reader.recent())
+        _expect_driver(seen)
+        offset = produce(settings, names, flow, command)
+        accepted = False
+        for told in reader.follow():
+            if told is None:
+                _expect_driver(seen)
                 continue
-            event = told.event
-            if isinstance(event, Failed | Finished):
-                raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
-            if getattr(event, "id", None) == command.id:
-                yield event
-                if isinstance(event, Completed | CommandRejected):
+            seen.take(told)
+            match told.event:
+                case Failed() | Finished():
+                    raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
+                case CommandRejected() as rejected if rejected.offset == offset:
+                    yield rejected
                     return
-        else:
-            _alive(seen, flow)
-            if not sent:
-                produce(settings, names, command)
-                sent = True
+                case Accepted() as event if event.offset == offset:
+                    accepted = True
+                    yield event
+                case BinMoved() as event if accepted and event.id == command.id:
+                    yield event
+                case Completed() as event if accepted and event.id == command.id:
+                    yield event
+                    return
 
 
-def _alive(seen: Overview, flow: str) -> None:
+def _expect_driver(seen: Overview) -> None:
     now = time.time_ns() // 1_000_000
     if seen.state not in {"starting", "running"} or seen.silent(now):
         raise SetupError(
-            f"flow {flow!r}",
+            f"flow {seen.flow!r}",
             "no driver runs it",
             "start it with meander run, or leave the command for it with --no-wait",
         )
@@ -108,7 +105,7 @@ def _alive(seen: Overview, flow: str) -> None:
 
 def show(output: Output, events: Iterator[Event]) -> int:
     """Print events as they come, with a bar while bins move; the exit code."""
-    with _bar(output) as progress:
+    with output.bar("bins") as progress:
         task = progress.add_task("waits to be accepted", total=None)
         carried, code = 0, 0
         for event in events:
@@ -131,23 +128,3 @@ def show(output: Output, events: Iterator[Event]) -> int:
                     output.say(f"rejected: {reason}")
                     code = 1
     return code
-
-
-class _Rate(ProgressColumn):
-    """Bins per second."""
-
-    def render(self, task: Task) -> Text:
-        """As far as it is known."""
-        return Text(f"bins, {task.speed:.1f}/s" if task.speed else "bins")
-
-
-def _bar(output: Output) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-        console=output.console,
-        disable=output.as_json,
-    )

@@ -17,8 +17,19 @@ from datetime import UTC, datetime
 from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +72,34 @@ class Output:
         progress.add_task(text, total=None)
         return progress
 
+    def bar(self, unit: str) -> Progress:
+        """Shows how much is done of what is counted in `unit`, how fast, and the time left."""
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(unit),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=self.as_json,
+        )
+
     def say(self, text: str) -> None:
         """A sentence for people; programs are not told."""
         if not self.as_json:
             self.console.print(text, markup=False)
+
+
+class _Rate(ProgressColumn):
+    """So many per second, as far as it is known."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """In words."""
+        return Text(f"{self._unit}, {task.speed:,.1f}/s" if task.speed else self._unit)
 
 
 def log_to(output: Output, debug: bool) -> None:

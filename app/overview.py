@@ -1,7 +1,8 @@
 """What the status topic says about a flow, drawn together.
 
-Guarantees that reading the same events gives the same overview, whenever it is read; only the age
-of the heartbeat depends on the clock. Cost: the events of a week at most, a heartbeat a second.
+Guarantees that reading the same events gives the same overview, whenever it is read, and that
+reading may begin anywhere: from the first heartbeat on, all is known of the flow's newest life but
+for the migrations that had ended before. Only the age of the heartbeat depends on the clock.
 """
 
 from __future__ import annotations
@@ -13,36 +14,21 @@ from connectors.status import Told
 from schemas.status import (
     Accepted,
     BinMoved,
+    Claimed,
     CommandRejected,
     Completed,
     Event,
     Failed,
     Finished,
     Heartbeat,
+    Migration,
     Started,
 )
 
 
 @dataclass(slots=True)
-class Migration:
-    """What has become of one command."""
-
-    id: str
-    state: str
-    """'moving', 'completed', 'rejected' or 'ended' with its flow."""
-    strategy: str = ""
-    at_ms: int | None = None
-    bins: int = 0
-    moved: int = 0
-    bytes: int = 0
-    keys: int = 0
-    ms: float | None = None
-    reason: str = ""
-
-
-@dataclass(slots=True)
 class Overview:
-    """One flow as of its last events."""
+    """The newest life of one flow as of its last events."""
 
     flow: str
     state: str = "never started"
@@ -59,6 +45,12 @@ class Overview:
     bins: list[int] = field(default_factory=list)
     """How many each worker owns."""
     migrations: dict[str, Migration] = field(default_factory=dict)
+    since_ms: int | None = None
+    """Migrations that ended before are not known; None where all of this life are."""
+    untold: int = 0
+    """How many more are under way than `migrations` holds."""
+    _driver: str = ""
+    _claimed: set[str] = field(default_factory=set)
 
     def silent(self, now_ms: int) -> bool:
         """Whether a driver that has not said that it ends has gone silent."""
@@ -70,6 +62,8 @@ class Overview:
         match told.event:
             case Heartbeat() as beat:
                 self._beat(told.millis, beat)
+            case Claimed(driver=driver):
+                self._claimed.add(driver)
             case Started(workers=workers):
                 self.state, self.reason, self.workers = "running", "", workers
             case Finished(counters=counters):
@@ -78,44 +72,54 @@ class Overview:
             case Failed(reason=reason):
                 self._end("failed", reason)
             case event:
-                self._of_command(event)
-
-    def _of_command(self, event: Event) -> None:
-        match event:
-            case Accepted() as accepted:
-                self.migrations[accepted.id] = Migration(
-                    accepted.id, "moving", accepted.strategy, accepted.time, len(accepted.bins)
-                )
-            case BinMoved() as moved:
-                if (known := self.migrations.get(moved.id)) is not None:
-                    known.moved += 1
-                    known.bytes += moved.bytes
-                    known.keys += moved.keys
-            case Completed() as done:
-                if (known := self.migrations.get(done.id)) is not None:
-                    known.state, known.ms = "completed", done.ms
-            case CommandRejected(id=name, reason=reason):
-                # A second command under an id in use says nothing of the first.
-                if name not in self.migrations:
-                    self.migrations[name] = Migration(name, "rejected", reason=reason)
+                note(self.migrations, event)
 
     def _beat(self, millis: int, beat: Heartbeat) -> None:
+        if beat.driver != self._driver:
+            self._driver, self.migrations = beat.driver, {}
+            self.since_ms = None if beat.driver in self._claimed else millis
         self.state, self.reason = "running" if beat.bins else "starting", ""
         self.heartbeat_ms, self.lease = millis, beat.lease
         self.workers, self.lag = beat.workers, beat.lag
         self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
+        self.migrations |= {one.id: one for one in beat.moving}
+        known = sum(one.state == "moving" for one in self.migrations.values())
+        self.untold = len(beat.moving) + beat.untold - known
 
     def _end(self, state: str, reason: str) -> None:
         self.state, self.reason = state, reason
-        for migration in self.migrations.values():
-            if migration.state == "moving":
-                migration.state = "ended"
+        self.migrations = {
+            name: one.model_copy(update={"state": "ended"}) if one.state == "moving" else one
+            for name, one in self.migrations.items()
+        }
 
 
-def overview(flow: str, events: Iterable[Told | None]) -> Overview:
+def note(migrations: dict[str, Migration], event: Event) -> None:
+    """Follow one more event of a command."""
+    match event:
+        case Accepted() as accepted:
+            migrations[accepted.id] = Migration(
+                id=accepted.id, state="moving", strategy=accepted.strategy, at_ms=accepted.time,
+                bins=len(accepted.bins),
+            )  # fmt: skip
+        case BinMoved() as moved if (known := migrations.get(moved.id)) is not None:
+            migrations[moved.id] = known.model_copy(
+                update={
+                    "moved": known.moved + 1,
+                    "bytes": known.bytes + moved.bytes,
+                    "keys": known.keys + moved.keys,
+                }
+            )
+        case Completed() as done if (known := migrations.get(done.id)) is not None:
+            migrations[done.id] = known.model_copy(update={"state": "completed", "ms": done.ms})
+        case CommandRejected(id=name, reason=reason) if name not in migrations:
+            # A second command under an id in use says nothing of the first.
+            migrations[name] = Migration(id=name, state="rejected", reason=reason)
+
+
+def overview(flow: str, events: Iterable[Told]) -> Overview:
     """All events drawn together."""
     seen = Overview(flow)
     for told in events:
-        if told is not None:
-            seen.take(told)
+        seen.take(told)
     return seen

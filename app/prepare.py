@@ -1,9 +1,8 @@
 """What is seen to before a flow is launched.
 
 Guarantees that all that can be checked at the driver has been: the module loads and defines a flow,
-the topics it reads and writes exist, the internal topics are as they must be, and no other driver
-runs the flow: its last heartbeat is older than `lease`, where the broker's and this machine's clock
-are taken to agree. Cost: some round trips to Kafka.
+the topics it reads and writes exist, the internal topics are as they must be, and the flow is this
+driver's and no other's. Cost: some round trips to Kafka.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from app.options import Options
 from connectors import client
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource
-from connectors.status import last_heartbeat
+from connectors.status import claim
 from connectors.topics import Names, ensure_internal, partitions_of
 from dataflow.nodes import SinkNode
 from dataflow.plan import Plan
 from schemas.errors import SetupError
+from schemas.status import Claimed
 from state.ids import Incarnation
 
 
@@ -47,15 +47,16 @@ class Prepared:
 
 
 def prepare(module: Path, options: Options) -> Prepared:
-    """Load a flow and see to its topics. Raises SetupError, also while another driver runs it."""
+    """Load a flow, see to its topics and claim it. Raises SetupError, also while another has it."""
     source = collect(module)
     plan = Plan(load_flow(module))
     admin = client.admin(options.kafka)
     for topic in _topics(plan):
         partitions_of(admin, topic)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
-    _refuse_second(options, names, plan.flow.name)
-    return Prepared(plan, source, options, names)
+    prepared = Prepared(plan, source, options, names)
+    _claim(prepared)
+    return prepared
 
 
 def _topics(plan: Plan) -> list[str]:
@@ -64,14 +65,14 @@ def _topics(plan: Plan) -> list[str]:
     return [spec.topic for spec in [*specs, *sinks] if isinstance(spec, KafkaSource | KafkaSink)]
 
 
-def _refuse_second(options: Options, names: Names, flow: str) -> None:
-    last = last_heartbeat(options.kafka, names.status)
-    if last is None:
-        return
-    age = SystemClock().now_ms() / 1000 - last.millis / 1000
-    if age < options.lease:
+def _claim(prepared: Prepared) -> None:
+    options, driver = prepared.options, prepared.driver
+    claimed = Claimed(driver=driver, incarnation=prepared.incarnation, lease=options.lease)
+    holder = claim(options.kafka, prepared.names.status, prepared.flow, claimed)
+    if holder.driver != driver:
+        age = (SystemClock().now_ms() - holder.millis) / 1000
         raise SetupError(
-            f"flow {flow!r}",
+            f"flow {prepared.flow!r}",
             f"another driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
-            f"stop that one; if it is dead, wait {options.lease:g} s",
+            f"stop that one; if it is dead, wait {holder.lease:g} s",
         )

@@ -8,6 +8,7 @@ is one partition each, so that the order is total.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -88,6 +89,16 @@ class ControlTopic:
         if committed.error is not None:
             raise KafkaException(committed.error)
         return committed.offset
+
+
+def give(settings: Settings, topic: str, command: bytes) -> int:
+    """Put a command on the control topic; where it lies. Raises MeanderError if it is not taken."""
+    delivered: list[Message] = []
+    with contextlib.closing(Outbox(settings, topic)) as outbox:
+        outbox.send(command, None, delivered.append, [])
+        outbox.flush(client.ANSWER)
+    (message,) = cast(list[Fetched], delivered)
+    return message.offset()
 
 
 class Decisions:

@@ -1,26 +1,29 @@
-"""The status topic: what became of commands, and whether the flow lives.
+"""The status topic: what became of commands, whether the flow lives, and whose it is.
 
-Guarantees that events arrive in the order written. Whether another driver runs a flow is told by
-the newest of its heartbeats, timed by the broker's clock, unless that driver has said that it is
-finished or has failed.
+Guarantees that events arrive in the order written. Of all drivers that claim a flow one has it: the
+first on the topic that comes when no other lives, where a driver lives from its claim on until it
+says that it has ended, or is silent for its own lease by the broker's clock. As all read one order,
+all come to the same answer. What is recent is read in the same time after an hour and a week.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connectors import client, topics
 from connectors.client import Fetched, Settings
 from connectors.outbox import Outbox
 from schemas.errors import MeanderError
-from schemas.status import Event, Failed, Finished, Heartbeat, parse_event
+from schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
 
-STEP = 256
-"""Events looked at first, from the end backwards; doubled until a heartbeat is among them."""
+RECENT = 4096
+"""Events that count as recent: an hour and more where nothing but heartbeats comes."""
 
 
 class StatusTopic:
@@ -57,77 +60,130 @@ class Told:
     event: Event
 
 
-def read_status(settings: Settings, topic: str, *, follow: bool) -> Iterator[Told | None]:
-    """All events there are, in order; with `follow` what comes then too, for ever.
+class StatusReader:
+    """Reads the events of one flow; one iterator at a time.
 
-    None is yielded when all there was has been, and (with `follow`) about twice a second while
-    nothing comes, so that whoever reads can look at the clock or stop.
-    Raises SetupError for a missing topic.
+    Raises SetupError where no flow of that name has run.
     """
-    topics.partitions_of(client.admin(settings), topic)
-    consumer = client.consumer(settings, "meander.status")
-    try:
-        low, high = client.watermarks(consumer, topic, 0)
-        yield from _read(consumer, topic, low, None if follow else high)
-    finally:
-        consumer.close()
 
+    def __init__(self, settings: Settings, topic: str, flow: str) -> None:
+        admin = client.admin(settings)
+        topics.expect_ran(admin, topic, flow)
+        self._topic, self._bootstrap = topic, admin.bootstrap
+        self._consumer = client.consumer(settings, "meander.status")
+        try:
+            self.low, self.high = client.watermarks(self._consumer, topic, 0)
+        except MeanderError:
+            self._consumer.close()
+            raise
 
-def last_heartbeat(settings: Settings, topic: str) -> Told | None:
-    """The newest heartbeat on a status topic; None if there is none, or its driver has ended.
+    def recent(self) -> list[Told]:
+        """The last of what there was at the start, in order.
 
-    Raises SetupError for a missing topic.
-    """
-    topics.partitions_of(client.admin(settings), topic)
-    consumer = client.consumer(settings, "meander.status")
-    try:
-        low, high = client.watermarks(consumer, topic, 0)
-        start, step = high, STEP
-        while start > low:
-            start, step = max(low, high - step), step * 2
-            told = [t for t in _read(consumer, topic, start, high) if t is not None]
-            newest = _newest(told)
-            if newest is not None:
-                return newest if isinstance(newest.event, Heartbeat) else None
-    finally:
-        consumer.close()
-    return None
+        That is `RECENT` events, and more where no heartbeat is among them; all if there are fewer.
+        """
+        step = RECENT
+        while True:
+            start = max(self.low, self.high - step)
+            told = list(self._between(start, self.high))
+            if start == self.low or any(isinstance(t.event, Heartbeat) for t in told):
+                return told
+            step *= 2
 
+    def all(self) -> Iterator[Told]:
+        """All that there was at the start, in order."""
+        return self._between(self.low, self.high)
 
-def _newest(events: list[Told]) -> Told | None:
-    """The last that says whether a driver lives: a heartbeat, or its end."""
-    return next(
-        (t for t in reversed(events) if isinstance(t.event, Heartbeat | Finished | Failed)), None
-    )
+    def follow(self) -> Iterator[Told | None]:
+        """What has come since the start, for ever.
 
+        None is yielded about twice a second while nothing comes, so that whoever reads can look at
+        the clock or stop.
+        """
+        return self._from(self.high)
 
-def _read(consumer: Consumer, topic: str, start: int, end: int | None) -> Iterator[Told | None]:
-    """Events from `start` to the first position at or behind `end`; the consumer is reassigned."""
-    consumer.assign([TopicPartition(topic, 0, start)])
-    position = start
-    while end is None or position < end:
-        message = cast(Fetched | None, consumer.poll(0.5))
-        error = None if message is None else message.error()
-        if message is None or error is not None:
-            if message is not None and error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    position = message.offset()
-                elif not client.transient(error):
-                    raise client.translate(error, f"topic {topic!r}")
+    def close(self) -> None:
+        """Release connections."""
+        self._consumer.close()
+
+    def _between(self, start: int, end: int) -> Iterator[Told]:
+        if start >= end:
+            return
+        heard = time.monotonic()
+        for told in self._from(start):
+            if told is not None:
+                yield told
+                if told.offset >= end - 1:
+                    return
+                heard = time.monotonic()
+            elif time.monotonic() - heard > client.ANSWER:
+                silence = KafkaError(KafkaError._TIMED_OUT)
+                raise client.translate(silence, f"topic {self._topic!r}", self._bootstrap)
+
+    def _from(self, start: int) -> Iterator[Told | None]:
+        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        while True:
+            message = cast(Fetched | None, self._consumer.poll(0.5))
+            error = None if message is None else message.error()
+            if message is not None and error is None:
+                yield Told(message.offset(), message.timestamp()[1], self._event(message))
+                continue
+            known = error is None or error.code() == KafkaError._PARTITION_EOF
+            if error is not None and not known and not client.transient(error):
+                raise client.translate(error, f"topic {self._topic!r}")
             yield None
-            continue
-        position = message.offset() + 1
-        yield Told(message.offset(), message.timestamp()[1], _event(topic, message))
+
+    def _event(self, message: Fetched) -> Event:
+        try:
+            return parse_event(message.value() or b"")
+        except ValueError as error:
+            raise MeanderError(
+                f"topic {self._topic!r}, offset {message.offset()}", f"this is no event: {error}",
+                "let nothing but Meander write there",
+            ) from None  # fmt: skip
 
 
-def _event(topic: str, message: Fetched) -> Event:
-    try:
-        return parse_event(message.value() or b"")
-    except ValueError as error:
-        raise MeanderError(
-            f"topic {topic!r}, offset {message.offset()}", f"this is no event: {error}",
-            "let nothing but Meander write there",
-        ) from None  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The driver that has a flow, as of its last word."""
+
+    driver: str
+    millis: int
+    """When the broker took that, milliseconds since 1970."""
+    lease: float
+
+
+def claim(settings: Settings, topic: str, flow: str, claimed: Claimed) -> Holder:
+    """Claim a flow; who has it then: this driver, or another that was first."""
+    while True:
+        with contextlib.closing(StatusTopic(settings, topic)) as status:
+            status.write(claimed)
+            status.flush(client.ANSWER)
+        with contextlib.closing(StatusReader(settings, topic, flow)) as reader:
+            found = holder(reader.recent())
+        if found is not None:
+            return found
+        # It was another's when this claim came, and that one has ended meanwhile: claim it anew.
+
+
+def holder(events: Iterable[Told]) -> Holder | None:
+    """Who has the flow after these events, of which one is a heartbeat, or which are all."""
+    found: Holder | None = None
+    for told in events:
+        match told.event:
+            case Claimed() as word if found is None or _silent(found, told.millis):
+                found = Holder(word.driver, told.millis, word.lease)
+            case Heartbeat() as word:
+                # Only a driver whose claim was good sends any.
+                found = Holder(word.driver, told.millis, word.lease)
+            case Finished(driver=driver) | Failed(driver=driver):
+                if found is not None and found.driver == driver:
+                    found = None
+    return found
+
+
+def _silent(last: Holder, millis: int) -> bool:
+    return millis - last.millis >= last.lease * 1000
 
 
 def _done(_: Message) -> None:

@@ -34,11 +34,13 @@ class _OfCommand(_Event):
 class Accepted(_OfCommand):
     """A command will be obeyed.
 
-    >>> Accepted(id="m1", time=5, at=5 << 20, strategy="fluid", bins=[1]).to_bytes()[:34]
-    b'{"id":"m1","type":"accepted","time'
+    >>> Accepted(id="m1", offset=3, time=5, at=5 << 20, strategy="fluid", bins=[1]).to_bytes()[:36]
+    b'{"id":"m1","type":"accepted","offset'
     """
 
     type: Literal["accepted"] = "accepted"
+    offset: int
+    """Where the command lies on the control topic: an id may be used twice by mistake."""
     time: int
     at: int
     """From this logical time on (fluid: of its first bin)."""
@@ -74,7 +76,27 @@ class CommandRejected(_OfCommand):
     """A command will not be obeyed; the reason says what would be right."""
 
     type: Literal["rejected"] = "rejected"
+    offset: int
+    """Where the command lies on the control topic."""
     reason: str
+
+
+class Migration(BaseModel):
+    """What has become of one command."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    state: Literal["moving", "completed", "rejected", "ended"]
+    """'moving' from its acceptance on, 'ended' with its flow."""
+    strategy: str = ""
+    at_ms: int | None = None
+    bins: int = 0
+    moved: int = 0
+    bytes: int = 0
+    keys: int = 0
+    ms: float | None = None
+    reason: str = ""
 
 
 class _OfFlow(_Event):
@@ -88,13 +110,22 @@ class _OfFlow(_Event):
         return self.driver
 
 
-class Heartbeat(_OfFlow):
-    """The flow lives."""
+class _Living(_OfFlow):
+    lease: float
+    """Seconds of silence after which the driver counts as dead."""
+
+
+class Claimed(_Living):
+    """A driver wants the flow, and has it unless another one lives; see `connectors.status`."""
+
+    type: Literal["claimed"] = "claimed"
+
+
+class Heartbeat(_Living):
+    """The flow lives. Says all of its present, so that what came before need not be read."""
 
     type: Literal["heartbeat"] = "heartbeat"
     workers: int
-    lease: float
-    """Seconds of silence after which the driver counts as dead."""
     lag: int
     """Records that are on the sources' topics and not yet passed."""
     counters: dict[str, int]
@@ -102,6 +133,10 @@ class Heartbeat(_OfFlow):
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int]
     """How many each worker owns; empty until all workers run."""
+    moving: list[Migration]
+    """Those under way, the first accepted first."""
+    untold: int
+    """How many more of them there are, left out so that this stays small."""
 
 
 class Started(_OfFlow):
@@ -126,9 +161,10 @@ class Failed(_OfFlow):
 
 
 Event = Annotated[
-    Accepted | BinMoved | Completed | CommandRejected | Heartbeat | Started | Finished | Failed,
+    Accepted | BinMoved | Completed | CommandRejected
+    | Claimed | Heartbeat | Started | Finished | Failed,
     Field(discriminator="type"),
-]
+]  # fmt: skip
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
@@ -136,7 +172,7 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 def parse_event(data: bytes) -> Event:
     """An event as it lies on the topic. Raises ValueError for anything else.
 
-    >>> parse_event(b'{"type":"rejected","id":"m1","reason":"no","added":"later"}')
-    CommandRejected(id='m1', type='rejected', reason='no')
+    >>> parse_event(b'{"type":"rejected","id":"m1","offset":3,"reason":"no","added":"later"}')
+    CommandRejected(id='m1', type='rejected', offset=3, reason='no')
     """
     return _EVENT.validate_json(data)

@@ -169,6 +169,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(running: Running) -> N
     assert "flow 'counts': another driver runs it" in done.err
     assert len(done.err.splitlines()) == 1
     assert running.process.process.poll() is None
+    assert (status_of(running)["state"], status_of(running)["reason"]) == ("running", "")
 
 
 def test_topics_are_listed_with_their_purpose(running: Running) -> None:
@@ -209,7 +210,8 @@ def test_config_shows_where_a_setting_comes_from_and_no_secret(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["status", "nobody"], "topic 'nobody.status': it does not exist"),
+        (["status", "nobody"], "flow 'nobody': no flow of that name has run on Kafka at 127."),
+        (["migrate", "nobody", "--bins", "0", "--worker", "0", "--no-wait"], "flow 'nobody': no f"),
         (["run", "nowhere.py"], "there is no such Python file"),
         (["migrate", "nobody", "--bins", "x", "--worker", "0"], "--bins: 'x' names no bins"),
         (["topics", "--set", "no.such=1"], "setting 'no.such' (--set): no such setting"),
@@ -232,7 +234,7 @@ def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
 
     assert done.code == 2
     assert "Traceback" in done.err
-    assert "topic 'nobody.status': it does not exist" in done.err.splitlines()[-1]
+    assert "no flow of that name has run on Kafka at" in done.err.splitlines()[-1]
 
 
 def test_without_a_broker_it_says_so(tmp_path: Path) -> None:

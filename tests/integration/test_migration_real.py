@@ -7,6 +7,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +20,7 @@ from app.coordinator import run
 from app.options import Options
 from connectors.client import admin
 from connectors.control import ControlTopic
-from connectors.status import read_status
+from connectors.status import StatusReader
 from connectors.topics import Names, ensure_internal
 from dataflow.migrate.command import Migrate
 from schemas.avro import Format
@@ -205,8 +206,9 @@ class Rig:
         space = BinSpace(self.case.bits)
         moved: dict[int, list[tuple[int, int]]] = defaultdict(list)
         said: dict[str, list[type]] = defaultdict(list)
-        for told in read_status(self.settings, self.names.status, follow=False):
-            event = told.event if told is not None else None
+        with closing(StatusReader(self.settings, self.names.status, "oracle")) as reader:
+            events = [told.event for told in reader.all()]
+        for event in events:
             if isinstance(event, BinMoved):
                 moved[event.bin].append((event.at, event.target))
             elif isinstance(event, Accepted | CommandRejected | Completed):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from app.overview import Overview, overview
+from collections.abc import Sequence
+
+from app.overview import Overview, note, overview
 from connectors.status import Told
 from schemas.status import (
     Accepted,
     BinMoved,
+    Claimed,
     CommandRejected,
     Completed,
     Event,
     Failed,
     Finished,
     Heartbeat,
+    Migration,
     Started,
 )
 
@@ -21,15 +25,22 @@ def seen(*events: Event) -> Overview:
     return overview("f", [Told(i, 1000 + i, event) for i, event in enumerate(events)])
 
 
-def beat(*bins: int, frontiers: dict[str, int] | None = None, **counters: int) -> Heartbeat:
+def beat(
+    *moving: Migration,
+    bins: Sequence[int] = (),
+    driver: str = "d",
+    untold: int = 0,
+    **counters: int,
+) -> Heartbeat:
     return Heartbeat(
-        driver="d", incarnation=1, workers=2, lease=10.0, lag=7, counters=counters,
-        frontiers=frontiers or {}, bins=list(bins),
+        driver=driver, incarnation=1, workers=2, lease=10.0, lag=7, counters=counters,
+        frontiers={"per.plane": 5} if bins else {}, bins=list(bins), moving=list(moving),
+        untold=untold,
     )  # fmt: skip
 
 
 def accepted(name: str) -> Accepted:
-    return Accepted(id=name, time=5, at=5 << 20, strategy="fluid", bins=[1, 2])
+    return Accepted(id=name, offset=0, time=5, at=5 << 20, strategy="fluid", bins=[1, 2])
 
 
 def moved(name: str, bin: int) -> BinMoved:
@@ -46,6 +57,7 @@ def moved(name: str, bin: int) -> BinMoved:
     return BinMoved.model_validate(fields)
 
 
+CLAIMED = Claimed(driver="d", incarnation=1, lease=10.0)
 STARTED = Started(driver="d", incarnation=1, workers=2)
 FINISHED = Finished(driver="d", incarnation=1, counters={"read": 9})
 FAILED = Failed(driver="d", incarnation=1, reason="worker 1 died")
@@ -55,7 +67,7 @@ def test_a_flow_is_starting_running_and_then_ended() -> None:
     assert seen().state == "never started"
     assert seen(beat()).state == "starting"
     assert seen(beat(), STARTED).state == "running"
-    assert seen(beat(1, 1)).state == "running"
+    assert seen(beat(bins=[1, 1])).state == "running"
     assert seen(beat(), STARTED, FINISHED).state == "finished"
     failed = seen(beat(), STARTED, FAILED)
     assert (failed.state, failed.reason) == ("failed", "worker 1 died")
@@ -63,7 +75,7 @@ def test_a_flow_is_starting_running_and_then_ended() -> None:
 
 
 def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
-    last = seen(beat(1, 255, read=2), beat(100, 156, frontiers={"per.plane": 5}, read=3))
+    last = seen(beat(bins=[1, 255], read=2), beat(bins=[100, 156], read=3))
     assert last.counters == {"read": 3}
     assert last.frontiers == {"per.plane": 5}
     assert last.bins == [100, 156]
@@ -86,7 +98,53 @@ def test_a_migration_is_followed_bin_by_bin() -> None:
 
 
 def test_a_second_command_under_an_id_does_not_hide_the_first() -> None:
-    twice = seen(accepted("m"), CommandRejected(id="m", reason="its id was used before"))
+    twice = seen(accepted("m"), CommandRejected(id="m", offset=1, reason="its id was used before"))
     assert twice.migrations["m"].state == "moving"
-    other = seen(CommandRejected(id="n", reason="no such bin")).migrations["n"]
+    other = seen(CommandRejected(id="n", offset=2, reason="no such bin")).migrations["n"]
     assert (other.state, other.reason) == ("rejected", "no such bin")
+
+
+def test_reading_may_begin_at_any_heartbeat_without_losing_what_moves() -> None:
+    """A migration under way is shown however long ago it was accepted."""
+    events: list[Event] = [accepted("early"), moved("early", 1)]
+    known: dict[str, Migration] = {}
+    for event in events:
+        note(known, event)
+    later: list[Event] = [beat(*known.values(), bins=[1, 1]), moved("early", 2), accepted("late")]
+
+    whole, part = seen(CLAIMED, beat(), *events, *later), seen(*later)
+
+    assert part.migrations == whole.migrations
+    assert (part.migrations["early"].moved, part.migrations["early"].bytes) == (2, 20)
+    assert [one.state for one in part.migrations.values()] == ["moving", "moving"]
+
+
+def test_it_is_said_from_when_on_ended_migrations_are_known() -> None:
+    done = Completed(id="m", ms=3.0, bins=2, bytes=20)
+    assert seen(CLAIMED, beat(), accepted("m"), done, beat()).since_ms is None
+    in_midst = seen(done, beat(), beat())
+    assert (in_midst.since_ms, in_midst.migrations) == (1001, {})
+
+
+def test_a_new_life_begins_without_the_migrations_of_the_one_before() -> None:
+    before: list[Event] = [CLAIMED, beat(), accepted("m"), FAILED]
+    assert seen(*before).migrations["m"].state == "ended"
+    claim = Claimed(driver="e", incarnation=2, lease=10.0)
+    again = seen(*before, claim, beat(driver="e"))
+    assert (again.state, again.reason, again.migrations) == ("starting", "", {})
+    assert again.since_ms is None
+
+
+def test_another_drivers_claim_changes_nothing() -> None:
+    alone = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]))
+    claim = Claimed(driver="e", incarnation=2, lease=10.0)
+    claimed = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]), claim)
+    assert (claimed.state, claimed.bins, claimed.heartbeat_ms) == ("running", [1, 1], 1003)
+    assert (alone.state, alone.bins, alone.heartbeat_ms) == ("running", [1, 1], 1003)
+
+
+def test_how_many_more_migrations_move_than_heartbeats_tell_of_is_known() -> None:
+    one = Migration(id="a", state="moving", bins=2)
+    assert seen(beat(one, untold=3)).untold == 3
+    known = seen(CLAIMED, beat(), accepted("a"), accepted("b"), beat(one, untold=3))
+    assert known.untold == 2

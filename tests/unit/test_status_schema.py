@@ -10,25 +10,29 @@ from pydantic import ValidationError
 from schemas.status import (
     Accepted,
     BinMoved,
+    Claimed,
     CommandRejected,
     Completed,
     Event,
     Failed,
     Finished,
     Heartbeat,
+    Migration,
     Started,
     parse_event,
 )
 
 EVENTS: list[Event] = [
-    Accepted(id="m1", time=5, at=5 << 20, strategy="fluid", bins=[0, 1]),
+    Accepted(id="m1", offset=3, time=5, at=5 << 20, strategy="fluid", bins=[0, 1]),
     BinMoved(id="m1", bin=0, source=0, target=1, at=5 << 20, bytes=100, keys=3, ms=1.5),
     Completed(id="m1", ms=12.5, bins=2, bytes=200),
-    CommandRejected(id="m2", reason="there is no worker 7"),
+    CommandRejected(id="m2", offset=4, reason="there is no worker 7"),
     Heartbeat(
         driver="d", incarnation=1, workers=2, lease=10.0, lag=0, counters={"read": 5},
-        frontiers={"sink": 6}, bins=[128, 128],
+        frontiers={"sink": 6}, bins=[128, 128], untold=1,
+        moving=[Migration(id="m1", state="moving", strategy="fluid", at_ms=5, bins=2, moved=1)],
     ),
+    Claimed(driver="d", incarnation=1, lease=10.0),
     Started(driver="d", incarnation=1, workers=2),
     Finished(driver="d", incarnation=1, counters={"read": 5}),
     Failed(driver="d", incarnation=1, reason="worker 1 died"),
