@@ -9,7 +9,7 @@ their own would fight the worker's loop for the interpreter once per record.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -36,6 +36,24 @@ MOST = 1 << 30
 OVERHEAD = 64
 """About what librdkafka keeps of a record, and of each of its headers, beside its bytes."""
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+
+
+class Shipment:
+    """Records that are under way together; librdkafka calls it once for each."""
+
+    __slots__ = ("_outbox", "_size", "count", "left")
+
+    def __init__(self, outbox: Outbox, count: int, size: int) -> None:
+        self._outbox, self._size = outbox, size
+        self.count = self.left = count
+
+    def __call__(self, error: KafkaError | None, _: Message) -> None:
+        """One of them is durable, or will never be."""
+        self.left -= 1
+        if error is not None:
+            self._outbox.failed(error)
+        if not self.left:
+            self._outbox.arrived(self.count, self._size)
 
 
 class Outbox:
@@ -70,12 +88,35 @@ class Outbox:
         Raises MeanderError where more is under way than the bound.
         """
         size = len(value or b"") + len(key or b"") + OVERHEAD * (1 + len(headers))
-        self._bytes += size
-        self._bound.check(self._bytes, "records wait for the broker to take them")
-        record = (value, key, partial(self._delivered, done, size), headers, partition)
-        self._under_way += 1
-        if self._backlog or not self._produce(record):
-            self._backlog.append(record)
+        self._take_over(1, size)
+        self._go((value, key, partial(self._delivered, done, size), headers, partition))
+
+    def ship(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        headers: Sequence[Headers],
+    ) -> Shipment:
+        """Take many records over; as `send`, for a third of the price."""
+        size = sum(len(one) for many in (values, keys) for one in many if one is not None)
+        size += OVERHEAD * (len(values) + sum(map(len, headers)))
+        self._take_over(len(values), size)
+        shipment = Shipment(self, len(values), size)
+        for value, key, those in zip(values, keys, headers, strict=True):
+            self._go((value, key, shipment, those, -1))
+        return shipment
+
+    def arrived(self, count: int, size: int) -> None:
+        """So many records and bytes are no longer under way."""
+        self._under_way -= count
+        self._bytes -= size
+        if self._contact.lost and self._failure is None:
+            self._contact.heard()
+
+    def failed(self, error: KafkaError) -> None:
+        """Remember the first failure for `pump`, unless it is our own giving up."""
+        if self._failure is None and error.code() not in _PURGED:
+            self._failure = translate(error, f"topic {self.topic!r}")
 
     def pump(self) -> None:
         """Serve what has been delivered and send what waits. Raises what the broker refused."""
@@ -117,6 +158,15 @@ class Outbox:
             if not transient(error.args[0]):
                 raise translate(error, f"topic {self.topic!r}") from None
 
+    def _take_over(self, count: int, size: int) -> None:
+        self._under_way += count
+        self._bytes += size
+        self._bound.check(self._bytes, "records wait for the broker to take them")
+
+    def _go(self, record: _Record) -> None:
+        if self._backlog or not self._produce(record):
+            self._backlog.append(record)
+
     def _produce(self, record: _Record) -> bool:
         value, key, done, headers, partition = record
         try:
@@ -132,14 +182,11 @@ class Outbox:
     def _delivered(
         self, done: Delivered, size: int, error: KafkaError | None, message: Message
     ) -> None:
-        self._under_way -= 1
-        self._bytes -= size
+        if error is not None:
+            self.failed(error)
+        self.arrived(1, size)
         if error is None:
-            if self._contact.lost:
-                self._contact.heard()
             done(message)
-        elif self._failure is None and error.code() not in _PURGED:
-            self._failure = translate(error, f"topic {self.topic!r}")
 
 
 def deliver(settings: Settings, topic: str, value: bytes) -> None:

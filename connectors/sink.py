@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeVar
-
-from confluent_kafka import Message
 
 from connectors import client, topics
 from connectors.formats import Encoder, Format, encoder, plain_key
-from connectors.outbox import Headers, Outbox
+from connectors.outbox import Headers, Outbox, Shipment
 from dataflow.batch import Batch
 from dataflow.protocols import WorkerContext
 from schemas.refused import RowRefused
@@ -49,19 +48,6 @@ class KafkaSink:
         return KafkaWriter(self, context)
 
 
-class Ticket:
-    """Counts the records of one batch that are still under way."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def __call__(self, _: Message) -> None:
-        """One of them is durable."""
-        self.left -= 1
-
-
 class KafkaWriter:
     """Implements `SinkWriter`."""
 
@@ -69,9 +55,9 @@ class KafkaWriter:
         self._topic = spec.topic
         self._encode = encoder(spec.value)
         self._key = _key_writer(spec.key)
-        self._worker = str(context.worker).encode()
+        self._worker = _number("meander.worker", context.worker)
         self._outbox = Outbox(context.settings, spec.topic, context.max_waiting)
-        self._tickets: deque[Ticket] = deque()
+        self._tickets: deque[Shipment] = deque()
         self._delivered = 0
 
     def write(self, batch: Batch) -> int:
@@ -83,24 +69,7 @@ class KafkaWriter:
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
             keys = self._encoded(self._key, batch.keys, "key", batch)
-        ticket = Ticket(len(values))
-        columns = zip(
-            values, keys, batch.times.tolist(), batch.origins.tolist(),
-            batch.partitions.tolist(), batch.offsets.tolist(), batch.indexes.tolist(),
-            strict=True,
-        )  # fmt: skip
-        send, worker = self._outbox.send, self._worker
-        for value, key, time, origin, partition, offset, index in columns:
-            headers: Headers = [
-                ("meander.time", b"%d" % time),
-                ("meander.origin", b"%d" % origin),
-                ("meander.partition", b"%d" % partition),
-                ("meander.offset", b"%d" % offset),
-                ("meander.index", b"%d" % index),
-                ("meander.worker", worker),
-            ]
-            send(value, key, ticket, headers)
-        self._tickets.append(ticket)
+        self._tickets.append(self._outbox.ship(values, keys, self._headers(batch)))
         return self._delivered + len(self._tickets)
 
     def delivered(self) -> int:
@@ -114,6 +83,22 @@ class KafkaWriter:
     def close(self) -> None:
         """Release connections, and give up what is not delivered."""
         self._outbox.close()
+
+    def _headers(self, batch: Batch) -> list[Headers]:
+        columns = (batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes)
+        return [
+            [
+                ("meander.time", b"%d" % time),
+                _number("meander.origin", origin),
+                _number("meander.partition", partition),
+                ("meander.offset", b"%d" % offset),
+                _number("meander.index", index),
+                self._worker,
+            ]
+            for time, origin, partition, offset, index in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]
 
     def _encoded(
         self, encode: Callable[[T], bytes | None], column: Sequence[T], part: str, batch: Batch
@@ -131,6 +116,12 @@ class KafkaWriter:
                 f"map results to what the sink's {part} format takes, or give it a function",
             ) from error
         return encoded
+
+
+@lru_cache(maxsize=4096)
+def _number(name: str, number: int) -> tuple[str, bytes]:
+    """A header that many records share."""
+    return name, b"%d" % number
 
 
 def _key_writer(form: Literal["plain"] | Encoder) -> KeyWriter:
