@@ -19,17 +19,19 @@ from uuid import uuid4
 import typer
 
 from app import cli_broker, cli_topics
+from app.given import settings
 from app.migrating import follow, parse_bins, produce, show
 from app.options import Options
 from app.output import Output, at_millis, log_to, size
 from app.overview import Overview, overview
 from app.settings import Settings
 from app.signals import Signals
-from app.usual import Bootstrap, Commands, Config, Flow, Json, Prefix, Set, settings
+from app.usual import Bootstrap, Commands, Config, Flow, Json, Prefix, Set
 from app.watching import Watch
 from connectors.status import StatusReader, Told
 from connectors.topics import names
 from schemas.control import Migrate
+from schemas.errors import SetupError
 
 app = typer.Typer(
     cls=Commands,
@@ -94,11 +96,13 @@ def run(
     output = Output.of(as_json)
     log_to(output, context.obj)
     options = Options(
-        kafka=settings(config, set_, bootstrap), workers=workers, prefix=prefix, host=host,
+        kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
         until_end=until_end, start=start, lease=lease, patience=patience,
         log_level=logging.getLogger().level,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"
+    # Before Spark takes its time to start.
+    launcher.expect_slots(chosen, launcher.slots(chosen), workers)
     with contextlib.ExitStack() as opened:
         watch = opened.enter_context(Watch(output, until_end))
         result = coordinator.run(
@@ -130,7 +134,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show a flow's workers, frontiers, lag, bins and migrations."""
-    kafka, output = settings(config, set_, bootstrap), Output.of(as_json)
+    kafka, output = settings(config, set_, bootstrap).kafka(), Output.of(as_json)
     topic = names(prefix, flow).status
     with contextlib.ExitStack() as opened:
         with output.working("asking Kafka"):
@@ -222,7 +226,10 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Move bins of keys to a worker while the flow runs."""
-    kafka, output = settings(config, set_, bootstrap), Output.of(as_json)
+    kafka, output = settings(config, set_, bootstrap).kafka(), Output.of(as_json)
+    if key and not whole_bins:
+        cause = "all keys of a bin move together, so more would move than the keys named"
+        raise SetupError("--key", cause, "add --whole-bins if they may, or name --bins")
     command = Migrate.model_construct(
         type="migrate", id=name or f"cli-{uuid4().hex[:8]}", worker=worker,
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
@@ -243,18 +250,27 @@ def show_config(
     bootstrap: Bootstrap = None, set_: Set = None, config: Config = None, as_json: Json = False
 ) -> None:
     """Show Kafka's settings as they result from file, environment and flags; secrets are hidden."""
-    loaded = Settings.load(config, os.environ, set_ or [], bootstrap)
-    rows = [list(row) for row in loaded.shown()]
+    rows = [list(row) for row in settings(config, set_, bootstrap).shown()]
     Output.of(as_json).table("settings", ["name", "value", "from"], rows)
 
 
-@app.command()
-def demo() -> None:
+@app.command(epilog="Example: meander demo --bootstrap broker:9092 --rate 2000")
+def demo(
+    rate: Annotated[
+        int | None, typer.Option(min=1, help="Records per second; else 8,000.", show_default=False)
+    ] = None,
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+) -> None:
     """Run real flights through Kafka and Spark while bins move, and check every answer."""
     # Here, because it brings pandas, Spark and matplotlib, which no other command waits for.
+    from app.demo import RATE
     from app.demo import main as run_demo
 
-    raise typer.Exit(run_demo())
+    # Without the local broker that may run: the demo takes that one, or starts it.
+    given = Settings.load(config, os.environ, set_ or [], bootstrap)
+    raise typer.Exit(run_demo(given, rate=rate or RATE))
 
 
 def main() -> None:

@@ -9,12 +9,12 @@ import typer
 
 from app.output import Output
 from app.usual import Commands, Json
-from connectors.broker import broker_start, broker_status, broker_stop
+from connectors.broker import broker_start, broker_status, broker_stop, free_port, is_free
 from schemas.errors import SetupError
 
 DATA = Path.home() / ".local" / "share" / "meander" / "broker"
 PORT = 9092
-"""Where the other commands look when they are told of no broker."""
+"""The usual one."""
 
 Data = Annotated[Path, typer.Option(help="The folder of the broker's data and log.")]
 
@@ -27,17 +27,29 @@ commands = typer.Typer(
 
 @commands.command(epilog="Example: meander broker start --port 19092")
 def start(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="For clients.")] = PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="For clients; else 9092, or a free one if it is taken.",
+                     show_default=False),
+    ] = None,
     data: Data = DATA,
     as_json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Start a broker that stays when this command ends; one that runs already is taken."""
     output = Output.of(as_json)
     with output.working("starting Kafka"):
-        bootstrap = broker_start(data, port)
+        bootstrap = start_local(data) if port is None else broker_start(data, port)
     if output.as_json:
         output.line({"bootstrap": bootstrap})
     output.say(f"Kafka answers at {bootstrap}; end it with: meander broker stop")
+
+
+def start_local(data: Path) -> str:
+    """Start it at the usual port, or at a free one where that is taken; where it answers then."""
+    running = broker_status(data)
+    if running is not None:
+        return running.bootstrap
+    return broker_start(data, PORT if is_free(PORT) else free_port())
 
 
 @commands.command()

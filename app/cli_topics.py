@@ -8,8 +8,9 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
+from app.given import settings
 from app.output import Output
-from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set, settings
+from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
 from connectors import client
 from connectors.topics import Names, TopicRow, describe
 
@@ -34,7 +35,7 @@ def topics(
     """List the internal topics of flows with their purpose, or create topics."""
     if context.invoked_subcommand is not None:
         return
-    admin = client.admin(settings(config, set_, bootstrap))
+    admin = client.admin(settings(config, set_, bootstrap).kafka())
     flows = [flow] if flow is not None else _flows(admin, prefix)
     rows = [_row(row) for name in flows for row in describe(admin, prefix, name)]
     output = Output.of(as_json)
@@ -54,7 +55,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create topics for a flow to read or write; what exists stays as it is."""
-    admin = client.admin(settings(config, set_, bootstrap))
+    admin = client.admin(settings(config, set_, bootstrap).kafka())
     made = admin.create_topics(
         [NewTopic(name, partitions, copies) for name in names],
         operation_timeout=client.ANSWER,

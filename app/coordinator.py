@@ -26,7 +26,7 @@ from app.commands import Commands, Journal
 from app.crew import Crew
 from app.flow_status import FlowStatus, Show
 from app.lag import Lag
-from app.launcher import SparkTask
+from app.launcher import SparkTask, expect_slots
 from app.messages import Report
 from app.options import Options
 from app.prepare import Prepared, prepare
@@ -37,7 +37,7 @@ from connectors.links import CurveLinks, Keys, member_name
 from connectors.source import KafkaSource
 from connectors.status import StatusTopic
 from dataflow.controller import Controller
-from schemas.errors import MeanderError, SetupError
+from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event
 from state.ids import COORDINATOR, WorkerId
 from state.time import to_millis
@@ -161,13 +161,9 @@ def _conduct(
 def _crew(prepared: Prepared, spark: SparkSession, links: CurveLinks, door: Door) -> Crew:
     options, context = prepared.options, spark.sparkContext
     master = str(context.master)
-    slots = f"master {master} has {context.defaultParallelism} in all"
-    if master.startswith("local") and context.defaultParallelism < options.workers:
-        raise SetupError(
-            f"{options.workers} workers",
-            f"each needs a free slot, and {slots}",
-            f"give --master 'local[{options.workers}]' or more, or fewer --workers",
-        )
+    slots = context.defaultParallelism
+    if master.startswith("local"):
+        expect_slots(master, slots, options.workers)
     workers = [WorkerId(worker) for worker in range(options.workers)]
     tasks = {
         worker: SparkTask(
@@ -179,7 +175,8 @@ def _crew(prepared: Prepared, spark: SparkSession, links: CurveLinks, door: Door
         )
         for worker in workers
     }
-    return Crew(links, door, tasks, options.lease, options.patience, slots)
+    described = f"master {master} has {slots} in all"
+    return Crew(links, door, tasks, options.lease, options.patience, described)
 
 
 def _arguments(prepared: Prepared, worker: WorkerId, door: Door) -> Arguments:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,26 @@ _CONF = {
     "spark.executorEnv.PYTHONHASHSEED": "0",
     "spark.sql.shuffle.partitions": "2",
 }
+
+
+def slots(master: str) -> int | None:
+    """How many tasks a master runs at once; None where only Spark can tell.
+
+    >>> slots("local"), slots("local[3]"), slots("local[3,2]"), slots("local[*]")
+    (1, 3, 3, None)
+    """
+    match = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
+    return None if match is None else int(match[1] or 1)
+
+
+def expect_slots(master: str, slots: int | None, workers: int) -> None:
+    """Raises SetupError where a master is known to have fewer slots than there are workers."""
+    if slots is not None and slots < workers:
+        raise SetupError(
+            f"{workers} workers",
+            f"each needs a free slot, and master {master} has {slots} in all",
+            f"give --master 'local[{workers}]' or more, or fewer --workers",
+        )
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from schemas.errors import SetupError
 FILE = Path("meander.toml")
 """Read from the working directory where no file is named."""
 BOOTSTRAP = "bootstrap.servers"
-DEFAULTS = {BOOTSTRAP: "127.0.0.1:9092"}
+DEFAULT = "127.0.0.1:9092"
 HIDDEN = "********"
 
 # librdkafka knows these by two names; under one, the later source wins.
@@ -85,13 +85,16 @@ class Settings:
         environ: Mapping[str, str],
         flags: Sequence[str] = (),
         bootstrap: str | None = None,
+        local: str | None = None,
     ) -> Self:
         """Read file (`FILE` where None is named and it exists), environment and flags.
 
-        `flags` are the `key=value` of each `--set`, `bootstrap` the value of `--bootstrap`.
+        `flags` are the `key=value` of each `--set`, `bootstrap` the value of `--bootstrap`;
+        `local` is the address of the local broker that runs, for where no other is named.
         SetupError for a file that is missing or malformed, an unknown name, a value out of range.
         """
-        values = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
+        nearest = Setting(local, "local broker") if local else Setting(DEFAULT, "default")
+        values = {BOOTSTRAP: nearest}
         named = [("--bootstrap", BOOTSTRAP, bootstrap)] if bootstrap is not None else []
         for origin, name, value in (
             *_from_file(file),

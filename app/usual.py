@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +10,14 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from app.settings import Settings
 from app.signals import Interrupted
 from schemas.errors import MeanderError
 
 Bootstrap = Annotated[
     str | None,
-    typer.Option(help="Kafka's addresses, host:port,...  Also: MEANDER_BOOTSTRAP."),
+    typer.Option(
+        help="Kafka's addresses, host:port,...  Also: MEANDER_BOOTSTRAP. Else the local broker."
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -31,11 +31,6 @@ Json = Annotated[
     bool, typer.Option("--json", help="JSON lines; so it is anyway where no terminal reads.")
 ]
 Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
-
-
-def settings(config: Path | None, given: list[str] | None, bootstrap: str | None) -> dict[str, str]:
-    """What librdkafka gets: file, then environment, then flags."""
-    return Settings.load(config, os.environ, given or [], bootstrap).kafka()
 
 
 class Commands(TyperGroup):

@@ -266,7 +266,7 @@ def _prepare(home: Path, wish: int | None) -> Ports:
         clients = wish or free_port()
         ports = Ports(clients, free_port(clients))
     for port in (ports.clients, ports.controller):
-        if not _is_free(port):
+        if not is_free(port):
             cause = "another process listens there"
             raise SetupError(f"{HOST}:{port}", cause, "end it, or give another port")
     kept.write_text(json.dumps(asdict(ports)))
@@ -376,11 +376,12 @@ def free_port(*taken: int) -> int:
     """A port that nobody listens on now, none of those already taken."""
     while True:
         port = random.choice(PORTS)
-        if port not in taken and _is_free(port):
+        if port not in taken and is_free(port):
             return port
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -146,8 +146,9 @@ def test_a_rejected_migration_says_what_would_be_right_and_is_exit_code_1(
 def test_keys_move_only_with_a_yes_to_their_whole_bins(running: Running) -> None:
     words = ["migrate", "counts", "--key", "w1", "--worker", "0"]
     done = running.call(*words)
-    assert done.code == 1
-    assert "whole_bins" in str(done.lines[-1]["reason"])
+    assert done.code == 2
+    assert "--key: all keys of a bin move together" in done.err
+    assert "add --whole-bins" in done.err
 
     done = running.call(*words, "--whole-bins")
     assert done.code == 0, done.err
@@ -216,6 +217,12 @@ def test_config_shows_where_a_setting_comes_from_and_no_secret(tmp_path: Path) -
         (["migrate", "nobody", "--bins", "x", "--worker", "0"], "--bins: 'x' names no bins"),
         (["topics", "--set", "no.such=1"], "setting 'no.such' (--set): no such setting"),
         (["broker", "status", "--data", "none"], "the broker in none: none runs"),
+        (["demo", "--bootstrap", "a b"], "(--bootstrap): 'a b' is not host:port"),
+        # Before the flow is looked at, and so before Spark is started.
+        (
+            ["run", "nowhere.py", "--workers", "4", "--master", "local[2]"],
+            "4 workers: each needs a free slot, and master local[2] has 2 in all; give --master",
+        ),
     ],
 )
 def test_what_is_to_be_put_right_outside_is_one_sentence_and_exit_code_2(
@@ -244,7 +251,9 @@ def test_without_a_broker_it_says_so(tmp_path: Path) -> None:
     assert "no broker answers at 127.0.0.1:1 (" in done.err
 
 
-@pytest.mark.parametrize("command", ["run", "status", "migrate", "topics", "config", "broker"])
+@pytest.mark.parametrize(
+    "command", ["run", "status", "migrate", "topics", "config", "broker", "demo"]
+)
 def test_every_command_explains_itself(tmp_path: Path, command: str) -> None:
     done = call(tmp_path, "127.0.0.1:1", command, "--help")
 

@@ -46,6 +46,15 @@ def test_without_any_source_the_broker_is_the_local_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert Settings.load(None, {}).shown() == [("bootstrap.servers", "127.0.0.1:9092", "default")]
+    assert Settings.load(None, {}, local="127.0.0.1:19123").shown() == [
+        ("bootstrap.servers", "127.0.0.1:19123", "local broker")
+    ]
+
+
+def test_a_broker_that_is_named_wins_over_the_local_one(file: Path) -> None:
+    assert Settings.load(file, {}, local="127.0.0.1:19123").bootstrap == "file:1"
+    environ = {"MEANDER_BOOTSTRAP": "environ:2"}
+    assert Settings.load(None, environ, local="127.0.0.1:19123").bootstrap == "environ:2"
 
 
 def test_a_meander_toml_here_is_read_without_being_named(

@@ -1,0 +1,24 @@
+"""The settings that a command is given; where none names a broker, the local one that runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from app.cli_broker import DATA
+from app.settings import Settings
+from connectors.broker import broker_status
+
+
+def settings(config: Path | None, given: list[str] | None, bootstrap: str | None) -> Settings:
+    """File, then environment, then flags; the later wins."""
+    return Settings.load(config, os.environ, given or [], bootstrap, _local_broker())
+
+
+def _local_broker() -> str | None:
+    try:
+        running = broker_status(DATA)
+    except (NotADirectoryError, PermissionError):
+        # Who has no home of their own, as services have none, has no broker there either.
+        return None
+    return None if running is None else running.bootstrap
