@@ -1,18 +1,21 @@
-"""Kafka's own console producer is all that it takes to command a flow."""
+"""Kafka's own console tools are all that it takes to command a flow, and to feed and read it."""
 
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 from connectors.client import admin
 from connectors.control import ControlTopic
 from connectors.java import java
-from connectors.kafka_jars import kafka_jars
+from connectors.kafka_jars import cache, kafka_jars
 from connectors.topics import ensure_internal
 from schemas.control import parse_command
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
-from tests.kafka_tools import until
+from tests.kafka_tools import Record, consume_all, create_topic, produce, until
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
@@ -40,3 +43,35 @@ def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
         1,
         "sudden",
     )
+
+
+def readme_command(tool: str, broker: Broker, prefix: str, more: str = "") -> str:
+    """What the command that the README shows prints, with this test's broker and topics."""
+    lines = README.read_text().replace("\\\n", "").splitlines()
+    (command,) = [line for line in lines if f"{tool} " in line]
+    for shown, here in (
+        ("$HOME/.cache/meander", str(cache().parent)),
+        ("127.0.0.1:9092", broker.bootstrap),
+        ("--topic ", f"--topic {prefix}"),
+    ):
+        assert shown in command
+        command = command.replace(shown, here)
+    done = subprocess.run(
+        command + more, shell=True, check=True, timeout=60, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+def test_the_commands_of_the_readme_put_lines_on_a_topic_and_read_results(
+    broker: Broker, prefix: str
+) -> None:
+    for topic in ("lines", "counts"):
+        create_topic(broker.bootstrap, prefix + topic, 4)
+    readme_command("ConsoleProducer", broker, prefix)
+    (line,) = consume_all(broker.bootstrap, prefix + "lines")
+    assert line.value == b"to be or not to be"
+
+    results = ['{"word":"to","count":1}', '{"word":"be","count":1}']
+    produce(broker.bootstrap, prefix + "counts", [Record(text.encode()) for text in results])
+    shown = readme_command("ConsoleConsumer", broker, prefix, more=" --max-messages 2")
+    assert sorted(shown.splitlines()) == sorted(results)

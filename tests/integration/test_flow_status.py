@@ -1,0 +1,98 @@
+"""What a driver tells of itself, and that a flow is prepared for one driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.flow_status import MOST_MOVING, FlowStatus
+from app.options import Options
+from app.overview import Overview, overview
+from app.prepare import Prepared, prepare
+from connectors.status import StatusReader, StatusTopic
+from schemas.errors import SetupError
+from schemas.status import Accepted, Completed, Heartbeat
+from tests.flow_process import flow_folder, lines
+
+
+@pytest.fixture
+def module(bootstrap: str, prefix: str, tmp_path: Path) -> Path:
+    lines(bootstrap, prefix, [])
+    return flow_folder(tmp_path / "flow", prefix)
+
+
+@pytest.fixture
+def options(bootstrap: str, prefix: str) -> Options:
+    return Options({"bootstrap.servers": bootstrap}, prefix=prefix, lease=600.0)
+
+
+@pytest.fixture
+def prepared(module: Path, options: Options) -> Prepared:
+    return prepare(module, options)
+
+
+@pytest.fixture
+def topic(prepared: Prepared) -> Iterator[StatusTopic]:
+    with closing(StatusTopic(prepared.options.kafka, prepared.names.status)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def told(prepared: Prepared, topic: StatusTopic) -> FlowStatus:
+    return FlowStatus(prepared, topic, lambda _: None)
+
+
+def accepted(number: int) -> Accepted:
+    return Accepted(id=f"m{number}", offset=number, time=5, at=5 << 20, strategy="fluid", bins=[1])
+
+
+def seen(prepared: Prepared) -> tuple[list[Heartbeat], Overview]:
+    """The heartbeats, and what is known from the last of them alone."""
+    reader = StatusReader(prepared.options.kafka, prepared.names.status, prepared.flow)
+    with closing(reader):
+        events = list(reader.all())
+    beats = [one for one in events if isinstance(one.event, Heartbeat)]
+    found = [one.event for one in beats if isinstance(one.event, Heartbeat)]
+    return found, overview(prepared.flow, beats[-1:])
+
+
+def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
+    prepared: Prepared, topic: StatusTopic, told: FlowStatus
+) -> None:
+    told.starting()
+    for number in range(3):
+        told.tell(accepted(number))
+    told.tell(Completed(id="m1", ms=1.0, bins=1, bytes=1))
+    told.alive(0, {"read": 1}, {"sink": 2}, [128, 128])
+    topic.flush(30)
+
+    (first, last), known = seen(prepared)
+    assert (first.moving, first.bins, first.lease) == ([], [], 600.0)
+    assert [one.id for one in last.moving] == ["m0", "m2"]
+    assert known.migrations.keys() == {"m0", "m2"}
+    assert (known.state, known.untold) == ("running", 0)
+
+
+def test_heartbeats_stay_small_however_much_is_under_way(
+    prepared: Prepared, topic: StatusTopic, told: FlowStatus
+) -> None:
+    for number in range(MOST_MOVING + 7):
+        told.tell(accepted(number))
+    told.alive(0, {}, {}, [128, 128])
+    topic.flush(30)
+
+    (beat,), known = seen(prepared)
+    assert (len(beat.moving), beat.untold) == (MOST_MOVING, 7)
+    assert len(beat.to_bytes()) < 32_768
+    assert (len(known.migrations), known.untold) == (MOST_MOVING, 7)
+
+
+def test_a_flow_is_prepared_for_one_driver_whatever_lease_the_next_would_have(
+    prepared: Prepared, module: Path, options: Options
+) -> None:
+    shorter = Options(options.kafka, prefix=options.prefix, lease=1.0)
+    with pytest.raises(SetupError, match="another driver runs it .* dead, wait 600 s"):
+        prepare(module, shorter)
