@@ -10,6 +10,7 @@ import typer
 from app.output import Output
 from app.usual import Commands, Json
 from connectors.broker import broker_start, broker_status, broker_stop, free_port, is_free
+from connectors.kafka_jars import kafka_jars
 from schemas.errors import SetupError
 
 DATA = Path.home() / ".local" / "share" / "meander" / "broker"
@@ -37,11 +38,23 @@ def start(
 ) -> None:  # fmt: skip
     """Start a broker that stays when this command ends; one that runs already is taken."""
     output = Output.of(as_json)
+    fetch(output)
     with output.working("starting Kafka"):
         bootstrap = start_local(data) if port is None else broker_start(data, port)
     if output.as_json:
         output.line({"bootstrap": bootstrap})
     output.say(f"Kafka answers at {bootstrap}; end it with: meander broker stop")
+
+
+def fetch(output: Output) -> None:
+    """Have Kafka's jars here, showing how they come the first time."""
+    with output.bar("jars") as bar:
+
+        def fetched(count: int, total: int) -> None:
+            task = bar.task_ids[0] if bar.task_ids else bar.add_task("fetching Apache Kafka")
+            bar.update(task, completed=count, total=total)
+
+        kafka_jars(fetched)
 
 
 def start_local(data: Path) -> str:

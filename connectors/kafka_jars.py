@@ -14,6 +14,7 @@ import logging
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
@@ -60,14 +61,25 @@ class Jar:
         return f"{self.module}-{self.revision}.jar"
 
 
+Fetched = Callable[[int, int], None]
+"""Told how many jars have come, and how many are to come in all."""
+
+
+def _quietly(_: int, __: int) -> None:
+    """For whoever does not watch."""
+
+
 def cache() -> Path:
     """Where the jars lie on this machine."""
     given = os.environ.get("MEANDER_CACHE")
     return (Path(given) if given else Path.home() / ".cache" / "meander") / f"kafka-{KAFKA}"
 
 
-def kafka_jars() -> Path:
-    """The folder of verified jars, filled first where it must be; SetupError where it cannot."""
+def kafka_jars(fetched: Fetched = _quietly) -> Path:
+    """The folder of verified jars, filled first where it must be; SetupError where it cannot.
+
+    `fetched` is told while they come how many have, and of how many.
+    """
     folder = cache()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
@@ -78,7 +90,7 @@ def kafka_jars() -> Path:
             log.warning("corrupt in %s, fetched again: %s", folder, ", ".join(corrupt))
         if wrong:
             log.info("fetching Apache Kafka %s, %d jars, into %s", KAFKA, len(wrong), folder)
-            _fetch(folder, wrong)
+            _fetch(folder, wrong, fetched)
     return folder
 
 
@@ -93,11 +105,11 @@ def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
     return [jar for jar in jars if _sha256(folder / jar.name) != jar.digest]
 
 
-def _fetch(folder: Path, jars: list[Jar]) -> None:
+def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
     """Resolve beside `folder`, and move in what is right."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
         work = Path(name)
-        _resolve(work, jars)
+        _resolve(work, jars, fetched)
         for jar in mismatches(work / "jars", jars):
             found = _sha256(work / "jars" / jar.name) or "nothing"
             cause = f"SHA-256 {jar.digest} is pinned, {found} was fetched"
@@ -107,7 +119,7 @@ def _fetch(folder: Path, jars: list[Jar]) -> None:
             (work / "jars" / jar.name).replace(folder / jar.name)
 
 
-def _resolve(work: Path, jars: list[Jar]) -> None:
+def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
     """Have Ivy bring the jars into `work`/jars."""
     dependencies = "\n".join(
         f'    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"/>'
@@ -119,15 +131,28 @@ def _resolve(work: Path, jars: list[Jar]) -> None:
         java(), "-Xmx256m", "-jar", str(_ivy()), "-settings", "settings.xml", "-cache", "cache",
         "-ivy", "module.xml", "-retrieve", "jars/[artifact]-[revision].[ext]",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = [line.strip(": \t") for line in (done.stdout + done.stderr).splitlines()]
+    log_file = work / "ivy.log"
+    with log_file.open("w") as said_by_ivy:
+        ivy = subprocess.Popen(command, cwd=work, stdout=said_by_ivy, stderr=said_by_ivy)
+        while _runs(ivy):
+            fetched(len(list((work / "cache").rglob("*.jar"))), len(jars))
+    if ivy.returncode != 0:
+        said = [line.strip(": \t") for line in log_file.read_text().splitlines()]
         causes = [line for line in said if "not found" in line or "Host" in line or "rror" in line]
         cause = (
             f"its jars could not be fetched from Maven Central ({(causes or ['Ivy failed'])[0]})"
         )
         remedy = f"check the network, or copy the jars of another machine into {cache()}"
         raise SetupError(f"Apache Kafka {KAFKA}", cause, remedy)
+
+
+def _runs(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a child still runs, after a little wait for its end."""
+    try:
+        process.wait(0.1)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def _ivy() -> Path:
