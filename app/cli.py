@@ -257,7 +257,8 @@ def show_config(
 @app.command(epilog="Example: meander demo --bootstrap broker:9092 --rate 2000")
 def demo(
     rate: Annotated[
-        int | None, typer.Option(min=1, help="Records per second; else 8,000.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Records per second; else its own.", show_default=False),
     ] = None,
     bootstrap: Bootstrap = None,
     set_: Set = None,
