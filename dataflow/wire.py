@@ -8,11 +8,15 @@ moves are plain values. Cost: one encoding per remote message, none for local on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.batch import Batch
+from dataflow.batch import Batch, Int64s, UInt64s
 from dataflow.graph import EdgeId, Location
 from dataflow.migrate.moves import Moves
 from dataflow.protocols import Frame
@@ -127,19 +131,47 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
 
 
 def _encode_batch(batch: Batch) -> list[bytes]:
-    arrays = [batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes]
-    columns: dict[str, pa.Array] = {
-        name: pa.array(array) for name, array in zip(_COLUMNS, arrays, strict=True)
-    }
+    schema = _PLAIN if batch.keys is None else _KEYED
+    places = batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes
+    columns = [_numbers(column, pa.int64()) for column in places]
     if batch.keys is not None:
-        columns["key"] = pa.array(batch.keys, pa.binary())
-        columns["hash"] = pa.array(batch.hashes)
-    table = pa.record_batch(columns)
+        assert batch.hashes is not None
+        columns += [_strings(batch.keys), _numbers(batch.hashes, pa.uint64())]
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_batch(table)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     packed = codec.encode(batch.values) if batch.packed is None else batch.packed
     return [sink.getvalue().to_pybytes(), packed]
+
+
+# Arrow's own ways from and to numpy import pandas at the first call, which takes a worker a second.
+
+
+def _numbers(column: Int64s | UInt64s, kind: pa.DataType) -> pa.Array:
+    buffer = pa.py_buffer(np.ascontiguousarray(column))
+    return pa.Array.from_buffers(kind, len(column), [None, buffer])
+
+
+def _strings(column: list[bytes]) -> pa.Array:
+    ends = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, column), np.int32, len(column)), out=ends[1:])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(column))]
+    return pa.Array.from_buffers(pa.binary(), len(column), buffers)
+
+
+def _as_numbers(column: pa.Array, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    if not len(column):
+        return np.zeros(0, kind)
+    return np.frombuffer(column.buffers()[1], kind, len(column), 8 * column.offset)
+
+
+def _as_strings(column: pa.Array) -> list[bytes]:
+    if not len(column):
+        return []
+    _, places, data = column.buffers()
+    ends = np.frombuffer(places, np.int32, len(column) + 1, 4 * column.offset).tolist()
+    joined = b"" if data is None else data.to_pybytes()
+    return [joined[start:end] for start, end in pairwise(ends)]
 
 
 def _decode_batch(columns: bytes, packed: bytes) -> Batch:
@@ -147,7 +179,7 @@ def _decode_batch(columns: bytes, packed: bytes) -> Batch:
     if not isinstance(values, list) or len(values) != table.num_rows:
         raise ValueError("values and columns differ in length")
     times, origins, partitions, offsets, indexes = (
-        table.column(name).to_numpy() for name in _COLUMNS
+        _as_numbers(table.column(name), np.int64) for name in _COLUMNS
     )
     keyed = "key" in table.schema.names
     return Batch(
@@ -157,8 +189,8 @@ def _decode_batch(columns: bytes, packed: bytes) -> Batch:
         offsets,
         indexes,
         values,
-        table.column("key").to_pylist() if keyed else None,
-        table.column("hash").to_numpy() if keyed else None,
+        _as_strings(table.column("key")) if keyed else None,
+        _as_numbers(table.column("hash"), np.uint64) if keyed else None,
         len(packed),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -291,3 +293,22 @@ def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:
     run.run()
     with pytest.raises(MeanderError, match=r"time 5 behind the frontier \(I1\)"):
         run.workers[0].take(WorkerId(1), encode_data(EdgeId(0), 5, MOVES))
+
+
+def test_coding_a_batch_does_not_make_a_worker_wait_for_pandas() -> None:
+    """Its import takes a second, which the first records to travel would wait."""
+    words = [sys.executable, "-c", _CODES]
+    said = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert said.stdout.split() == ["True", "False"]
+
+
+_CODES = """
+import sys
+import numpy as np
+from dataflow.batch import Batch
+from dataflow.wire import decode, encode_data
+column = np.arange(2)
+batch = Batch(column, column, column, column, column, [1, 2], [b"a", b""], column.view(np.uint64))
+again = decode(encode_data(0, 0, batch)).payload
+print(again.keys == batch.keys and again.times.tolist() == [0, 1], "pandas" in sys.modules)
+"""
