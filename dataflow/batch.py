@@ -74,11 +74,13 @@ class Batch:
     def isolated(self) -> Batch:
         """The same records with values of their own: who changes one in place changes it here
         only. Values that cannot be encoded are shared, as nobody else knows how to copy them."""
-        if self.packed is None:
+        try:
+            if all(map(codec.fixed, self.values)):
+                return replace(self, packed=None)
+            packed = codec.encode(self.values) if self.packed is None else self.packed
+        except UnencodableError:
             return replace(self, values=[_own(value) for value in self.values])
-        if all(map(codec.fixed, self.values)):
-            return replace(self, packed=None)
-        return replace(self, values=cast(list[object], codec.decode(self.packed)), packed=None)
+        return replace(self, values=cast(list[object], codec.decode(packed)), packed=None)
 
     @staticmethod
     def concat(batches: list[Batch]) -> Batch:
