@@ -12,7 +12,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -109,14 +110,14 @@ def main(
     stages = Stages(console)
     given = settings or Settings.load(None, os.environ)
     local = given.values[BOOTSTRAP].origin == "default"
-    with stages.stage("broker", "starts Kafka" if local else "goes to Kafka"):
-        kafka = given.kafka() | ({BOOTSTRAP: _local_broker()} if local else {})
-        console.print(f"         the broker answers at {kafka[BOOTSTRAP]}")
     prefix = f"demo-{uuid4().hex[:6]}."
-    rows = table or unpack(build)
     picture, figures = build / "demo.png", build / "demo.json"
-    with contextlib.ExitStack() as opened:
-        ran = _run(opened, stages, kafka, prefix, rows, rate)
+    with _starting_spark() as spark:
+        with stages.stage("broker", "starts Kafka" if local else "goes to Kafka"):
+            kafka = given.kafka() | ({BOOTSTRAP: _local_broker()} if local else {})
+            console.print(f"         the broker answers at {kafka[BOOTSTRAP]}")
+        rows = table or unpack(build)
+        ran = _run(spark, stages, kafka, prefix, rows, rate)
         with stages.stage("check", "has Spark SQL compute every answer anew, and compares"):
             findings = _check(kafka, ran, rows)
         due, arrived = ran.clocked.due, ran.clocked.arrived
@@ -142,15 +143,26 @@ def _local_broker() -> str:
         return broker_start(DATA)
 
 
+@contextlib.contextmanager
+def _starting_spark() -> Iterator[Callable[[], SparkSession]]:
+    """Starts Spark beside what the block does first, and waits for it when it is called.
+
+    The JVM stays until the block ends.
+    """
+    with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as beside:
+        session = launcher.session(RUN_ON, "Meander demo", options=_MEMORY)
+        yield beside.submit(opened.enter_context, session).result
+
+
 def _run(
-    opened: contextlib.ExitStack,
+    starting: Callable[[], SparkSession],
     stages: Stages,
     kafka: dict[str, str],
     prefix: str,
     table: Path,
     rate: int,
 ) -> Ran:
-    """Run the flow under load; Spark's JVM stays until `opened` closes."""
+    """Run the flow under load."""
     topics = flights.topics(prefix)
     _create(kafka, topics)
     # The flow's module reads it, here and on the workers.
@@ -159,8 +171,7 @@ def _run(
     signals = Signals()
     with feeding(load) as feed:
         with stages.stage("start", "starts Spark, and loads the flights"):
-            spark = opened.enter_context(launcher.session(RUN_ON, "Meander demo", options=_MEMORY))
-            times = feed.loaded()
+            times, spark = feed.loaded(), starting()
         commands = demo_commands.Commands(kafka, names(prefix, flights.flow.name))
         steps = demo_commands.plan(_owners(flights.flow.space), times)
         conductor = Conductor(feed, commands, steps, len(times), signals, stages.console)
