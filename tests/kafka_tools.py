@@ -43,8 +43,10 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str)
 def produce(
     bootstrap: str, topic: str, records: Iterable[Record], settings: dict[str, str] | None = None
 ) -> None:
-    """Returns once every record is on the topic."""
+    """Returns once every record is on the topic, those of a partition in the order given."""
     config: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, "linger.ms": 5}
+    # Else what is tried again, as at a topic just made, comes behind what followed it.
+    config["enable.idempotence"] = True
     producer = Producer(config | (settings or {}))
     failures: list[KafkaError] = []
 
