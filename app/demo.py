@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from app import coordinator, demo_check, demo_commands, demo_next, demo_report, launcher
-from app.cli_broker import DATA, PORT
+from app.cli_broker import DATA, start_local
 from app.demo_conduct import Conductor, conducting
 from app.demo_data import unpack
 from app.demo_feed import Clocked, Plan, feeding
@@ -36,10 +36,8 @@ from app.output import Output, log_to
 from app.settings import BOOTSTRAP, Settings
 from app.signals import Interrupted, Signals
 from connectors import client
-from connectors.broker import broker_start
 from connectors.topics import names
 from dataflow.batch import Int64s
-from schemas.errors import SetupError
 from state import codec
 from state.bins import BinSpace
 from state.ids import Bin
@@ -114,7 +112,7 @@ def main(
     picture, figures = build / "demo.png", build / "demo.json"
     with _starting_spark() as spark:
         with stages.stage("broker", "starts Kafka" if local else "goes to Kafka"):
-            kafka = given.kafka() | ({BOOTSTRAP: _local_broker()} if local else {})
+            kafka = given.kafka() | ({BOOTSTRAP: start_local(DATA)} if local else {})
             console.print(f"         the broker answers at {kafka[BOOTSTRAP]}")
         rows = table or unpack(build)
         ran = _run(spark, stages, kafka, prefix, rows, rate)
@@ -132,15 +130,6 @@ def main(
     demo_report.show(console, outcome)
     demo_next.show(console, kafka[BOOTSTRAP], prefix, local=local)
     return 1 if findings.faults() else 0
-
-
-def _local_broker() -> str:
-    """One that stays, so that the demo's topics can be looked at afterwards."""
-    try:
-        return broker_start(DATA, PORT)
-    except SetupError:
-        # It runs already at another port, or something else listens on the usual one.
-        return broker_start(DATA)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connectors.client import (
-    ANSWER,
     GRACE,
     Settings,
     contact,
@@ -187,16 +186,6 @@ class Outbox:
         self.arrived(1, size)
         if error is None:
             done(message)
-
-
-def deliver(settings: Settings, topic: str, value: bytes) -> None:
-    """Put one record on a topic; returns once it is durable. Raises MeanderError if it is not."""
-    outbox = Outbox(settings, topic)
-    try:
-        outbox.send(value, None, noted, [])
-        outbox.flush(ANSWER)
-    finally:
-        outbox.close()
 
 
 def noted(_: Message) -> None:

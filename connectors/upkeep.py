@@ -101,7 +101,9 @@ class Commits:
 
     def _refuse(self, error: KafkaError) -> None:
         if not client.transient(error):
-            raise client.translate(error, f"consumer group {self._group!r}")
+            of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            named = f"topic {self._topic!r}" if of_topic else f"consumer group {self._group!r}"
+            raise client.translate(error, named)
 
 
 class Look:
