@@ -162,7 +162,8 @@ def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
         "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
         "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
-        "frontiers": seen.frontiers, "bins": seen.bins, "migrations": migrations,
+        "frontiers": seen.frontiers, "bins": seen.bins, "inflight": seen.inflight,
+        "migrations": migrations,
         "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
     }  # fmt: skip
 
@@ -177,7 +178,12 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
     output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
     frontiers = [[name, at_millis(millis)] for name, millis in seen.frontiers.items()]
     output.table("frontiers", ["probe or sink", "nothing comes before (UTC)"], frontiers)
-    output.table("bins", ["worker", "bins"], [[str(w), n] for w, n in enumerate(seen.bins)])
+    workers = zip(seen.bins, map(size, seen.inflight), strict=True)
+    output.table(
+        "workers",
+        ["worker", "bins", "in flight"],
+        [[str(w), *row] for w, row in enumerate(workers)],
+    )
     rows: list[list[object]] = [
         [
             one.id, one.state, one.strategy, f"{one.moved}/{one.bins}", size(one.bytes), one.keys,

@@ -305,4 +305,5 @@ class Coordinator:
             times = [time for time in frontier if isinstance(time, int)]
             if times:
                 frontiers[name] = to_millis(min(times))
-        self._told.alive(self._lag.records, self._crew.counters(), frontiers, self._bins)
+        crew = self._crew
+        self._told.alive(self._lag.records, crew.counters(), frontiers, self._bins, crew.inflight())

@@ -109,6 +109,10 @@ class Crew:
                 total[name] = total.get(name, 0) + count
         return total
 
+    def inflight(self) -> list[int]:
+        """Bytes that each worker has read and the sinks have not passed, as of their last words."""
+        return [hand.inflight for hand in self.hands.values()]
+
     def launch(self) -> None:
         """Submit all tasks."""
         for hand in self.hands.values():

@@ -42,10 +42,15 @@ class FlowStatus:
 
     def starting(self) -> None:
         """The driver's heartbeat until all workers run."""
-        self.alive(0, {}, {}, [])
+        self.alive(0, {}, {}, [], [])
 
     def alive(
-        self, lag: int, counters: dict[str, int], frontiers: dict[str, int], bins: list[int]
+        self,
+        lag: int,
+        counters: dict[str, int],
+        frontiers: dict[str, int],
+        bins: list[int],
+        inflight: list[int],
     ) -> None:
         """The driver's heartbeat."""
         options = self._prepared.options
@@ -55,7 +60,7 @@ class FlowStatus:
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
                 workers=options.workers, lease=options.lease, lag=lag,
-                counters=counters, frontiers=frontiers, bins=bins,
+                counters=counters, frontiers=frontiers, bins=bins, inflight=inflight,
                 moving=moving[:MOST_MOVING], untold=max(0, len(moving) - MOST_MOVING),
             )
         )  # fmt: skip

@@ -44,6 +44,8 @@ class Overview:
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int] = field(default_factory=list)
     """How many each worker owns."""
+    inflight: list[int] = field(default_factory=list)
+    """Bytes that each worker has read and the sinks have not passed."""
     migrations: dict[str, Migration] = field(default_factory=dict)
     since_ms: int | None = None
     """Migrations that ended before are not known; None where all of this life are."""
@@ -82,6 +84,7 @@ class Overview:
         self.heartbeat_ms, self.lease = millis, beat.lease
         self.workers, self.lag = beat.workers, beat.lag
         self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
+        self.inflight = beat.inflight
         self.migrations |= {one.id: one for one in beat.moving}
         known = sum(one.state == "moving" for one in self.migrations.values())
         self.untold = len(beat.moving) + beat.untold - known

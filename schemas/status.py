@@ -133,6 +133,8 @@ class Heartbeat(_Living):
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int]
     """How many each worker owns; empty until all workers run."""
+    inflight: list[int]
+    """Bytes that each worker has read and the sinks have not passed; empty until all run."""
     moving: list[Migration]
     """Those under way, the first accepted first."""
     untold: int

@@ -66,7 +66,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     for number in range(3):
         told.tell(accepted(number))
     told.tell(Completed(id="m1", ms=1.0, bins=1, bytes=1))
-    told.alive(0, {"read": 1}, {"sink": 2}, [128, 128])
+    told.alive(0, {"read": 1}, {"sink": 2}, [128, 128], [0, 0])
     topic.flush(30)
 
     (first, last), known = seen(prepared)
@@ -81,7 +81,7 @@ def test_heartbeats_stay_small_however_much_is_under_way(
 ) -> None:
     for number in range(MOST_MOVING + 7):
         told.tell(accepted(number))
-    told.alive(0, {}, {}, [128, 128])
+    told.alive(0, {}, {}, [128, 128], [0, 0])
     topic.flush(30)
 
     (beat,), known = seen(prepared)

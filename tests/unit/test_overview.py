@@ -34,8 +34,8 @@ def beat(
 ) -> Heartbeat:
     return Heartbeat(
         driver=driver, incarnation=1, workers=2, lease=10.0, lag=7, counters=counters,
-        frontiers={"per.plane": 5} if bins else {}, bins=list(bins), moving=list(moving),
-        untold=untold,
+        frontiers={"per.plane": 5} if bins else {}, bins=list(bins), inflight=[0] * len(bins),
+        moving=list(moving), untold=untold,
     )  # fmt: skip
 
 
