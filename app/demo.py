@@ -50,6 +50,9 @@ RUN_ON = "local[3]"
 """A slot per worker, and one that stays free."""
 CHECK_ON = "local[2]"
 
+_LOADED = {"linger.ms": "5"}
+"""At this rate a few milliseconds' records share a request: the broker takes a quarter of a core
+then, and not more than half of one."""
 _MEMORY = {"spark.driver.memory": "2g"}
 """For the check, which holds all topics at once; the flow's state is not in the JVM."""
 _CHECK = {
@@ -112,7 +115,7 @@ def main(
     picture, figures = build / "demo.png", build / "demo.json"
     with _starting_spark() as spark:
         with stages.stage("broker", "starts Kafka" if local else "goes to Kafka"):
-            kafka = given.kafka() | ({BOOTSTRAP: start_local(DATA)} if local else {})
+            kafka = _LOADED | given.kafka() | ({BOOTSTRAP: start_local(DATA)} if local else {})
             console.print(f"         the broker answers at {kafka[BOOTSTRAP]}")
         rows = table or unpack(build)
         ran = _run(spark, stages, kafka, prefix, rows, rate)
