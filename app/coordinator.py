@@ -136,7 +136,7 @@ def _conduct(
         opened.callback(links.close)
         door = opened.enter_context(contextlib.closing(Door(options.host, links)))
         control = opened.enter_context(
-            contextlib.closing(ControlTopic(options.kafka, prepared.names.control, prepared.flow))
+            contextlib.closing(ControlTopic(options.kafka, prepared.names.control, prepared.group))
         )
         decisions = opened.enter_context(
             contextlib.closing(Decisions(options.kafka, prepared.names.decisions))
@@ -227,7 +227,7 @@ class Coordinator:
         self._control, self._decisions, self._told = control, decisions, told
         sources = [node.spec.topic for node in prepared.plan.sources
                    if isinstance(node.spec, KafkaSource)]  # fmt: skip
-        self._lag = Lag(prepared.options.kafka, prepared.flow, sources)
+        self._lag = Lag(prepared.options.kafka, prepared.group, sources)
         self._every = _beat_seconds(prepared.options)
         self._beat_at = self._look_at = 0.0
         self._began: float | None = None

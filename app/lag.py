@@ -25,10 +25,10 @@ Ends = dict[TopicPartition, Future[ListOffsetsResultInfo]]
 class Lag:
     """The lag of one flow over all its source topics, in records."""
 
-    def __init__(self, settings: Settings, flow: str, sources: Sequence[str]) -> None:
+    def __init__(self, settings: Settings, group: str, sources: Sequence[str]) -> None:
         self._settings = settings
         self._admin: AdminClient = client.admin(settings)
-        self._group = f"meander.{flow}"
+        self._group = group
         self._partitions = [
             TopicPartition(topic, partition)
             for topic in sources

@@ -18,7 +18,7 @@ from connectors import client
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource
 from connectors.status import claim
-from connectors.topics import Names, ensure_internal, partitions_of
+from connectors.topics import Names, ensure_internal, group, partitions_of
 from dataflow.nodes import SinkNode
 from dataflow.plan import Plan
 from schemas.errors import SetupError
@@ -44,6 +44,11 @@ class Prepared:
     def flow(self) -> str:
         """The flow's name."""
         return self.plan.flow.name
+
+    @property
+    def group(self) -> str:
+        """The consumer group that shows its progress to lag tools."""
+        return group(self.options.prefix, self.flow)
 
 
 def prepare(module: Path, options: Options) -> Prepared:

@@ -104,8 +104,8 @@ class Settings:
         ):
             name = _ALIASES.get(name.lower(), name.lower())
             values[name] = Setting(value, origin)
-        for name, setting in values.items():
-            _try(name, setting)
+        _try_addresses(values[BOOTSTRAP])
+        _try_all(values)
         return cls(dict(sorted(values.items())))
 
     @property
@@ -200,23 +200,58 @@ def _split(flag: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _try(name: str, setting: Setting) -> None:
-    """Have librdkafka take one setting by itself; SetupError where it does not."""
-    concerns = f"setting '{name}' ({setting.origin})"
-    remedy = "librdkafka's CONFIGURATION.md lists names and values"
-    if name == BOOTSTRAP:
-        for address in setting.value.split(","):
-            match = _ADDRESS.fullmatch(address.strip())
-            if match is None or not 0 < int(match["port"] or 9092) < 65_536:
-                cause = f"'{redacted(name, address)}' is not host:port"
-                raise SetupError(concerns, cause, "write host:port, more of them after commas")
+def _try_addresses(setting: Setting) -> None:
+    for address in setting.value.split(","):
+        match = _ADDRESS.fullmatch(address.strip())
+        if match is None or not 0 < int(match["port"] or 9092) < 65_536:
+            concerns = f"setting '{BOOTSTRAP}' ({setting.origin})"
+            cause = f"'{redacted(BOOTSTRAP, address)}' is not host:port"
+            raise SetupError(concerns, cause, "write host:port, more of them after commas")
+
+
+def _try_all(values: Mapping[str, Setting]) -> None:
+    """Have librdkafka take all settings; SetupError that names the one that it does not take.
+
+    Some are right only together, such as those of SASL, so the first to blame is one without which
+    all others are taken, and where there is none, one that is refused by itself.
+    """
+    if _refusal(values) is None:
         return
+    others = [name for name in values if name != BOOTSTRAP]
+    alone = {name: refusal for name in others if (refusal := _refusal({name: values[name]}))}
+    to_blame = [name for name in alone if _refusal(_without(values, name)) is None]
+    name = next(iter([*to_blame, *alone]), None)
+    if name is not None:
+        raise _refused(name, values[name], alone[name])
+    raise SetupError(
+        "the settings", f"librdkafka refuses them together: {_said(values)}", "correct one of them"
+    )
+
+
+def _without(values: Mapping[str, Setting], name: str) -> dict[str, Setting]:
+    return {other: setting for other, setting in values.items() if other != name}
+
+
+def _said(values: Mapping[str, Setting]) -> str:
+    refusal = _refusal(values)
+    secret = any(_SECRET.search(name) for name in values)
+    return "it does not say why" if secret or refusal is None else str(refusal)
+
+
+def _refusal(values: Mapping[str, Setting]) -> Exception | None:
     try:
-        AdminClient({name: setting.value}, logger=_quiet)
-    except TypeError:
-        raise SetupError(concerns, "it takes a function of a program, not a text") from None
-    except KafkaException as error:
-        said = error.args[0].str().strip()
-        cause = "its value is refused" if _SECRET.search(name) else redacted(name, said)
-        known = "No such configuration property" not in said
-        raise SetupError(concerns, cause if known else "no such setting", remedy) from None
+        AdminClient({name: setting.value for name, setting in values.items()}, logger=_quiet)
+    except (TypeError, KafkaException) as error:
+        return error
+    return None
+
+
+def _refused(name: str, setting: Setting, error: Exception) -> SetupError:
+    concerns = f"setting '{name}' ({setting.origin})"
+    if not isinstance(error, KafkaException):
+        return SetupError(concerns, "it takes a function of a program, not a text")
+    said = error.args[0].str().strip()
+    cause = "its value is refused" if _SECRET.search(name) else redacted(name, said)
+    known = "No such configuration property" not in said
+    remedy = "librdkafka's CONFIGURATION.md lists names and values"
+    return SetupError(concerns, cause if known else "no such setting", remedy)

@@ -37,11 +37,11 @@ class RawCommand:
 class ControlTopic:
     """Reads the control topic of one flow; for the coordinator only."""
 
-    def __init__(self, settings: Settings, topic: str, flow: str) -> None:
+    def __init__(self, settings: Settings, topic: str, group: str) -> None:
         self._topic = topic
         self._contact = client.contact(settings)
         topics.partitions_of(client.admin(settings), topic)
-        self._consumer = client.consumer(settings, f"meander.{flow}")
+        self._consumer = client.consumer(settings, group)
         try:
             self._consumer.assign([TopicPartition(topic, 0, self._start())])
         except MeanderError:

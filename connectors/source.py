@@ -67,7 +67,7 @@ class KafkaSource:
         """This worker's reader. Raises SetupError when the topic cannot be read."""
         total = topics.partitions_of(client.admin(context.settings), self.topic)
         mine = assigned(self.topic, total, context.worker, context.workers)
-        group = f"meander.{context.flow}"
+        group = topics.group(context.topic_prefix, context.flow)
         consumer = client.consumer(context.settings, group)
         try:
             bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]

@@ -64,6 +64,15 @@ def names(prefix: str, flow: str) -> Names:
     return Names(*(f"{prefix}{flow}.{kind}" for kind in Names.__slots__))
 
 
+def group(prefix: str, flow: str) -> str:
+    """The consumer group under which a flow's progress is shown to lag tools.
+
+    >>> group("test.", "delays")
+    'meander.test.delays'
+    """
+    return f"meander.{prefix}{flow}"
+
+
 @dataclass(frozen=True, slots=True)
 class Internal:
     """One internal topic as it must be."""

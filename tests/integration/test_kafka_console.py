@@ -9,7 +9,7 @@ from connectors.client import admin
 from connectors.control import ControlTopic
 from connectors.java import java
 from connectors.kafka_jars import cache, kafka_jars
-from connectors.topics import ensure_internal
+from connectors.topics import ensure_internal, group
 from schemas.control import parse_command
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
@@ -21,7 +21,7 @@ README = Path(__file__).parents[2] / "README.md"
 def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
     rig = Rig(broker.bootstrap, prefix)
     names = ensure_internal(admin(rig.settings), prefix, "flow")
-    control = ControlTopic(rig.settings, names.control, f"{prefix}flow")
+    control = ControlTopic(rig.settings, names.control, group(prefix, "flow"))
     line = b'{"type": "migrate", "id": "m1", "bins": "all", "worker": 1, "strategy": "sudden"}\n'
     console = ["org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", rig.bootstrap]
     subprocess.run(

@@ -6,7 +6,7 @@ import pytest
 
 from connectors.client import admin as admin_client
 from connectors.control import ControlTopic, Decisions, RawCommand, give
-from connectors.topics import Names, ensure_internal
+from connectors.topics import Names, ensure_internal, group
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import Record, consume_all, produce, until
@@ -24,7 +24,7 @@ def names(rig: Rig) -> Names:
 
 
 def control(rig: Rig, names: Names) -> ControlTopic:
-    return ControlTopic(rig.settings, names.control, f"{rig.prefix}flow")
+    return ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
 
 
 def commands(topic: ControlTopic, count: int) -> list[RawCommand]:

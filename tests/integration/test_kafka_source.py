@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from connectors import KafkaSource, field, header, reader, upkeep
+from connectors import KafkaSource, field, header, reader, topics, upkeep
 from connectors.formats import TimeExtractor
 from connectors.source import assigned
 from dataflow.protocols import Partition
@@ -312,10 +312,10 @@ def committed(rig: Rig, group: str, topic: str) -> int:
 def test_what_has_passed_is_seen_by_lag_tools(rig: Rig) -> None:
     topic = rig.topic("in")
     transaction(rig, topic, range(10), lambda producer: producer.commit_transaction(30))
-    group = f"{rig.prefix}flow"
-    with rig.reading(KafkaSource(topic), rig.context(flow=group)) as reading:
+    group = topics.group(rig.prefix, "flow")
+    with rig.reading(KafkaSource(topic), rig.context(flow="flow")) as reading:
         reading.to_end().reader.passed(Partition(0), 4)
-        reading.until(lambda: committed(rig, f"meander.{group}", topic) == 4, "4 are committed")
+        reading.until(lambda: committed(rig, group, topic) == 4, "4 are committed")
         reading.reader.passed(Partition(0), 10)
     # The marker counts too, or lag would never be 0.
-    until(lambda: committed(rig, f"meander.{group}", topic) == 11, "all is committed")
+    until(lambda: committed(rig, group, topic) == 11, "all is committed")

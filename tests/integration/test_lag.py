@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.lag import Lag
+from connectors import topics
 from connectors.broker import LocalBroker
 from connectors.upkeep import Commits
 from tests.brokers import Broker
@@ -26,10 +27,11 @@ def test_it_is_the_end_of_the_log_minus_what_is_committed(broker: Broker, prefix
     topic = prefix + "in"
     create_topic(broker.bootstrap, topic, 1)
     produce(broker.bootstrap, topic, [Record(b"x")] * 5)
-    lag = Lag({"bootstrap.servers": broker.bootstrap}, prefix + "flow", [topic])
+    group = topics.group(prefix, "flow")
+    lag = Lag({"bootstrap.servers": broker.bootstrap}, group, [topic])
     lag.look()
     assert lag.records == 0, "nothing is committed yet"
-    commits = Commits({"bootstrap.servers": broker.bootstrap}, topic, f"meander.{prefix}flow")
+    commits = Commits({"bootstrap.servers": broker.bootstrap}, topic, group)
     commits.close({0: 3})
     until_behind_by(lag, 2)
 
@@ -39,7 +41,7 @@ def test_it_is_known_again_after_a_broker_was_killed_and_is_back(own_broker: Loc
     create_topic(own_broker.bootstrap, "in", 1)
     produce(own_broker.bootstrap, "in", [Record(b"x")] * 5)
     committed(own_broker.bootstrap, "in", 3)
-    lag = Lag({"bootstrap.servers": own_broker.bootstrap}, "flow", ["in"])
+    lag = Lag({"bootstrap.servers": own_broker.bootstrap}, "meander.flow", ["in"])
     until_behind_by(lag, 2)
     own_broker.kill()
     own_broker.start()

@@ -21,7 +21,7 @@ from app.options import Options
 from connectors.client import admin
 from connectors.control import ControlTopic
 from connectors.status import StatusReader
-from connectors.topics import Names, ensure_internal
+from connectors.topics import Names, ensure_internal, group
 from dataflow.migrate.command import Migrate
 from schemas.avro import Format
 from schemas.status import Accepted, BinMoved, CommandRejected, Completed
@@ -126,7 +126,7 @@ class Rig:
         self._feed(self.other, self.case.partitions[::-1])
         create_topic(self.bootstrap, self.results, 2)
         # Opened once, so that the flow obeys what is commanded from here on.
-        ControlTopic(self.settings, self.names.control, "oracle").close()
+        ControlTopic(self.settings, self.names.control, group(self.prefix, "oracle")).close()
         produce(self.bootstrap, self.names.control, map(self._command, self.case.commands))
 
     def _feed(self, topic: str, partitions: tuple[tuple[Entry, ...], ...]) -> None:

@@ -146,3 +146,28 @@ def test_a_misspelt_variable_is_named(variable: str) -> None:
     with pytest.raises(SetupError, match=f"environment {variable}: .*two underscores") as raised:
         Settings.load(None, {variable: "pssst"})
     assert "pssst" not in str(raised.value)
+
+
+TOGETHER = {
+    "plain": [
+        "security.protocol=SASL_SSL", "sasl.mechanisms=PLAIN", "sasl.username=me",
+        "sasl.password=secret",
+    ],
+    "scram": [
+        "security.protocol=SASL_PLAINTEXT", "sasl.mechanisms=SCRAM-SHA-512", "sasl.username=me",
+        "sasl.password=secret",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", TOGETHER.values(), ids=TOGETHER)
+def test_settings_that_are_right_only_together_are_taken(flags: list[str]) -> None:
+    kafka = Settings.load(None, {}, flags).kafka()
+    assert kafka["sasl.password"] == "secret"
+    assert {f"{name}={kafka[name]}" for name in kafka if name != "bootstrap.servers"} == set(flags)
+
+
+def test_among_settings_that_belong_together_the_wrong_one_is_named() -> None:
+    with pytest.raises(SetupError, match=r"setting 'linger.ms' \(--set\)") as raised:
+        Settings.load(None, {}, [*TOGETHER["plain"], "linger.ms=soon"])
+    assert "secret" not in str(raised.value)
