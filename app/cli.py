@@ -221,7 +221,7 @@ def migrate(
     strategy: Annotated[
         Literal["fluid", "sudden"], typer.Option(help="Bin after bin, or all at one time.")
     ] = "fluid",
-    name: Annotated[str | None, typer.Option("--id", help="Never used before.")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="Never used before in this run.")] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")
     ] = True,

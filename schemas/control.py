@@ -58,7 +58,7 @@ class Migrate(BaseModel):
     )
 
     type: Literal["migrate"]
-    id: Annotated[str, Field(min_length=1, description="Never used before in this flow.")]
+    id: Annotated[str, Field(min_length=1, description="Not yet used in this run of the flow.")]
     worker: Annotated[int, Field(ge=0, description="Who owns the bins from then on.")]
     bins: Annotated[
         Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | Literal["all"] | None,

@@ -21,10 +21,15 @@ from dataflow.operators.steps import append_index
 from schemas.errors import MeanderError
 from state import codec
 from state.codec import StateCodec
+from state.layer import STATE_LIMIT
+from state.memtable import weigh
 from state.time import from_millis, to_millis
 
 States = dict[bytes, object]
 """Sealed states by encoded key; a key that is absent has no state yet."""
+
+LARGEST = STATE_LIMIT - (64 << 10)
+"""Bytes of a state; the rest of a layer's entry is for its key."""
 
 Timer = tuple[int, bytes]
 """A time and the encoded key that wants to be called then."""
@@ -54,8 +59,17 @@ class Sealing:
         self._plain = codec_.name == codec.PLAIN.name
 
     def seal(self, state: object) -> object:
-        """The state so that nobody can change it. Raises UnencodableError."""
-        return codec.seal(state) if self._plain else codec.Sealed(self.codec.encode(state))
+        """The state so that nobody can change it. Raises MeanderError for one that could not move:
+        what a flow answers must not depend on whether its bins do."""
+        sealed = codec.seal(state) if self._plain else codec.Sealed(self.codec.encode(state))
+        # What it takes in memory is known for less than its bytes, and is more than half of them.
+        if weigh(sealed) > LARGEST // 2 and (size := len(codec.encoded(sealed))) > LARGEST:
+            raise MeanderError(
+                "a state",
+                f"it takes {size:,} bytes, and a bin moves only with states up to {LARGEST:,}",
+                "keep less per key, or spread it over several keys",
+            )
+        return sealed
 
     def unseal(self, sealed: object) -> object:
         """The state, afresh if it could be changed."""

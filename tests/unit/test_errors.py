@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dataflow import Flow
 from dataflow.operators.errors import OnError
+from dataflow.operators.logic import LARGEST
 from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError
 from state import codec
@@ -175,6 +177,26 @@ def test_a_state_that_would_not_come_back_equal_is_refused_by_operator_and_type(
 def test_a_flow_that_asks_for_it_ends_at_a_state_that_cannot_be_kept(start: Start) -> None:
     with pytest.raises(MeanderError, match=r"operator 'total'.*Strange"):
         _run_fold(start, _strange_at_two, "fail")
+
+
+LARGE = {"text": "x", "foreign text": "\u4e2d", "bytes": b"x"}
+
+
+@pytest.mark.parametrize("made_of", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("packed", [lambda v: v, lambda v: (1, v), lambda v: [v]])
+def test_a_state_that_could_not_move_is_refused_before_its_bin_does(
+    start: Start, made_of: Any, packed: Callable[[object], object]
+) -> None:
+    """I4: whether a flow goes on must not depend on whether its bins move."""
+    most = LARGEST // len(made_of if isinstance(made_of, bytes) else made_of.encode())
+
+    def step(state: object, value: int) -> tuple[object, int]:
+        return packed(made_of * (most if value == 2 else most - 100)), value
+
+    run, sink = _run_fold(start, step)
+    ((operator, value, reason),) = run.dead.letters
+    assert (operator, value, sink.values) == ("total", 2, [1, 3])
+    assert "and a bin moves only with states up to 8,323,072; keep less per key" in reason
 
 
 class Pairs:
