@@ -89,6 +89,7 @@ class Task:
         self._beat_every = min(1.0, arguments.lease / 5)
         self._heard = self._beat_at = time.monotonic()
         self._stop = self._bye = self._over = False
+        self._worker: Worker | None = None
 
     def run(self) -> None:
         """Register, work, end. Raises MeanderError when the coordinator cannot be told any more."""
@@ -151,13 +152,14 @@ class Task:
                 open_reader=lambda node: node.spec.open(context, dead),
                 open_writer=lambda node: node.spec.open(context),
                 incarnation=Incarnation(arguments.incarnation),
+                alive=self._alive,
             )
             yield opened.enter_context(contextlib.closing(Worker(Plan(flow), site, self._links)))
 
     def _work(self, worker: Worker) -> None:
         self._heard = time.monotonic()
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
-        self._beat_at = 0.0
+        self._beat_at, self._worker = 0.0, worker
         told_done = False
         while True:
             self._hear()
@@ -172,6 +174,12 @@ class Task:
                 self._tell(Done(counters=dict(worker.counters)))
             if not worked:
                 self._links.wait(min(worker.wait_seconds(), self._beat_every))
+
+    def _alive(self) -> None:
+        """Keep contact in the middle of a turn that user functions make long."""
+        if self._worker is not None and time.monotonic() >= self._beat_at:
+            self._hear()
+            self._keep_contact(self._worker)
 
     def _keep_contact(self, worker: Worker) -> None:
         for line in self._log.lines():

@@ -62,6 +62,8 @@ class Site:
     open_reader: Callable[[SourceNode], SourceReader]
     open_writer: Callable[[SinkNode], SinkWriter]
     incarnation: Incarnation = FIRST
+    alive: Callable[[], None] = lambda: None
+    """Called often, also in the middle of a turn that user functions make long."""
 
 
 @dataclass(slots=True)
@@ -200,7 +202,7 @@ class Assembly:
         return Bound(f"operator {name!r}", self.plan.flow.max_waiting)
 
     def _guard(self, name: str, policy: OnError) -> Guard:
-        return Guard(name, policy, self.site.dead, self.counters)
+        return Guard(name, policy, self.site.dead, self.counters, self.site.alive)
 
     def _inputs(self, node: Node) -> list[InputPort]:
         return [self._input(at) for at in self.plan.ports[node.name].inputs]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal
 
 from dataflow.batch import Batch
@@ -17,13 +18,26 @@ from schemas.errors import MeanderError
 OnError = Literal["dead_letter", "skip", "fail"]
 
 
+def _unheard() -> None:
+    """Where nobody waits for a sign of life."""
+
+
 class Guard:
-    """One operator's error policy on one worker."""
+    """One operator's user functions on one worker: what they cannot take, and how long they take.
+
+    `alive` is called before each call of a function, so that a worker is heard of in a long turn.
+    """
 
     def __init__(
-        self, operator: str, policy: OnError, dead: DeadLetters, counters: Counter[str]
+        self,
+        operator: str,
+        policy: OnError,
+        dead: DeadLetters,
+        counters: Counter[str],
+        alive: Callable[[], None] = _unheard,
     ) -> None:
         self.operator, self._policy, self._dead, self._counters = operator, policy, dead, counters
+        self.alive = alive
 
     def failed(self, batch: Batch, row: int, error: Exception) -> None:
         """Deal with one record. Raises MeanderError under `fail`."""

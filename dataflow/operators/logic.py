@@ -98,7 +98,9 @@ class Fold:
         assert batch.keys is not None
         kept: list[int] = []
         results: list[object] = []
+        alive = self._guard.alive
         for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            alive()
             try:
                 state = unseal(states[key]) if key in states else self._init()
                 state, result = step(state, value)
@@ -227,6 +229,7 @@ class Process:
         self, states: States, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
     ) -> None:
         assert batch.keys is not None
+        self._guard.alive()
         key = batch.keys[row]
         context = Context(key, int(batch.times[row]), self.timed)
         try:

@@ -184,7 +184,9 @@ def _each(
     """What the function says to each value, and the rows that it took (None for all)."""
     kept: list[int] = []
     results: list[object] = []
+    alive = guard.alive
     for row, value in enumerate(batch.values):
+        alive()
         try:
             result = function(value)
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises

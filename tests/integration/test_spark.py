@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,18 @@ def test_another_python_on_an_executor_is_named(
 
     with pytest.raises(SetupError, match=r"worker \d's Python: .*set PYSPARK_PYTHON to the same"):
         rig.run()
+
+
+def test_a_slow_function_is_no_dead_worker(rig: Rig) -> None:
+    """A batch of records may take many times the lease: what counts is a record."""
+    lines(rig.bootstrap, rig.prefix, ["word"] * 40)
+    source = rig.module.read_text().replace("flat_map(str.split)", "flat_map(slowly)")
+    slow = "import time\n\ndef slowly(line):\n    time.sleep(0.2)\n    return [line]\n"
+    rig.module.write_text(slow + source)
+
+    rig.run(replace(rig.options(workers=1), lease=1.0))
+
+    assert len(rig.results()) == 40
 
 
 def test_a_function_that_fails_ends_the_flow_with_its_error(rig: Rig) -> None:
