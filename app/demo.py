@@ -54,7 +54,7 @@ _LOADED = {"linger.ms": "5"}
 """At this rate a few milliseconds' records share a request: the broker takes a quarter of a core
 then, and not more than half of one."""
 _MEMORY = {"spark.driver.memory": "2g"}
-"""For the check, which holds all topics at once; the flow's state is not in the JVM."""
+"""For the check, which holds most of what it reads; the flow's state is not in the JVM."""
 _CHECK = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -63,6 +63,8 @@ _CHECK = {
     # As many tasks as there are partitions to read; none is so large that it had to be split.
     "spark.sql.shuffle.partitions": str(PARTITIONS),
     "spark.sql.adaptive.enabled": "false",
+    # What is kept is read twice at once, and fits.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 

@@ -5,7 +5,7 @@ table row for row; every record of the source has exactly one result in both res
 result's values are what window functions over the source give in the order that the results' own
 headers name; times are monotone per partition and never before the record's own; every result
 was answered by the worker that owned the key's bin at that time. It shares no code with the flow
-or the engine but the hash that places keys into bins. Cost: each topic is read once.
+or the engine but the hash that places keys into bins. Cost: about 28 CPU-seconds for the year.
 """
 
 from __future__ import annotations
@@ -17,89 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+from pyarrow import csv
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as sf
 
-from app.demo_data import FIELDS
+from app import demo_views
 from connectors.spark import read_topics
-from state.time import SEQUENCE_BITS
 
-_FLIGHT = (
-    "time_hour string, minute bigint, carrier string, flight bigint, tailnum string, "
-    "origin string, dest string, arr_delay bigint, distance bigint"
-)
-_TABLE = (
-    "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay bigint, "
-    "arr_time int, sched_arr_time int, arr_delay bigint, carrier string, flight bigint, "
-    "tailnum string, origin string, dest string, air_time bigint, distance bigint, hour int, "
-    "minute bigint, time_hour string"
-)
-_PLANE = (
-    "tailnum string, carrier string, arr_delay bigint, miles bigint, flights bigint, "
-    "distance bigint, missing_delays bigint, mean_delay double"
-)
-_CARRIER = (
-    "carrier string, flights bigint, distance bigint, planes bigint, furthest bigint, "
-    "missing_delays bigint, mean_delay double"
-)
-
-# The running aggregates, as Spark SQL sees them. A record without a result has no logical time of
-# its own; the greatest time read so far in its partition stands in, so that one lost result is
-# one difference and not thousands.
-_EXPECTED_PLANES = f"""
-SELECT partition, offset, greatest, plane AS tailnum, carrier, arr_delay, distance AS miles, time,
-       count(*) OVER so_far AS flights,
-       sum(distance) OVER so_far AS distance,
-       count(*) OVER so_far - count(arr_delay) OVER so_far AS missing_delays,
-       avg(arr_delay) OVER so_far AS mean_delay
-FROM (SELECT /*+ SHUFFLE_HASH(r) */ f.*, coalesce(tailnum, '(none)') AS plane,
-             coalesce(r.time, shiftleft(f.greatest, {SEQUENCE_BITS})) AS time
-      FROM demo_flights f
-      LEFT JOIN (SELECT partition, offset, min(time) AS time FROM demo_planes GROUP BY ALL) r
-      USING (partition, offset))
-WINDOW so_far AS (PARTITION BY plane ORDER BY time, partition, offset ROWS UNBOUNDED PRECEDING)
-"""
-_EXPECTED_CARRIERS = """
-SELECT partition, offset, time, carrier,
-       count(*) OVER so_far AS flights,
-       sum(miles) OVER so_far AS distance,
-       count_if(flights = 1 AND tailnum <> '(none)') OVER so_far AS planes,
-       coalesce(max(if(tailnum <> '(none)', distance, NULL)) OVER so_far, 0) AS furthest,
-       count(*) OVER so_far - count(arr_delay) OVER so_far AS missing_delays,
-       avg(arr_delay) OVER so_far AS mean_delay
-FROM demo_expected_planes
-WINDOW so_far AS (PARTITION BY carrier ORDER BY time, partition, offset ROWS UNBOUNDED PRECEDING)
-"""
-# Every column of a result that the check knows, its time among them, must equal the oracle's. All
-# is counted per bin and span of time with one owner; what has no result has neither.
-_COMPARE = """
-SELECT /*+ SHUFFLE_HASH(e), BROADCAST(k), BROADCAST(o) */ o.bin, o.since,
-       count(r.offset) AS results,
-       count_if(r.offset IS NULL) AS missing,
-       count_if(e.offset IS NULL) AS unexpected,
-       count_if(r.offset IS NOT NULL AND e.offset IS NOT NULL AND NOT ({equal})) AS differing,
-       count_if(r.offset IS NOT NULL AND NOT r.worker <=> o.worker) AS strayed
-FROM demo_{name} r
-FULL OUTER JOIN demo_expected_{name} e
-  ON r.partition = e.partition AND r.offset = e.offset AND r.index = 0
-LEFT JOIN demo_keys k ON k.key = r.{key}
-LEFT JOIN demo_owners o ON o.bin = k.bin AND r.time >= o.since AND r.time < o.upto
-GROUP BY ALL
-"""
-_TIMES = f"""
-SELECT count(*) AS records,
-       count_if(time > shiftleft(greatest, {SEQUENCE_BITS})) AS bumped,
-       count_if(time < shiftleft(greatest, {SEQUENCE_BITS})) AS early,
-       count_if(time < before) AS backwards,
-       count_if(tailnum = '(none)') AS missing_tailnums,
-       count_if(arr_delay IS NULL) AS missing_delays
-FROM (SELECT *, lag(time) OVER (PARTITION BY partition ORDER BY offset) AS before
-      FROM demo_expected_planes)
-"""
-_KEYS = """
-SELECT DISTINCT coalesce(tailnum, '(none)') AS key FROM demo_flights
-UNION SELECT DISTINCT carrier FROM demo_flights
-"""
 _FOREVER = 2**63 - 1
 
 
@@ -204,48 +128,51 @@ def check(
     """Compare all of the three topics (source, per plane, per carrier) with `table`.
 
     `owners` names each bin's worker before the first move. Raises what Spark raises when a topic
-    cannot be read or a record is no JSON.
+    cannot be read, or a record of it does not look like the demo's.
     """
     source, planes, carriers = topics
-    # Two at a time: what Spark plans or compiles keeps one core busy, and leaves the other idle.
-    with _cached(spark) as view, ThreadPoolExecutor(1) as beside:
-        view("flights", _source(read_topics(spark, [source], settings, _FLIGHT)), True)
-        rows_differing = beside.submit(_rows_differing, spark, table)
-        view("planes", _results(read_topics(spark, [planes], settings, _PLANE)), True)
-        view("carriers", _results(read_topics(spark, [carriers], settings, _CARRIER)), False)
-        view("expected_planes", spark.sql(_EXPECTED_PLANES), True)
-        view("expected_carriers", spark.sql(_EXPECTED_CARRIERS), False)
-        keys = [(row.key, bin_of(row.key)) for row in spark.sql(_KEYS).collect()]
-        view("keys", spark.createDataFrame(keys, "key string, bin int"), False)
-        spans = _spans(owners, moves)
-        columns = "bin int, since bigint, upto bigint, worker int"
-        view("owners", spark.createDataFrame(spans, columns), False)
+    raw = spark.read.csv(
+        str(table), demo_views.TABLE_COLUMNS, header=True, nullValue="NA", mode="FAILFAST"
+    )
+    with _views(spark) as view, ThreadPoolExecutor(3) as beside:
 
-        times = spark.sql(_TIMES).first()
-        assert times is not None, "an aggregate without groups has one row"
-        found_planes = _compare(spark, "planes", "tailnum", _PLANE)
-        found_carriers = _compare(spark, "carriers", "carrier", _CARRIER)
-        found = [*found_planes, *found_carriers]
-        return Findings(
-            rows_differing=rows_differing.result(),
-            planes=_compared(found_planes, times.records),
-            carriers=_compared(found_carriers, times.records),
-            answered=_answered(found, moves),
-            strays=sum(row.strayed for row in found),
-            **times.asDict(),
-        )
+        def rows(sql: str) -> list[Row]:
+            return spark.sql(sql).collect()
+
+        view("csv", raw)
+        view("table", spark.sql(demo_views.TABLE))
+        spark.catalog.cacheTable("demo_table")
+        # Several at a time: what Spark plans or compiles keeps one core busy, and leaves others
+        # idle. The table needs no Python, for which the topics wait at first.
+        table_kept = beside.submit(rows, "SELECT count(*) FROM demo_table")
+        for name, topic, columns in (
+            ("source", source, demo_views.SOURCE_COLUMNS),
+            ("planes", planes, demo_views.PLANE_COLUMNS),
+            ("carriers", carriers, demo_views.CARRIER_COLUMNS),
+        ):
+            view(name, read_topics(spark, [topic], settings, columns))
+        for name, sql in demo_views.VIEWS.items():
+            view(name, spark.sql(sql))
+            if name in demo_views.KEPT:
+                spark.catalog.cacheTable(f"demo_{name}")
+        view("keys", spark.createDataFrame(_keys(table, bin_of)))
+        view("owners", spark.createDataFrame(_spans(owners, moves)))
+
+        about_planes = beside.submit(rows, demo_views.PLANE_COUNTS)
+        about_carriers = beside.submit(rows, demo_views.CARRIER_COUNTS)
+        table_kept.result()
+        (unpaired,) = rows(demo_views.ROWS)
+        return _findings(unpaired.differing, about_planes.result(), about_carriers.result(), moves)
 
 
 @contextmanager
-def _cached(spark: SparkSession) -> Iterator[Callable[[str, DataFrame, bool], None]]:
-    """Names frames for SQL and caches some of them; forgets them all at the end."""
+def _views(spark: SparkSession) -> Iterator[Callable[[str, DataFrame], None]]:
+    """Names frames for SQL; forgets them all, and what is kept of them, at the end."""
     names: list[str] = []
 
-    def view(name: str, frame: DataFrame, cache: bool) -> None:
+    def view(name: str, frame: DataFrame) -> None:
         names.append(f"demo_{name}")
         frame.createOrReplaceTempView(names[-1])
-        if cache:
-            spark.catalog.cacheTable(names[-1])
 
     try:
         yield view
@@ -255,48 +182,28 @@ def _cached(spark: SparkSession) -> Iterator[Callable[[str, DataFrame, bool], No
             spark.catalog.dropTempView(name)
 
 
-def _header(name: str) -> str:
-    return f"CAST(CAST(headers['{name}'] AS string) AS bigint)"
+def _keys(table: Path, bin_of: Callable[[str], int]) -> pa.Table:
+    """The bin of every key that there may be."""
+    wanted = csv.ConvertOptions(include_columns=["tailnum", "carrier"], strings_can_be_null=True)
+    rows = csv.read_csv(table, convert_options=wanted)
+    found = {key or "(none)" for column in rows.columns for key in column.unique().to_pylist()}
+    keys = sorted(found)
+    return pa.table({"key": keys, "bin": pa.array(map(bin_of, keys), pa.int32())})
 
 
-def _source(topic: DataFrame) -> DataFrame:
-    typed = topic.selectExpr(
-        "partition",
-        "offset",
-        f"max({_header('time')}) OVER (PARTITION BY partition ORDER BY offset) AS greatest",
-        "value",
+def _findings(
+    rows_differing: int, about_planes: list[Row], about_carriers: list[Row], moves: Sequence[Move]
+) -> Findings:
+    found = [*about_planes, *about_carriers]
+    totals = {name: sum(row[name] for row in about_planes) for name in demo_views.TOTALS}
+    return Findings(
+        rows_differing=rows_differing,
+        planes=_compared(about_planes, totals["records"]),
+        carriers=_compared(about_carriers, totals["records"]),
+        answered=_answered(found, moves),
+        strays=sum(row.strayed for row in found),
+        **totals,
     )
-    return typed.select("partition", "offset", "greatest", "value.*")
-
-
-def _results(topic: DataFrame) -> DataFrame:
-    typed = topic.selectExpr(
-        f"CAST({_header('meander.partition')} AS int) AS partition",
-        f"{_header('meander.offset')} AS offset",
-        f"{_header('meander.index')} AS index",
-        f"{_header('meander.time')} AS time",
-        f"{_header('meander.worker')} AS worker",
-        "value",
-    )
-    return typed.select("partition", "offset", "index", "time", "worker", "value.*")
-
-
-def _rows_differing(spark: SparkSession, table: Path) -> int:
-    """Rows and records without a partner; equal ones are counted, not merged."""
-    raw = spark.read.csv(str(table), schema=_TABLE, header=True, nullValue="NA", mode="FAILFAST")
-    both = raw.select(*FIELDS, sf.lit(1).alias("side")).unionByName(
-        spark.table("demo_flights").select(*FIELDS, sf.lit(-1).alias("side"))
-    )
-    unpaired = both.groupBy(*FIELDS).agg(sf.abs(sf.sum("side")).alias("unpaired"))
-    row = unpaired.agg(sf.coalesce(sf.sum("unpaired"), sf.lit(0))).first()
-    assert row is not None, "an aggregate without groups has one row"
-    return int(row[0])
-
-
-def _compare(spark: SparkSession, name: str, key: str, columns: str) -> list[Row]:
-    compared = ["time", *(column.split()[0] for column in columns.split(", "))]
-    equal = " AND ".join(f"r.{column} <=> e.{column}" for column in compared)
-    return spark.sql(_COMPARE.format(name=name, key=key, equal=equal)).collect()
 
 
 def _compared(found: list[Row], records: int) -> Compared:
@@ -309,18 +216,18 @@ def _compared(found: list[Row], records: int) -> Compared:
     return Compared(results, missing, unexpected, doubled, differing)
 
 
-def _spans(owners: Sequence[int], moves: Sequence[Move]) -> list[tuple[int, int, int, int]]:
-    """(bin, since, upto, worker): who owns a bin when."""
-    spans: list[tuple[int, int, int, int]] = []
+def _spans(owners: Sequence[int], moves: Sequence[Move]) -> pa.Table:
+    """Who owns a bin when."""
+    spans: list[dict[str, int]] = []
     for number, first in enumerate(owners):
         mine = sorted((m for m in moves if m.bin == number), key=lambda move: move.time)
         starts = [(0, first), *((move.time, move.new) for move in mine)]
         ends = [*(since for since, _ in starts[1:]), _FOREVER]
         spans += [
-            (number, since, upto, worker)
+            {"bin": number, "since": since, "upto": upto, "worker": worker}
             for (since, worker), upto in zip(starts, ends, strict=True)
         ]
-    return spans
+    return pa.Table.from_pylist(spans)
 
 
 def _answered(found: list[Row], moves: Sequence[Move]) -> list[Answered]:

@@ -189,6 +189,25 @@ def test_every_kind_of_wrong_result_is_reported(checked: Checker, run: Run) -> N
     assert len(found.faults()) == 6
 
 
+def test_the_same_is_reported_of_the_other_topic(checked: Checker, run: Run) -> None:
+    planes, carriers = list(run.planes), list(run.carriers)
+    planes.append(planes[100].with_header("meander.offset", 10**9))
+    planes.append(planes[200].with_header("meander.index", 1))
+    doubled_later = planes[300].with_header("meander.time", planes[300].headers["meander.time"] + 1)
+    planes.append(doubled_later)
+    carriers[400] = replace(carriers[400], value={**carriers[400].value, "mean_delay": None})
+    carriers.append(carriers[500])
+    del carriers[600]
+
+    found = checked(replace(run, planes=planes, carriers=carriers))
+
+    assert (found.planes.unexpected, found.planes.doubled, found.planes.missing) == (2, 1, 0)
+    assert found.planes.differing == 0, "a doubled record counts once in what is expected"
+    assert (found.carriers.differing, found.carriers.doubled) == (1, 1)
+    assert (found.carriers.missing, found.carriers.unexpected) == (1, 0)
+    assert found.differences == 6
+
+
 def test_wrong_sources_times_and_moves_are_reported(checked: Checker, run: Run) -> None:
     source = list(run.source)
     source[50] = replace(source[50], value={**source[50].value, "dest": "XXX"})

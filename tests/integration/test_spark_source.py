@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connectors.spark import read_topics
-from tests.kafka_tools import Record, create_topic, produce
+from tests.kafka_tools import Headers, Record, create_topic, produce
 
 
 def test_every_column_arrives_as_it_was_sent(
@@ -83,14 +83,35 @@ def test_json_values_become_columns(spark: SparkSession, bootstrap: str, prefix:
     produce(bootstrap, topic, [Record(value) for value in values])
     settings = {"bootstrap.servers": bootstrap}
 
-    frame = read_topics(spark, [topic], settings, "a bigint, b string, c double")
+    columns = "offset bigint, value struct<a: bigint, b: string, c: double>"
+    frame = read_topics(spark, [topic], settings, columns)
 
+    assert frame.columns == ["offset", "value"], "nothing else is read"
     rows = frame.selectExpr("offset", "value IS NULL AS missing", "value.*").collect()
     assert sorted(map(tuple, rows)) == [
         (0, False, 1, "x", 0.1),
         (1, False, None, None, 2.0),
         (2, True, None, None, None),
     ]
+
+
+def test_headers_become_numbers(spark: SparkSession, bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}headers"
+    create_topic(bootstrap, topic)
+    least, name = str(-(2**63)), "a.number"
+    headers: list[Headers] = [
+        [(name, "7"), ("other", b"x"), (name, "8")],
+        [("n", "0"), (name, least)],
+        [(name, None)],
+        [],
+    ]
+    produce(bootstrap, topic, [Record(None, headers=one) for one in headers])
+
+    columns = f"headers struct<`{name}`: bigint, n: bigint>"
+    frame = read_topics(spark, [topic], {"bootstrap.servers": bootstrap}, columns)
+
+    rows = frame.select("headers.*").collect()
+    assert [tuple(row) for row in rows] == [(8, None), (int(least), 0), (None, None), (None, None)]
 
 
 @pytest.mark.parametrize("value", [b"no JSON", b'{"a":"text"}', b'{"a":1}{"a":2}', b""])
@@ -100,9 +121,35 @@ def test_what_is_no_such_json_fails_the_query(
     topic = f"{prefix}no-json"
     create_topic(bootstrap, topic)
     produce(bootstrap, topic, [Record(b'{"a":1}'), Record(value)])
-    frame = read_topics(spark, [topic], {"bootstrap.servers": bootstrap}, "a bigint")
+    settings = {"bootstrap.servers": bootstrap}
+    frame = read_topics(spark, [topic], settings, "value struct<a: bigint>")
     with pytest.raises(PySparkException, match="a value is no JSON object with these fields"):
         frame.collect()
+
+
+@pytest.mark.parametrize("text", ["x", "", "1.5", str(2**63)])
+def test_a_header_that_is_no_number_fails_the_query(
+    text: str, spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    topic = f"{prefix}no-number"
+    create_topic(bootstrap, topic)
+    produce(bootstrap, topic, [Record(None, headers=[("n", text)])])
+    settings = {"bootstrap.servers": bootstrap}
+    frame = read_topics(spark, [topic], settings, "headers struct<n: bigint>")
+    with pytest.raises(PySparkException, match="header 'n' of a record is no number"):
+        frame.collect()
+
+
+@pytest.mark.parametrize(
+    "column", ["when timestamp", "offset int", "value string", "headers struct<n: string>"]
+)
+def test_columns_that_there_are_not_are_refused(
+    column: str, spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    create_topic(bootstrap, f"{prefix}columns")
+    settings = {"bootstrap.servers": bootstrap}
+    with pytest.raises(PySparkException, match=f"there is no column '{column.split()[0]}' of type"):
+        read_topics(spark, [f"{prefix}columns"], settings, column).collect()
 
 
 def test_an_empty_topic_has_no_rows(spark: SparkSession, bootstrap: str, prefix: str) -> None:
