@@ -77,6 +77,7 @@ from dataflow.protocols import SourceOptions
 def case_of(seed: int) -> Case:
     """A random case with more records, and commands for times among theirs."""
     case = random_case(seed, ("chain", "rekey", "timers", "connect", "columns"))
+    case = replace(case, bits=max(2, case.bits))
     rng = random.Random(seed)
 
     def entries() -> tuple[Entry, ...]:
@@ -91,8 +92,14 @@ def case_of(seed: int) -> Case:
         case,
         kind=("chain", "rekey", "timers", "connect", "columns")[seed % 5],
         partitions=tuple(entries() for _ in range(max(2, len(case.partitions)))),
-        commands=(*map(moved, case.commands), *_everything(case)),
+        commands=(*map(moved, case.commands), _midway(case), *_everything(case)),
     )
+
+
+def _midway(case: Case) -> Migrate:
+    """Half of the bins, one by one, while the data flows."""
+    half = tuple(Bin(bin) for bin in range(1 << (case.bits - 1)))
+    return Migrate("midway", half, WorkerId(1), from_millis(RECORDS), "fluid")
 
 
 def _everything(case: Case) -> Iterator[Migrate]:
