@@ -11,10 +11,10 @@ import contextlib
 import logging
 import os
 import signal
-import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,14 +28,16 @@ from app.cli_broker import DATA, start_local
 from app.demo_conduct import Conductor, conducting
 from app.demo_data import unpack
 from app.demo_feed import Clocked, Plan, feeding
-from app.demo_latency import Window, by_phase
-from app.demo_plot import plot
+from app.demo_latency import Band, backlog, by_phase, widened
+from app.demo_plot import picture
+from app.demo_stages import Gauge, Stages, counting_tasks
 from app.flows import flights
 from app.options import Options
 from app.output import Output, log_to
 from app.settings import BOOTSTRAP, Settings
 from app.signals import Interrupted, Signals
 from connectors import client
+from connectors.kafka_jars import kafka_jars
 from connectors.topics import names
 from dataflow.batch import Int64s
 from state import codec
@@ -68,22 +70,6 @@ _CHECK = {
 }
 
 
-@dataclass(slots=True)
-class Stages:
-    """What the demo spends its time on, seconds."""
-
-    console: Console
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def stage(self, name: str, text: str) -> Iterator[None]:
-        """Name what happens, and note how long it takes."""
-        began = time.monotonic()
-        self.console.print(f"[dim]{sum(self.seconds.values()):5.1f} s[/]  {text}")
-        yield
-        self.seconds[name] = time.monotonic() - began
-
-
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What the run left behind."""
@@ -100,11 +86,15 @@ def main(
     rate: int = RATE,
     build: Path = Path("build"),
     table: Path | None = None,
+    hold: float = 0.0,
 ) -> int:
     """Run the demo; the exit code.
 
-    `table` is a CSV file like the package's, which is taken where none is given. Writes demo.json
-    and demo.png to `build`. Raises MeanderError where the demo cannot run to its end.
+    `table` is a CSV file like the package's, which is taken where none is given. With few records
+    the flow may be through before its bins have moved; `hold` is the share of them, at the end,
+    that is sent only when all commands are completed (under a third, as a command waits for the
+    data's second). Writes demo.json and demo.png to `build`. Raises MeanderError where the demo
+    cannot run to its end.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -114,23 +104,31 @@ def main(
     given = settings or Settings.load(None, os.environ)
     local = given.values[BOOTSTRAP].origin == "default"
     prefix = f"demo-{uuid4().hex[:6]}."
-    picture, figures = build / "demo.png", build / "demo.json"
+    png, figures = build / "demo.png", build / "demo.json"
     with _starting_spark() as spark:
-        with stages.stage("broker", "starts Kafka" if local else "goes to Kafka"):
+        with stages.stage("broker", "starts Kafka" if local else "goes to Kafka") as gauge:
+            if local:
+                kafka_jars(lambda count, total: gauge.show(count, total, "jars of Kafka fetched"))
             kafka = _LOADED | given.kafka() | ({BOOTSTRAP: start_local(DATA)} if local else {})
             console.print(f"         the broker answers at {kafka[BOOTSTRAP]}")
         rows = table or unpack(build)
-        ran = _run(spark, stages, kafka, prefix, rows, rate)
-        with stages.stage("check", "has Spark SQL compute every answer anew, and compares"):
-            findings = _check(kafka, ran, rows)
+        ran = _run(spark, stages, kafka, prefix, rows, rate, hold)
+        with stages.stage(
+            "check", "has Spark SQL compute every answer anew, and compares"
+        ) as gauge:
+            findings = _check(kafka, ran, rows, gauge)
         due, arrived = ran.clocked.due, ran.clocked.arrived
         migrations = ran.commands.migrations(demo_commands.reached(ran.times, due))
-        windows = [Window(f"{m.id}: {m.bins} bins, {m.strategy}", *m.wall) for m in migrations]
-        latencies = by_phase(due, arrived, windows)
-        with stages.stage("plot", f"writes {picture} and {figures}"):
+        moves = [Band(f"{m.id}: {m.bins} bins, {m.strategy}", *m.wall) for m in migrations]
+        bands, behind = widened(due, arrived, moves), backlog(due, arrived, rate)
+        latencies = by_phase(due, arrived, bands)
+        with stages.stage("plot", f"writes {png} and {figures}"):
             title = f"{findings.records:,} flights through two stateful operators while bins move"
-            plot(picture, due, arrived, windows, latencies, title)
-    outcome = demo_report.Outcome(WORKERS, rate, findings, migrations, latencies, stages.seconds)
+            build.mkdir(parents=True, exist_ok=True)
+            picture(due, arrived, bands, latencies, behind, title).savefig(png)
+    outcome = demo_report.Outcome(
+        WORKERS, rate, findings, migrations, latencies, behind, stages.seconds
+    )
     demo_report.write_json(figures, outcome)
     demo_report.show(console, outcome)
     demo_next.show(console, kafka[BOOTSTRAP], prefix, local=local)
@@ -155,28 +153,28 @@ def _run(
     prefix: str,
     table: Path,
     rate: int,
+    hold: float,
 ) -> Ran:
     """Run the flow under load."""
     topics = flights.topics(prefix)
     _create(kafka, topics)
     # The flow's module reads it, here and on the workers.
     os.environ["MEANDER_FLIGHTS_PREFIX"] = prefix
-    load = Plan(table, kafka, *topics, PARTITIONS, rate)
+    load = Plan(table, kafka, *topics, PARTITIONS, rate, hold)
     signals = Signals()
     with feeding(load) as feed:
         with stages.stage("start", "starts Spark, and loads the flights"):
             times, spark = feed.loaded(), starting()
         commands = demo_commands.Commands(kafka, names(prefix, flights.flow.name))
-        steps = demo_commands.plan(_owners(flights.flow.space), times)
-        conductor = Conductor(feed, commands, steps, len(times), signals, stages.console)
+        steps = deque(demo_commands.plan(_owners(flights.flow.space), times))
         options = Options(kafka, WORKERS, prefix, log_level=logging.WARNING)
-        with (
-            stages.stage("run", f"runs the flow on {WORKERS} workers, {rate:,} records/s"),
-            signals.caught(),
-            conducting(conductor),
-        ):
-            module = Path(flights.__file__)
-            result = coordinator.run(module, options, lambda: spark, commands.hear, signals)
+        what = f"runs the flow on {WORKERS} workers, {rate:,} records/s"
+        with stages.stage("run", what) as gauge, signals.caught():
+            total = len(times)
+            conductor = Conductor(feed, commands, steps, total, load.free(total), signals, gauge)
+            with conducting(conductor):
+                module = Path(flights.__file__)
+                result = coordinator.run(module, options, lambda: spark, commands.hear, signals)
         if conductor.clocked is None:
             raise Interrupted(result.signal or signal.SIGTERM)
     spark.stop()
@@ -199,7 +197,7 @@ def _owners(space: BinSpace) -> list[int]:
     return [space.first_owner(Bin(number), WORKERS) for number in range(space.count)]
 
 
-def _check(kafka: dict[str, str], ran: Ran, table: Path) -> demo_check.Findings:
+def _check(kafka: dict[str, str], ran: Ran, table: Path, gauge: Gauge) -> demo_check.Findings:
     """Compare, in a session of its own in the JVM that there is."""
     space = flights.flow.space
     builder = SparkSession.builder.master(CHECK_ON).appName("Meander demo: check")
@@ -207,14 +205,15 @@ def _check(kafka: dict[str, str], ran: Ran, table: Path) -> demo_check.Findings:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        return demo_check.check(
-            spark,
-            kafka,
-            ran.topics,
-            table,
-            _owners(space),
-            ran.commands.moves(),
-            lambda key: space.bin_of(codec.encode(key)),
-        )
+        with counting_tasks(spark, gauge):
+            return demo_check.check(
+                spark,
+                kafka,
+                ran.topics,
+                table,
+                _owners(space),
+                ran.commands.moves(),
+                lambda key: space.bin_of(codec.encode(key)),
+            )
     finally:
         spark.stop()

@@ -100,12 +100,17 @@ class Commands:
         return any(isinstance(heard.event, Started) for heard in self._heard)
 
     @property
-    def open(self) -> set[str]:
-        """The commands sent that are not completed. Raises MeanderError if one was rejected."""
+    def unheard(self) -> set[str]:
+        """The commands sent that are not accepted. Raises MeanderError if one was rejected."""
         for event in (heard.event for heard in self._heard):
             if isinstance(event, CommandRejected):
                 raise MeanderError(f"command {event.id!r}", f"it was rejected: {event.reason}")
-        return self._sent.keys() - self._ended().keys()
+        return self._sent.keys() - self._accepted().keys()
+
+    @property
+    def open(self) -> set[str]:
+        """The commands sent that are not completed. Raises MeanderError if one was rejected."""
+        return self.unheard | self._accepted().keys() - self._ended().keys()
 
     def moves(self) -> list[Move]:
         """Every bin that has moved, and from which time on."""
@@ -121,7 +126,7 @@ class Commands:
         `reached` says when (nanoseconds since 1970) the data came to a time in milliseconds.
         """
         events = [heard.event for heard in self._heard]
-        at = {event.id: event.at for event in events if isinstance(event, Accepted)}
+        at = self._accepted()
         keys = dict.fromkeys(at, 0)
         for event in events:
             if isinstance(event, BinMoved):
@@ -138,6 +143,10 @@ class Commands:
                 )
             )  # fmt: skip
         return sorted(result, key=lambda migration: migration.at)
+
+    def _accepted(self) -> dict[str, int]:
+        events = [heard.event for heard in self._heard]
+        return {event.id: event.at for event in events if isinstance(event, Accepted)}
 
     def _ended(self) -> dict[str, tuple[int, Completed]]:
         return {

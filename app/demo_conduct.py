@@ -10,30 +10,19 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from app import demo_feed
 from app.demo_commands import Commands, Step
 from app.demo_feed import Clocked, Feed
+from app.demo_stages import Gauge
 from app.signals import Signals
 from schemas.errors import MeanderError
 
 PATIENCE = 30.0
-"""Seconds that commands may take to be completed once all results have arrived."""
+"""Seconds that commands may take when nothing else is under way."""
 
 
 @dataclass(slots=True)
@@ -42,11 +31,15 @@ class Conductor:
 
     feed: Feed
     commands: Commands
-    steps: Sequence[Step]
+    steps: deque[Step]
+    """Those that are still to be taken."""
     total: int
+    free: int
+    """What is sent beyond so many records is sent only once every command is completed."""
     signals: Signals
     """The flow ends when a signal counts as received."""
-    console: Console
+    gauge: Gauge
+    answered: int = 0
     clocked: Clocked | None = None
     failure: Exception | None = None
     over: bool = False
@@ -66,29 +59,42 @@ class Conductor:
             if self.over:
                 return
             time.sleep(0.02)
-        with _bar(self.console) as bar:
-            self._load(bar)
-        deadline = time.monotonic() + PATIENCE
-        while (waiting := self.commands.open) and not self.over:
-            if time.monotonic() > deadline:
-                named = ", ".join(sorted(waiting))
-                raise MeanderError(f"commands {named}", f"not completed within {PATIENCE:g} s")
-            time.sleep(0.02)
-
-    def _load(self, bar: Progress) -> None:
-        steps = deque(self.steps)
-        task = bar.add_task("flights sent and answered", total=self.total, moving="")
+        # What is given at the very beginning must not come too late for its time.
+        self._tell(0)
+        self._await("accepted", lambda: self.commands.unheard)
         self.feed.start()
-        while self.clocked is None and not self.over:
+        if self.free < self.total:
+            self._follow(self.free)
+            self._await("completed", lambda: self.commands.open)
+            self.feed.release()
+        self._follow(None)
+        self._await("completed", lambda: self.commands.open)
+
+    def _follow(self, upto: int | None) -> None:
+        """Give the commands in time, until so many records are answered, or all are clocked."""
+        while self.clocked is None and not self.over and (upto is None or self.answered < upto):
             for report in self.feed.reports(within=0.2):
                 match report:
                     case demo_feed.Progress(answered=answered):
-                        while steps and answered >= steps[0].after * self.total:
-                            self.commands.send(steps.popleft().command)
-                        moving = ", ".join(sorted(self.commands.open))
-                        bar.update(task, completed=answered, moving=moving and f"  moves {moving}")
+                        self._tell(answered)
                     case Clocked():
                         self.clocked = report
+
+    def _tell(self, answered: int) -> None:
+        self.answered = answered
+        while self.steps and answered >= self.steps[0].after * self.total:
+            self.commands.send(self.steps.popleft().command)
+        moving = ", ".join(sorted(self.commands.open))
+        self.gauge.show(answered, self.total, "flights answered", moving and f"moves {moving}")
+
+    def _await(self, what: str, left: Callable[[], Collection[str]]) -> None:
+        """Wait until no command is left."""
+        deadline = time.monotonic() + PATIENCE
+        while (waiting := left()) and not self.over:
+            if time.monotonic() > deadline:
+                named = ", ".join(sorted(waiting))
+                raise MeanderError(f"commands {named}", f"not {what} within {PATIENCE:g} s")
+            time.sleep(0.02)
 
 
 @contextmanager
@@ -103,23 +109,3 @@ def conducting(conductor: Conductor) -> Iterator[None]:
         thread.join()
     if conductor.failure is not None:
         raise conductor.failure
-
-
-class _Rate(ProgressColumn):
-    """Records per second."""
-
-    def render(self, task: Task) -> Text:
-        """As far as it is known."""
-        return Text(f"{task.speed:,.0f}/s" if task.speed else "")
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[moving]}"),
-        console=console,
-    )

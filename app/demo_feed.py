@@ -53,6 +53,12 @@ class Plan:
     partitions: int
     rate: int
     """Records per second."""
+    hold: float = 0.0
+    """The share of the records, at the end, that is not due until it is released."""
+
+    def free(self, records: int) -> int:
+        """How many of so many are due without that."""
+        return records - int(self.hold * records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,10 @@ Report = Loaded | Progress | Clocked
 
 
 class Feed:
-    """The parent's end: `loaded`, `start`, then `reports` until the last of them, `Clocked`."""
+    """The parent's end: `loaded`, `start`, then `reports` until the last of them, `Clocked`.
+
+    Where records are held back, `release` is to be called meanwhile.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -102,6 +111,10 @@ class Feed:
 
     def start(self) -> None:
         """Begin to send."""
+        self._connection.send(True)
+
+    def release(self) -> None:
+        """Let what is held back be due from now on."""
         self._connection.send(True)
 
     def reports(self, within: float) -> Iterator[Report]:
@@ -163,6 +176,9 @@ def _drive(sender: _Sender, results: _Results, parent: Connection) -> None:
     report_at = 0.0
     news_at, seen = time.monotonic(), 0
     while results.answered < wanted or not results.complete(wanted):
+        if parent.poll():
+            parent.recv()
+            sender.release()
         sender.step()
         results.step()
         now = time.monotonic()
@@ -183,6 +199,7 @@ class _Sender:
         self.records = records
         self.sent = 0
         self.due = np.zeros(len(records), np.int64)
+        self._free = plan.free(len(records))
         self._topic, self._rate = plan.source, plan.rate
         self._producer = client.producer(plan.settings)
         self._partitions: list[int] = records.partitions.tolist()
@@ -199,10 +216,16 @@ class _Sender:
         steps = np.arange(len(self.records)) * (1e9 / self._rate)
         self.due = time.time_ns() + steps.astype(np.int64)
 
+    def release(self) -> None:
+        """The first record that is held back is due now, if it has not been before."""
+        held = self.due[self._free :]
+        held += max(0, time.time_ns() - int(held[0])) if len(held) else 0
+        self._free = len(self.records)
+
     def step(self) -> None:
         """Send what is due."""
         self._producer.poll(0)
-        ready = int(np.searchsorted(self.due, time.time_ns(), side="right"))
+        ready = int(np.searchsorted(self.due[: self._free], time.time_ns(), side="right"))
         for at in range(self.sent, min(ready, self.sent + BURST)):
             try:
                 self._producer.produce(

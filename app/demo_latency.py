@@ -1,15 +1,15 @@
-"""Latencies by phase: before, during and after the migrations.
+"""Latencies by phase: before, during and after the migrations, and how far the flow fell behind.
 
-A record belongs to `during` when the time between its being due and its last result overlaps a
-window in which something moved, so what waits for a migration counts as delayed by it. Of the
-rest, what was due before the first window is `before`, all else `after`. Records without a
-result have no latency; the check counts them.
+All is by when a record was due. A migration's band begins with the earliest record that was under
+way when it began, so what waits for a migration counts as delayed by it, and ends with it. What
+is due in a band is `during`; of the rest, what was due before the first band is `before`, all else
+`after`. Records without a result have no latency; the check counts them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ PHASES = ("before", "during", "after")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Band:
     """A migration in wall-clock time, nanoseconds since 1970."""
 
     label: str
@@ -37,12 +37,44 @@ class Latency:
     max_ms: float
 
 
-def by_phase(due: Int64s, arrived: Int64s, windows: Sequence[Window]) -> dict[str, Latency]:
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Records that waited for their answers when another became due."""
+
+    bound: int
+    """As many as are due in one second: with more, a latency tells how long the queue was."""
+    most: int
+    records: int
+    """How many became due while more than `bound` waited."""
+
+    @property
+    def kept_up(self) -> bool:
+        """Whether the flow kept up with its load."""
+        return self.records == 0
+
+
+def widened(due: Int64s, arrived: Int64s, moves: Sequence[Band]) -> list[Band]:
+    """Each with what was under way when it began; times in nanoseconds since 1970, shape (n,).
+
+    >>> due, arrived = np.array([10, 20, 30, 40]), np.array([15, 35, 34, 44])
+    >>> widened(due, arrived, [Band("m1", 33, 36)])
+    [Band(label='m1', start=20, end=36)]
+    """
+    return [
+        replace(
+            move,
+            start=int(due[(arrived >= move.start) & (due <= move.start)].min(initial=move.start)),
+        )
+        for move in moves
+    ]
+
+
+def by_phase(due: Int64s, arrived: Int64s, bands: Sequence[Band]) -> dict[str, Latency]:
     """Latencies of records with these times (nanoseconds since 1970, 0 for none; shape (n,)).
 
     >>> found = by_phase(
     ...     np.array([1, 20, 50]) * 10**6, np.array([3, 31, 54]) * 10**6,
-    ...     [Window("m1", 30 * 10**6, 40 * 10**6)],
+    ...     [Band("m1", 20 * 10**6, 40 * 10**6)],
     ... )
     >>> [found[phase].p50_ms for phase in PHASES]
     [2.0, 11.0, 4.0]
@@ -50,9 +82,9 @@ def by_phase(due: Int64s, arrived: Int64s, windows: Sequence[Window]) -> dict[st
     latency = (arrived - due) / 1e6
     answered = arrived > 0
     during = np.zeros(len(due), bool)
-    for window in windows:
-        during |= (due <= window.end) & (arrived >= window.start)
-    first = min((window.start for window in windows), default=np.iinfo(np.int64).max)
+    for band in bands:
+        during |= (due >= band.start) & (due <= band.end)
+    first = min((band.start for band in bands), default=np.iinfo(np.int64).max)
     before = ~during & (due < first)
     masks = {"before": before, "during": during, "after": ~during & ~before}
     return {phase: _summary(latency[mask & answered]) for phase, mask in masks.items()}
@@ -63,3 +95,18 @@ def _summary(latency: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Latency:
         return Latency(0, np.nan, np.nan, np.nan)
     p50, p99, greatest = np.percentile(latency, [50, 99, 100]).tolist()
     return Latency(len(latency), p50, p99, greatest)
+
+
+def backlog(due: Int64s, arrived: Int64s, rate: int) -> Backlog:
+    """How far the flow was behind `rate` records per second; arguments as above, `due` ascending.
+
+    >>> due = np.arange(10)
+    >>> backlog(due, due + 2, rate=2)
+    Backlog(bound=2, most=2, records=0)
+    >>> backlog(due, due + 4, rate=2)
+    Backlog(bound=2, most=4, records=8)
+    """
+    answered = np.searchsorted(np.sort(arrived[arrived > 0]), due, side="right")
+    waiting = np.arange(1, len(due) + 1) - answered
+    most = int(waiting.max(initial=0))
+    return Backlog(rate, most, int(np.count_nonzero(waiting > rate)))

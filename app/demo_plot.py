@@ -2,74 +2,93 @@
 
 Each quarter of a second shows the median, the 99th percentile and the greatest latency of the
 records due in it, on a logarithmic axis, so that both a millisecond and a stall can be read off.
+Bands are those of the phases: what was under way while bins moved.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.text import Annotation
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from app.demo_latency import PHASES, Latency, Window
+from app.demo_latency import PHASES, Backlog, Band, Latency
 from dataflow.batch import Int64s
 
 SLICE = 0.25
 """Seconds of one point."""
 INK, MEDIAN, TAIL, GREATEST = "#22303c", "#1f6f8b", "#d97706", "#c2c9d1"
 SHADES = ("#f3d9b1", "#cfe3d4", "#d9d3ec", "#f0cfd0")
+MARGIN = 2
+"""Points between a label and its band, or the edge."""
 
 
-def plot(
-    path: Path,
+def picture(
     due: Int64s,
     arrived: Int64s,
-    windows: Sequence[Window],
+    bands: Sequence[Band],
     phases: dict[str, Latency],
+    backlog: Backlog,
     title: str,
-) -> None:
-    """Write a PNG; times in nanoseconds since 1970, 0 where no result arrived, shape (n,)."""
+) -> Figure:
+    """Draw it; times in nanoseconds since 1970, 0 where no result arrived, shape (n,)."""
     figure = Figure(figsize=(11, 5.4), dpi=130, layout="constrained")
     axes = figure.subplots()
     start = int(due[0])
-    _windows(axes, windows, start)
+    labels = _bands(axes, bands, start)
     _curves(axes, due, arrived, start)
-    axes.set_yscale("log")
-    # Room for the labels of the windows, below the curves.
-    axes.set_ylim(bottom=axes.get_ylim()[0] / 3)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlim(0, (int(due[-1]) - start) / 1e9)
-    axes.set_xlabel("seconds since the first record was due", color=INK)
+    _log_axis(axes)
+    last = max(int(due[-1]), *(band.end for band in bands)) if bands else int(due[-1])
+    axes.set_xlim(0, (last - start) / 1e9)
+    axes.set_xlabel(
+        "seconds since the first record was due; bands: what was under way while bins moved",
+        color=INK,
+    )
     axes.set_ylabel("latency in ms, from due to result", color=INK)
     axes.grid(visible=True, which="major", axis="y", color="#e3e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(colors=INK)
+    title += "" if backlog.kept_up else " (backlog)"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
-    axes.set_title(_caption(phases), loc="left", fontsize=9.5, color=INK)
+    axes.set_title(_caption(phases), loc="left", fontsize=9, color=INK)
     figure.legend(loc="upper right", frameon=False, ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    _keep_inside(figure, axes, labels)
+    return figure
 
 
-def _windows(axes: Axes, windows: Sequence[Window], start: int) -> None:
-    for number, window in enumerate(windows):
-        left, right = (window.start - start) / 1e9, (window.end - start) / 1e9
+def _bands(axes: Axes, bands: Sequence[Band], start: int) -> list[Annotation]:
+    labels = []
+    for number, band in enumerate(bands):
+        left, right = (band.start - start) / 1e9, (band.end - start) / 1e9
         shade = SHADES[number % len(SHADES)]
-        axes.axvspan(left, max(right, left + 0.05), color=shade, alpha=0.85, linewidth=0)
-        axes.annotate(
-            f" {window.label}",
+        axes.axvspan(left, max(right, left + 0.05), color=shade, alpha=0.7, linewidth=0)
+        label = axes.annotate(
+            band.label,
             (left, 0.0),
             xycoords=("data", "axes fraction"),
-            xytext=(2, 6 + 13 * (number % 3)),
+            xytext=(MARGIN, 6 + 13 * (number % 3)),
             textcoords="offset points",
             fontsize=8.5,
             color=INK,
         )
+        labels.append(label)
+    return labels
+
+
+def _keep_inside(figure: Figure, axes: Axes, labels: Sequence[Annotation]) -> None:
+    """Labels that would run over the right edge end there."""
+    figure.draw_without_rendering()
+    for label in labels:
+        over = label.get_window_extent().x1 - axes.get_window_extent().x1
+        if over > 0:
+            x, y = label.get_position()
+            label.set_position((x - over * 72 / figure.dpi - MARGIN, y))
 
 
 def _curves(axes: Axes, due: Int64s, arrived: Int64s, start: int) -> None:
@@ -85,9 +104,24 @@ def _curves(axes: Axes, due: Int64s, arrived: Int64s, start: int) -> None:
     axes.plot(at, p50, color=MEDIAN, linewidth=1.8, label="p50")
 
 
+def _log_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    # Room for the bands' labels, below the curves.
+    axes.set_ylim(low / 3, high)
+    # Over few decades, their multiples are needed to read anything off.
+    subs = (1, 2, 5) if math.log10(high / low * 3) > 1.5 else range(1, 10)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=50))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _caption(phases: dict[str, Latency]) -> str:
-    return "      ".join(
-        f"{phase}: p50 {found.p50_ms:.1f}, p99 {found.p99_ms:.1f}, max {found.max_ms:.0f} ms"
-        for phase, found in ((phase, phases[phase]) for phase in PHASES)
+    parts = [
+        f"{phase}: p50 {found.p50_ms:,.1f}, p99 {found.p99_ms:,.1f}, max {found.max_ms:,.0f} ms"
         if found.records
-    )
+        else f"{phase}: no record was due"
+        for phase, found in ((phase, phases[phase]) for phase in PHASES)
+    ]
+    return "     ".join(parts)

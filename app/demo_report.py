@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.demo_check import Answered, Findings
-from app.demo_latency import PHASES, Latency
+from app.demo_latency import PHASES, Backlog, Latency
 from state.time import to_millis
 
 
@@ -41,13 +41,13 @@ class Migration:
     bytes: int
     """Of state, through the state topic."""
     told_ms: float
-    """How long it took in the status topic's words: from its acceptance."""
+    """How long it took in the status topic's words: from its acceptance to its end."""
     wall: tuple[int, int]
-    """Nanoseconds since 1970: from when it was given, or the data reached its time, to its end."""
+    """Nanoseconds since 1970: from when it was given, or data of its time was due, to its end."""
 
     @property
-    def ms(self) -> float:
-        """How long it took, milliseconds."""
+    def seen_ms(self) -> float:
+        """How long it took as seen from outside, milliseconds."""
         return (self.wall[1] - self.wall[0]) / 1e6
 
 
@@ -60,6 +60,7 @@ class Outcome:
     findings: Findings
     migrations: list[Migration]
     latencies: dict[str, Latency]
+    backlog: Backlog
     seconds: dict[str, float]
     """How long each part of the demo took."""
 
@@ -83,7 +84,7 @@ def write_json(path: Path, outcome: Outcome) -> None:
                 "bins": done.bins,
                 "keys": done.keys,
                 "bytes": done.bytes,
-                "ms": done.ms,
+                "seen_ms": done.seen_ms,
                 "told_ms": done.told_ms,
             }
             for done in outcome.migrations
@@ -93,6 +94,7 @@ def write_json(path: Path, outcome: Outcome) -> None:
             for figure in ("p50_ms", "p99_ms", "max_ms")
         },
         "latency_records": {phase: outcome.latencies[phase].records for phase in PHASES},
+        "backlog": {"kept_up": outcome.backlog.kept_up, **asdict(outcome.backlog)},
         "bumped": found.bumped,
         "missing_tailnums": found.missing_tailnums,
         "missing_delays": found.missing_delays,
@@ -112,7 +114,6 @@ def write_json(path: Path, outcome: Outcome) -> None:
         "rate": outcome.rate,
         "seconds": outcome.seconds,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
 
 
@@ -124,6 +125,8 @@ def show(console: Console, outcome: Outcome) -> None:
     for part in (*parts, _latencies(outcome.latencies)):
         console.print()
         console.print(part)
+    for sentence in _about_latencies(outcome):
+        console.print(sentence)
     console.print()
     for fault in outcome.findings.faults():
         console.print(f"[bold red]wrong:[/] {fault}")
@@ -153,8 +156,9 @@ def _answers(found: Findings) -> Table:
 
 def _migrations(migrations: Sequence[Migration]) -> Table:
     table = _table(
-        "Migrations", "command", "how", "bins", "to", "from (UTC)", "keys", "bytes", "took"
-    )
+        "Migrations", "command", "how", "bins", "to", "from (UTC)", "keys", "bytes",
+        "seen", "told",
+    )  # fmt: skip
     for done in migrations:
         time = datetime.fromtimestamp(to_millis(done.at) / 1000, UTC)
         table.add_row(
@@ -165,9 +169,14 @@ def _migrations(migrations: Sequence[Migration]) -> Table:
             f"{time:%Y-%m-%d %H:%M}{' ' if done.asked is None else '*'}",
             f"{done.keys:,}",
             f"{done.bytes:,}",
-            f"{done.ms:,.0f} ms",
+            f"{done.seen_ms:,.0f} ms",
+            f"{done.told_ms:,.0f} ms",
         )
-    table.caption = "* a time that the command named; the others: as soon as possible"
+    table.caption = (
+        "* a time that the command named; the others: as soon as possible\n"
+        "seen: from the command, or from when data of its time was due, to the news of its end\n"
+        "told: by the status topic, from the command's acceptance to its end"
+    )
     table.caption_justify = "left"
     return table
 
@@ -205,6 +214,21 @@ def _latencies(latencies: dict[str, Latency]) -> Table:
         shown = (f"{time:,.1f} ms" if found.records else "-" for time in times)
         table.add_row(f"{phase} migration", f"{found.records:,}", *shown)
     return table
+
+
+def _about_latencies(outcome: Outcome) -> Iterator[str]:
+    """What the table of them cannot say."""
+    for phase in PHASES:
+        if not outcome.latencies[phase].records:
+            yield f"No record was due {phase} the migrations, so there is nothing to compare with."
+    backlog = outcome.backlog
+    if not backlog.kept_up:
+        yield (
+            f"[bold yellow]The flow did not keep up:[/] {backlog.records:,} records became due "
+            f"while more than {backlog.bound:,} waited, as many as are due in one second "
+            f"({backlog.most:,} at most). Their latencies are those of a backlog: how long "
+            "the queue was, not how long an answer or a move takes."
+        )
 
 
 def _number(value: float) -> float | None:

@@ -14,7 +14,9 @@ from app.demo_data import unpack
 from tests.kafka_tools import consume_all
 
 FLIGHTS = 20_000
-RATE = 700
+RATE = 4_000
+HOLD = 0.25
+"""What is left when all have moved: it has a record for every moved bin."""
 PHASES = {"before", "during", "after"}
 
 _RUN = """
@@ -23,7 +25,9 @@ from pathlib import Path
 from app import demo
 from app.settings import Settings
 settings = Settings.load(None, {}, [], sys.argv[1])
-sys.exit(demo.main(settings, rate=int(sys.argv[2]), build=Path("out"), table=Path("small.csv")))
+rate, hold = int(sys.argv[2]), float(sys.argv[3])
+out, table = Path("out"), Path("small.csv")
+sys.exit(demo.main(settings, rate=rate, build=out, table=table, hold=hold))
 """
 
 
@@ -39,7 +43,7 @@ def test_the_demo_ends_with_no_difference_and_says_what_to_try_next(
     folder: Path, bootstrap: str
 ) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _RUN, bootstrap, str(RATE)],
+        [sys.executable, "-c", _RUN, bootstrap, str(RATE), str(HOLD)],
         cwd=folder, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -59,7 +63,17 @@ def test_the_demo_ends_with_no_difference_and_says_what_to_try_next(
     for figure in ("p50_ms", "p99_ms", "max_ms"):
         assert told[figure].keys() == PHASES
     assert sum(told["latency_records"].values()) == FLIGHTS
+    backlog = told["backlog"]
+    assert backlog["bound"] == RATE
+    assert 0 < backlog["most"] <= FLIGHTS
+    assert backlog["kept_up"] == (backlog["most"] <= RATE) == (backlog["records"] == 0)
+    assert ("did not keep up" in ran.stdout) != backlog["kept_up"]
     assert (folder / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+    assert "\r" not in ran.stdout, "nothing is written over where nobody watches"
+    assert "\x1b" not in ran.stdout
+    assert f"{FLIGHTS:,} flights answered in" in ran.stdout
+    assert "tasks of Spark in" in ran.stdout
 
     commands = [line for line in ran.stdout.splitlines() if "org.apache.kafka.tools" in line]
     produce, consume = (run_as_printed(command) for command in commands)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +78,24 @@ def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, boots
             for record in sent
             if record.partition == partition
         ] == wanted
+
+
+def test_what_is_held_back_is_due_when_it_is_released(plan: Plan, bootstrap: str) -> None:
+    free = FLIGHTS - FLIGHTS // 4
+    with feeding(replace(plan, hold=0.25)) as feed:
+        feed.loaded()
+        feed.start()
+        sent = await_records(bootstrap, plan.source, lambda records: len(records) == free)
+        before = time.time_ns()
+        feed.release()
+        answer(plan, bootstrap)
+        *_, clocked = finish(feed)
+
+    assert len(sent) == free, "the rest was not sent while it was held back"
+    assert isinstance(clocked, Clocked)
+    assert clocked.due[free - 1] < before <= clocked.due[free]
+    assert np.diff(clocked.due[free:]).tolist() == [250_000] * (FLIGHTS - free - 1)
+    assert bool((clocked.arrived > clocked.due).all())
 
 
 def test_a_load_that_cannot_begin_is_reported(plan: Plan) -> None:

@@ -1,0 +1,43 @@
+"""What the demo is busy with is shown as it passes on a terminal, and in whole lines elsewhere."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from app.demo_stages import Stages
+
+
+def shown(*, terminal: bool) -> str:
+    said = StringIO()
+    console = Console(file=said, force_terminal=terminal, width=140, color_system=None)
+    stages = Stages(console)
+    with stages.stage("first", "starts something"):
+        pass
+    with stages.stage("second", "counts something") as gauge:
+        gauge.show(0, 2_000, "things")
+        gauge.show(1_500, 2_000, "things", "still")
+        gauge.progress.refresh()
+    assert stages.seconds.keys() == {"first", "second"}
+    return said.getvalue()
+
+
+def test_a_terminal_shows_the_time_taken_and_how_far_a_stage_is() -> None:
+    text = shown(terminal=True)
+    assert "0:00:00" in text
+    assert "1,500 of 2,000 things" in text
+    assert "still" in text
+
+
+def test_elsewhere_nothing_is_written_over() -> None:
+    text = shown(terminal=False)
+    assert "\r" not in text
+    assert "\x1b" not in text
+    lines = [line.strip() for line in text.splitlines()]
+    assert [line[len("0.0 s  ") :] for line in lines[:2]] == [
+        "starts something",
+        "counts something",
+    ]
+    assert lines[2].startswith("1,500 things in ")
+    assert len(lines) == 3
