@@ -28,6 +28,7 @@ from app.settings import Settings
 from app.signals import Signals
 from app.usual import Bootstrap, Commands, Config, Flow, Json, Prefix, Set
 from app.watching import Watch
+from connectors.client import FIXED
 from connectors.status import StatusReader, Told
 from connectors.topics import names
 from schemas.control import Migrate
@@ -159,7 +160,7 @@ def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
     migrations = [one.model_dump() for one in seen.migrations.values()]
     return {
         "flow": seen.flow, "state": state, "reason": seen.reason, "workers": seen.workers,
-        "heartbeat_ms": seen.heartbeat_ms,
+        "up": seen.up, "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
         "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
         "frontiers": seen.frontiers, "bins": seen.bins, "inflight": seen.inflight,
@@ -172,8 +173,8 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
     age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
     output.table(
         f"flow {seen.flow}",
-        ["state", "workers", "lag", "seconds since heartbeat", "why"],
-        [[state, seen.workers, seen.lag, age, seen.reason]],
+        ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
+        [[state, seen.workers, seen.up, seen.lag, age, seen.reason]],
     )
     output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
     frontiers = [[name, at_millis(millis)] for name, millis in seen.frontiers.items()]
@@ -256,8 +257,14 @@ def show_config(
     bootstrap: Bootstrap = None, set_: Set = None, config: Config = None, as_json: Json = False
 ) -> None:
     """Show Kafka's settings as they result from file, environment and flags; secrets are hidden."""
-    rows = [list(row) for row in settings(config, set_, bootstrap).shown()]
-    Output.of(as_json).table("settings", ["name", "value", "from"], rows)
+    rows = map(_in_use, settings(config, set_, bootstrap).shown())
+    Output.of(as_json).table("settings", ["name", "value", "from"], [[*row] for row in rows])
+
+
+def _in_use(row: tuple[str, str, str]) -> tuple[str, str, str]:
+    name, given, origin = row
+    value = str(FIXED[name]).lower() if name in FIXED else given
+    return row if value == given else (name, value, f"Meander, whatever is given ({origin})")
 
 
 @app.command(epilog="Example: meander demo --bootstrap broker:9092 --rate 2000")

@@ -294,7 +294,7 @@ class Coordinator:
 
     def _beat(self) -> None:
         if self._began is None:
-            self._told.starting()
+            self._told.starting(self._crew.up)
             return
         if self._bins is None:
             owners = Counter(self._controller.owners())

@@ -92,6 +92,11 @@ class Crew:
         return self._door.open
 
     @property
+    def up(self) -> int:
+        """How many have registered."""
+        return len(self._door.guests)
+
+    @property
     def working(self) -> bool:
         """Whether every worker has opened its ends and runs its loop."""
         return all(hand.working for hand in self.hands.values())

@@ -40,9 +40,9 @@ class FlowStatus:
         """Have what was written go out."""
         self._status.pump()
 
-    def starting(self) -> None:
-        """The driver's heartbeat until all workers run."""
-        self.alive(0, {}, {}, [], [])
+    def starting(self, up: int = 0) -> None:
+        """The driver's heartbeat until all workers run; `up` of them have registered."""
+        self._beat(0, {}, {}, [], [], up)
 
     def alive(
         self,
@@ -52,14 +52,25 @@ class FlowStatus:
         bins: list[int],
         inflight: list[int],
     ) -> None:
-        """The driver's heartbeat."""
+        """The driver's heartbeat once all workers run."""
+        self._beat(lag, counters, frontiers, bins, inflight, self._prepared.options.workers)
+
+    def _beat(
+        self,
+        lag: int,
+        counters: dict[str, int],
+        frontiers: dict[str, int],
+        bins: list[int],
+        inflight: list[int],
+        up: int,
+    ) -> None:
         options = self._prepared.options
         moving = [one for one in self._migrations.values() if one.state == "moving"]
         self._migrations = {one.id: one for one in moving}
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=options.workers, lease=options.lease, lag=lag,
+                workers=options.workers, up=up, lease=options.lease, lag=lag,
                 counters=counters, frontiers=frontiers, bins=bins, inflight=inflight,
                 moving=moving[:MOST_MOVING], untold=max(0, len(moving) - MOST_MOVING),
             )

@@ -38,6 +38,8 @@ class Overview:
     lease: float = 0.0
     """Seconds of silence after which the driver counts as dead."""
     workers: int = 0
+    up: int = 0
+    """How many of them have registered with the driver."""
     lag: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     frontiers: dict[str, int] = field(default_factory=dict)
@@ -67,7 +69,8 @@ class Overview:
             case Claimed(driver=driver):
                 self._claimed.add(driver)
             case Started(workers=workers):
-                self.state, self.reason, self.workers = "running", "", workers
+                self.state, self.reason = "running", ""
+                self.workers = self.up = workers
             case Finished(counters=counters):
                 self._end("finished", "")
                 self.counters = self.counters | counters
@@ -82,7 +85,7 @@ class Overview:
             self.since_ms = None if beat.driver in self._claimed else millis
         self.state, self.reason = "running" if beat.bins else "starting", ""
         self.heartbeat_ms, self.lease = millis, beat.lease
-        self.workers, self.lag = beat.workers, beat.lag
+        self.workers, self.up, self.lag = beat.workers, beat.up, beat.lag
         self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
         self.inflight = beat.inflight
         self.migrations |= {one.id: one for one in beat.moving}

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import Self
 
-from rich.status import Status
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from app.output import Output, at_millis, size
 from schemas.status import (
@@ -33,13 +33,20 @@ class Watch:
 
     def __init__(self, output: Output, bounded: bool) -> None:
         self._output, self._bounded = output, bounded
-        self._line = Status("starting Spark and the workers", console=output.console)
+        self._line = Progress(
+            SpinnerColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=output.console,
+            transient=True,
+            disable=output.as_json,
+        )
+        self._task = self._line.add_task("starting Spark")
         self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._open: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Self:
-        if not self._output.as_json:
-            self._line.start()
+        self._line.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,7 +59,7 @@ class Watch:
             return
         match event:
             case Heartbeat() as beat:
-                self._line.update(self._state(beat))
+                self._line.update(self._task, description=self._state(beat))
             case Started(workers=workers):
                 self._output.say(f"{workers} workers run")
             case Accepted() as accepted:
@@ -76,7 +83,7 @@ class Watch:
 
     def _state(self, beat: Heartbeat) -> str:
         if not beat.bins:
-            return "starting the workers"
+            return f"starting Spark: {beat.up} of {beat.workers} workers up"
         counters = beat.counters
         read = counters.get("read", 0)
         self._passed.append((time.monotonic(), read))

@@ -70,6 +70,9 @@ _PRODUCER_MUST: Values = {
     "message.timeout.ms": 0,
 }
 
+FIXED: Mapping[str, str | int | float | bool] = _CONSUMER_MUST | _PRODUCER_MUST
+"""What correctness rests on: a flow's clients have these values whatever the user sets."""
+
 
 class Fetched(Protocol):
     """A message as consumers return it: unlike one made by hand it has a place on a topic."""

@@ -126,6 +126,8 @@ class Heartbeat(_Living):
 
     type: Literal["heartbeat"] = "heartbeat"
     workers: int
+    up: int
+    """How many of them have registered with the driver."""
     lag: int
     """Records that are on the sources' topics and not yet passed."""
     counters: dict[str, int]

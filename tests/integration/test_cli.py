@@ -208,6 +208,17 @@ def test_config_shows_where_a_setting_comes_from_and_no_secret(tmp_path: Path) -
     assert "pssst" not in done.out
 
 
+def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_path: Path) -> None:
+    words = ["--set", "isolation.level=read_uncommitted", "--set", "enable.idempotence=true"]
+    done = call(tmp_path, "127.0.0.1:1", "config", *words)
+
+    by_name = {line["name"]: (line["value"], line["from"]) for line in done.lines}
+    assert by_name["isolation.level"] == (
+        "read_committed", "Meander, whatever is given (--set)"
+    )  # fmt: skip
+    assert by_name["enable.idempotence"] == ("true", "--set")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -33,7 +33,7 @@ def beat(
     **counters: int,
 ) -> Heartbeat:
     return Heartbeat(
-        driver=driver, incarnation=1, workers=2, lease=10.0, lag=7, counters=counters,
+        driver=driver, incarnation=1, workers=2, up=len(bins), lease=10.0, lag=7, counters=counters,
         frontiers={"per.plane": 5} if bins else {}, bins=list(bins), inflight=[0] * len(bins),
         moving=list(moving), untold=untold,
     )  # fmt: skip

@@ -29,7 +29,7 @@ EVENTS: list[Event] = [
     CommandRejected(id="m2", offset=4, reason="there is no worker 7"),
     Heartbeat(
         driver="d", incarnation=1, workers=2, lease=10.0, lag=0, counters={"read": 5},
-        frontiers={"sink": 6}, bins=[128, 128], inflight=[0, 7], untold=1,
+        frontiers={"sink": 6}, up=2, bins=[128, 128], inflight=[0, 7], untold=1,
         moving=[Migration(id="m1", state="moving", strategy="fluid", at_ms=5, bins=2, moved=1)],
     ),
     Claimed(driver="d", incarnation=1, lease=10.0),
