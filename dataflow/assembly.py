@@ -80,6 +80,7 @@ class Assembly:
     inputs: dict[Location, InputPort] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
     outlets: list[Outlet] = field(default_factory=list)
+    sources: dict[str, SourceOperator] = field(default_factory=dict)
     routing: Routing = field(init=False)
     inflight: Inflight = field(init=False)
 
@@ -136,7 +137,7 @@ class Assembly:
             plan.control.outputs[1:],
             plan.ends,
         )
-        return SourceOperator(
+        self.sources[node.name] = SourceOperator(
             plan.origin(node),
             self.site.open_reader(node),
             node.spec.options,
@@ -148,6 +149,7 @@ class Assembly:
             self.inflight,
             self.counters,
         )
+        return self.sources[node.name]
 
     def _router(self, node: ExchangeNode) -> Router:
         guard = self._guard(node.name, node.on_error)

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 from dataflow.assembly import Assembly, Site
 from dataflow.graph import Edge, EdgeId
-from dataflow.operators.base import InputPort, Message
+from dataflow.meters import Histogram, Meters, Work
+from dataflow.operators.base import Message
+from dataflow.operators.source import Standing
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
@@ -49,13 +51,15 @@ class Worker:
         self._unread = Unread(plan.flow.max_waiting)
         self._reports: list[dict[str, object]] = []
         self._assembly = Assembly(plan, site, self._progress, self._deliver, self._reports.append)
+        operators = [plan.migrator, *(plan.ports[node.name] for node in plan.nodes)]
+        self._meters = Meters(plan.graph, operators)
 
     def step(self) -> bool:
         """One turn; whether anything was done."""
         received = self._receive()
-        scheduled = [operator.schedule() for operator in self._assembly.operators]
+        scheduled = self._schedule()
         flushed = self._progress.flush()
-        return received or flushed or any(scheduled)
+        return received or flushed or scheduled
 
     def wait_seconds(self) -> float:
         """How long there is nothing to do, unless a frame or a reader wakes the loop."""
@@ -88,6 +92,27 @@ class Worker:
         """Bytes read that the sinks have not passed."""
         return self._assembly.inflight.bytes
 
+    @property
+    def full(self) -> bool:
+        """Whether reading has to stop, as too much is in flight."""
+        return self._assembly.inflight.full
+
+    def work(self) -> dict[str, Work]:
+        """What each operator has done so far, by name."""
+        return self._meters.work()
+
+    def standing(self) -> dict[str, list[Standing]]:
+        """How the partitions read here stand, by source."""
+        return {name: source.standing() for name, source in self._assembly.sources.items()}
+
+    def delays(self) -> dict[str, Histogram]:
+        """How long chunks took from the reader until all sinks had passed them, by source."""
+        return {name: source.delays for name, source in self._assembly.sources.items()}
+
+    def queued(self) -> list[int]:
+        """Bytes on the way to each worker that it has not said it has taken."""
+        return [self._unread.by_peer[WorkerId(peer)] for peer in range(self._site.workers)]
+
     def frontiers(self) -> dict[str, Antichain]:
         """The frontier at every probe and sink, by name."""
         return {name: self._progress.frontier(at) for name, at in self._plan.probes.items()}
@@ -113,15 +138,17 @@ class Worker:
                 self._unread.acknowledged(sender, size)
             case DataFrame(edge, time, payload):
                 self._unread.took(sender, _size(frame))
-                port = self._port(sender, edge)
+                through = self._edge(sender, edge)
+                port = self._assembly.inputs[through.target]
                 if not port.frontier.less_equal(time):
                     raise MeanderError(
                         f"worker {self.me}",
                         f"worker {sender} sent a message of time {time} behind the frontier (I1)",
                     )
+                self._meters.received(through, payload)
                 port.put(Message(time, payload))
 
-    def _port(self, sender: WorkerId, edge: EdgeId) -> InputPort:
+    def _edge(self, sender: WorkerId, edge: EdgeId) -> Edge:
         edges = self._plan.graph.edges
         if edge >= len(edges):
             raise MeanderError(
@@ -129,7 +156,19 @@ class Worker:
                 f"it sent a message on edge {edge} of a flow that has {len(edges)}",
                 "run every worker with the same flow",
             )
-        return self._assembly.inputs[edges[edge].target]
+        return edges[edge]
+
+    def _schedule(self) -> bool:
+        """Let every operator do a little work; whether any did."""
+        worked = False
+        now = self._site.clock.monotonic()
+        for place, operator in enumerate(self._assembly.operators):
+            did = operator.schedule()
+            then, now = now, self._site.clock.monotonic()
+            if did:
+                worked = True
+                self._meters.turn(place, now - then)
+        return worked
 
     def _receive(self) -> bool:
         received = False
@@ -141,7 +180,9 @@ class Worker:
         return received
 
     def _deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+        self._meters.sent(edge, message.payload)
         if to == self.me:
+            self._meters.received(edge, message.payload)
             self._assembly.inputs[edge.target].put(message)
         else:
             frame = encode_data(edge.id, message.time, message.payload)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from dataflow.meters import Histogram
 from dataflow.protocols import Partition, SourceReader
 from state.antichain import Antichain
 
@@ -23,6 +24,9 @@ class Sent:
     reader: SourceReader
     partition: Partition
     next_offset: int
+    read_at: float
+    delays: Histogram
+    """Takes how long it was from `read_at` to its passing."""
 
 
 class Inflight:
@@ -52,12 +56,13 @@ class Inflight:
         key = (id(sent.reader), sent.partition)
         self._sent.setdefault(key, deque()).append(sent)
 
-    def settle(self, passed: Antichain) -> None:
+    def settle(self, passed: Antichain, now: float) -> None:
         """Free what the sinks' frontier has passed."""
         for queue in self._sent.values():
             last: Sent | None = None
             while queue and not passed.less_equal(queue[0].time):
                 last = queue.popleft()
                 self.bytes -= last.size
+                last.delays.observe(now - last.read_at)
             if last is not None:
                 last.reader.passed(last.partition, last.next_offset)

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from dataflow.batch import Batch, Int64s
 from dataflow.capability import Capability
 from dataflow.graph import Location
+from dataflow.meters import Histogram
 from dataflow.operators.base import OutputPort
 from dataflow.operators.inflight import Inflight, Sent
 from dataflow.progress import Progress, outer
@@ -36,6 +38,7 @@ class Pending:
 
     chunk: Chunk
     asked: Int64s
+    read_at: float
     row: int = 0
 
 
@@ -79,6 +82,16 @@ class Around:
     """The outputs of the sinks: the flow's probe."""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one partition stands: its frontier, and what it waits for."""
+
+    partition: Partition
+    time: int
+    state: Literal["sending", "paused", "idle", "reading"]
+    """It has records to send; may read no more; is read to its end; or is asking for records."""
+
+
 class SourceOperator:
     """One source on one worker."""
 
@@ -100,6 +113,8 @@ class SourceOperator:
         self._progress, self._clock, self._inflight = progress, clock, inflight
         self._counters = counters
         self._unreadable = 0
+        self.delays = Histogram()
+        """From the reader to the passing by all sinks, per chunk."""
         self._full: Capability | None = None
         self._last: list[Capability] = []
         self._skew = from_millis(round(options.max_skew * 1000))
@@ -108,7 +123,7 @@ class SourceOperator:
 
     def schedule(self) -> bool:
         """Read, send, and move on what stands still."""
-        self._inflight.settle(self._passed())
+        self._inflight.settle(self._passed(), self._clock.monotonic())
         read = self._read()
         self._choose_what_to_read()
         self._announce_full()
@@ -132,6 +147,19 @@ class SourceOperator:
         """Whether every partition has ended, and been passed by the sinks."""
         return not self._lanes and not self._last
 
+    def standing(self) -> list[Standing]:
+        """How every partition that has not ended stands."""
+        return [
+            Standing(lane.partition, lane.time, self._state(lane)) for lane in self._lanes.values()
+        ]
+
+    def _state(self, lane: Lane) -> Literal["sending", "paused", "idle", "reading"]:
+        if lane.queue:
+            return "sending"
+        if lane.paused:
+            return "paused"
+        return "idle" if self._reader.idle(lane.partition) else "reading"
+
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
@@ -147,7 +175,7 @@ class SourceOperator:
             future = chunk.times > limit
             self._counters["future"] += int(np.count_nonzero(future))
             asked = np.where(future, MIN_TIME, chunk.times)
-            lane.queue.append(Pending(chunk, asked))
+            lane.queue.append(Pending(chunk, asked, now))
             lane.active_at = now
             self._inflight.read(chunk.size)
             self._counters["read"] += len(chunk.values)
@@ -227,7 +255,10 @@ class SourceOperator:
         if until == len(chunk.values):
             lane.queue.popleft()
             next_offset = int(chunk.offsets[-1]) + 1
-            self._inflight.sent(Sent(last, chunk.size, self._reader, lane.partition, next_offset))
+            self._inflight.sent(
+                Sent(last, chunk.size, self._reader, lane.partition, next_offset, head.read_at,
+                     self.delays)
+            )  # fmt: skip
         self._move(lane, last)
 
     def _announce(self, lane: Lane, limit: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dataflow import Flow
+from dataflow.meters import Histogram
 from dataflow.migrate.command import Migrate
 from dataflow.operators.inflight import Inflight, Sent
 from dataflow.protocols import Partition, SourceOptions
@@ -294,15 +295,17 @@ def test_what_has_been_applied_counts_no_longer(start: Start) -> None:
 def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> None:
     source = HandSource(partitions=2)
     reader = HandReader(source, [Partition(0), Partition(1)], random.Random(0))
-    inflight = Inflight(bound=100)
+    inflight, delays = Inflight(bound=100), Histogram()
     for time, partition, next_offset in ((5, 0, 10), (7, 0, 20), (6, 1, 3)):
         inflight.read(60)
-        inflight.sent(Sent(time, 60, reader, Partition(partition), next_offset))
+        sent = Sent(time, 60, reader, Partition(partition), next_offset, float(time), delays)
+        inflight.sent(sent)
     assert (inflight.bytes, inflight.full, inflight.overfull) == (180, True, False)
     inflight.read(20)
     assert inflight.overfull
-    inflight.settle(Antichain.of(6))
+    inflight.settle(Antichain.of(6), now=5.5)
     assert (inflight.bytes, [feed.passed for feed in source.feeds]) == (140, [10, 0])
-    inflight.settle(Antichain())
+    inflight.settle(Antichain(), now=10.0)
     assert (inflight.bytes, [feed.passed for feed in source.feeds]) == (20, [20, 3])
     assert not inflight.full
+    assert delays.seconds == 0.5 + 3.0 + 4.0

@@ -1,0 +1,122 @@
+"""What workers count of their own work, and what they say of their partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dataflow import Flow
+from dataflow.meters import BOUNDS, Histogram, Meters
+from dataflow.plan import Plan
+from dataflow.protocols import SourceOptions
+from dataflow.testing import ListSink
+from tests.hand import HandFlow, HandSink, HandSource, assembly
+from tests.unit.conftest import Start
+
+
+def flow_of(source: HandSource, sink: ListSink) -> Flow:
+    """Two records for each that is read, keyed, counted, and written to a sink and another."""
+    flow = Flow("f")
+    doubled = flow.source(source).flat_map(lambda value: [value, value])
+    counted = doubled.key_by(lambda value: value).fold("n", lambda: 0, lambda n, _: (n + 1, n + 1))
+    counted.sink(sink)
+    counted.sink(ListSink(), name="other")
+    return flow
+
+
+def total(run: HandFlow, name: str) -> tuple[int, int]:
+    """Records that have come to an operator and left it, on all workers."""
+    work = [worker.work()[name] for worker in run.workers]
+    return sum(one.received for one in work), sum(one.sent for one in work)
+
+
+def test_records_count_where_they_come_and_leave_on_whatever_worker(start: Start) -> None:
+    source, sink = HandSource(partitions=2), HandSink()
+    run = start(flow_of(source, sink))
+    source.give(0, *((1000 + n, n) for n in range(5)))
+    source.give(1, *((1000 + n, n) for n in range(3)))
+    run.finish(source)
+
+    names = list(run.workers[0].work())
+    source_name = next(name for name in names if name in assembly(run.workers[0]).sources)
+    assert total(run, source_name) == (0, 8)
+    assert total(run, "n") == (16, 16), "to two sinks each record leaves once"
+    assert total(run, "other") == (16, 0)
+    assert run.counters["written"] == 32
+    assert names[0] == "migrator"
+
+
+def test_bytes_on_the_way_to_a_worker_count_until_it_says_that_it_has_them(start: Start) -> None:
+    source = HandSource(partitions=2)
+    run = start(flow_of(source, ListSink()))
+    assert [worker.queued() for worker in run.workers] == [[0, 0], [0, 0]]
+    source.give(0, *((1000 + n, n) for n in range(50)))
+    source.give(1, *((1000 + n, n) for n in range(50)))
+    run.wait(0.01)
+    first, second = (worker.queued() for worker in run.workers)
+    assert first[0] == second[1] == 0, "nobody links to itself"
+    assert first[1] > 0
+    assert second[0] > 0
+
+
+def test_a_partition_says_how_far_it_is_and_what_it_waits_for(start: Start) -> None:
+    source = HandSource(partitions=2, options=SourceOptions(idle_after=3600.0))
+    flow = Flow("f")
+    flow.source(source, name="in").sink(ListSink())
+    run = start(flow, workers=1)
+    (worker,) = run.workers
+    source.feeds[1].busy = True
+    source.give(0, (1000, "a"))
+    run.settle()
+    source.give(0, (9000, "far ahead of the other"))
+    run.settle()
+
+    zero, one = worker.standing()["in"]
+    assert (zero.partition, zero.state, zero.time >> 20) == (0, "sending", 9000)
+    assert (one.partition, one.state, one.time) == (1, "reading", 0)
+    source.feeds[1].busy = False
+    assert worker.standing()["in"][1].state == "idle"
+
+
+def test_a_chunk_takes_from_its_reading_to_its_delivery(start: Start) -> None:
+    """The clock stands while the flow works, so only the sink takes time here."""
+    source, sink = HandSource(), HandSink()
+    flow = Flow("f")
+    flow.source(source, name="in").sink(sink)
+    run = start(flow, workers=1)
+    sink.delivers = False
+    source.give(0, (1000, "a"), (1001, "b"))
+    run.wait(0.25)
+    (worker,) = run.workers
+    assert sum(worker.delays()["in"].counts) == 0
+    sink.delivers = True
+    run.finish(source)
+    delays = worker.delays()["in"]
+    assert sum(delays.counts) == 1, "one chunk"
+    assert delays.seconds == pytest.approx(0.25, abs=0.02)
+
+
+def test_only_turns_in_which_something_was_done_count(start: Start) -> None:
+    source = HandSource()
+    flow = Flow("f")
+    flow.source(source, name="in").sink(ListSink(), name="out")
+    run = start(flow, workers=1)
+    (worker,) = run.workers
+    run.settle()
+    before = sum(worker.work()["out"].turns.counts)
+    run.settle()
+    assert sum(worker.work()["out"].turns.counts) == before
+    source.give(0, (1000, "a"))
+    run.settle()
+    assert sum(worker.work()["out"].turns.counts) > before
+
+
+def test_a_turn_falls_into_the_first_bucket_that_holds_it() -> None:
+    plan = Plan(flow_of(HandSource(), ListSink()))
+    meters = Meters(plan.graph, [plan.migrator])
+    for seconds in (*BOUNDS, BOUNDS[-1] + 1):
+        meters.turn(0, seconds)
+    (work,) = meters.work().values()
+    assert work.turns.counts == [1] * (len(BOUNDS) + 1)
+    assert Counter(Histogram().counts) == {0: len(BOUNDS) + 1}
