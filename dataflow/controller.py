@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dataflow.capability import Capability
+from dataflow.holding import Holders, Holding
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.routing import Routing, Transfer
@@ -79,6 +80,7 @@ class Controller:
         self._taken: set[tuple[int, Bin]] = set()
         self._events: list[Event] = []
         self._speed = Speed(clock)
+        self._holders = Holders(plan)
         self._newest = self._demanded = MIN_TIME
 
     # -- what the coordinator calls
@@ -159,6 +161,11 @@ class Controller:
     def frontiers(self) -> dict[str, Antichain]:
         """The frontier at every probe and sink, by name."""
         return {name: self._progress.frontier(at) for name, at in self._plan.probes.items()}
+
+    def holdings(self) -> dict[str, Holding]:
+        """What holds back the frontier at every probe and sink, by name."""
+        found = {n: self._holders.of(self._progress, at) for n, at in self._plan.probes.items()}
+        return {name: holding for name, holding in found.items() if holding is not None}
 
     def furthest(self) -> int | None:
         """The furthest time that any source has read."""

@@ -74,16 +74,18 @@ class Tracker:
         """A lower bound of the times that may still arrive at (or leave from) a location."""
         known = self._frontiers[location]
         if known is None:
-            known = Antichain.of(
-                *(
-                    summary.advance(time)
-                    for source, summaries in self._reach[location].items()
-                    for time in self._counts[source].frontier
-                    for summary in summaries
-                )
-            )
+            known = Antichain.of(*(time for time, _ in self.bounding(location)))
             self._frontiers[location] = known
         return known
+
+    def bounding(self, location: Location) -> list[tuple[Time, Location]]:
+        """The least pointstamps of every place that leads there, as times of that location."""
+        return [
+            (summary.advance(time), source)
+            for source, summaries in self._reach[location].items()
+            for time in self._counts[source].frontier
+            for summary in summaries
+        ]
 
     def held(self, location: Location) -> MutableAntichain:
         """The pointstamps at this very location."""
@@ -142,6 +144,10 @@ class Progress:
     def frontier(self, location: Location) -> Antichain:
         """What may still arrive at a location, from anywhere in the computation."""
         return self._tracker.frontier(location) if self.ready else self._bottoms[location]
+
+    def bounding(self, location: Location) -> list[tuple[Time, Location]]:
+        """What the frontier of a location follows from, and where that is held."""
+        return self._tracker.bounding(location) if self.ready else []
 
     def least(self, locations: Iterable[Location]) -> Time | None:
         """The least outer time held at these very locations; None when none is held there."""
