@@ -4,7 +4,8 @@ Each member binds one ROUTER, which only receives, and opens one DEALER per peer
 sends. A key that nobody admitted is refused at the handshake; who sent a frame is read from the
 key it was authenticated with, never from what it says. Invariant (I7): per peer, frames arrive
 in order and without a gap, or `LinkBroken` is raised: frames carry a link sequence, a connection
-is never opened a second time, and one that closes is noticed at either end.
+is never opened a second time, and one that closes is noticed at either end. What is no frame is
+refused before anybody sees it: a member's breaks its link, a stranger's is logged and forgotten.
 Cost: one copy per frame and side; queues have no bound here, the sources keep them small.
 """
 
@@ -25,7 +26,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from dataflow.protocols import Frame
 from schemas.errors import MeanderError
-from state.ids import COORDINATOR, WorkerId
+from state.ids import WorkerId
+from state.ids import member_name as member_name
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +47,8 @@ _BROKEN = (
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_AUTH
 )
-
-
-def member_name(member: WorkerId) -> str:
-    """How a member is called in messages.
-
-    >>> member_name(WorkerId(2)), member_name(COORDINATOR)
-    ('worker 2', 'the coordinator')
-    """
-    return "the coordinator" if member == COORDINATOR else f"worker {member}"
+_REFUSED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+_COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED | _REFUSED
 
 
 class LinkBroken(MeanderError):
@@ -159,6 +154,7 @@ class CurveLinks:
         self._router = self._socket(zmq.ROUTER)
         self._router.curve_server = True
         self._router.maxmsgsize = max_frame
+        self._coming = self._router.get_monitor_socket(_COMING)
         try:
             self._router.bind(f"tcp://{host}:*")
         except zmq.ZMQError as error:
@@ -173,6 +169,10 @@ class CurveLinks:
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self.wakeup.fileno(), zmq.POLLIN)
+        self._poller.register(self._coming, zmq.POLLIN)
+        self._open: set[int] = set()
+        self._owners: dict[int, WorkerId] = {}
+        self._gone: list[WorkerId] = []
         self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
         self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
         self._sent: dict[WorkerId, int] = {}
@@ -240,12 +240,15 @@ class CurveLinks:
         """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed."""
         if not self._frames and not self._messages and self._broken is None:
             ready = dict(self._poller.poll(max(0, math.ceil(timeout * 1000))))
-            if not self._monitors.keys().isdisjoint(ready):
+            if self._coming in ready or not self._monitors.keys().isdisjoint(ready):
                 self._looked = 0.0
         self.wakeup.clear()
 
     def part(self) -> None:
         """From now on peers may close: what they had to say has been said."""
+        if not self._parting:
+            for monitor in (self._coming, *self._monitors):
+                self._poller.unregister(monitor)
         self._parting, self._broken = True, None
 
     def close(self, linger: float = 2.0) -> None:
@@ -310,6 +313,12 @@ class CurveLinks:
         sender = self._admitted[str(frame.get("User-Id")).encode()]
         self._senders[route] = sender
         self._expected.setdefault(sender, 0)
+        self._look_at_coming()  # what is still to be told of this number is of this connection
+        connection = int(frame.get(zmq.SRCFD))
+        if connection in self._open:
+            self._owners[connection] = sender
+        else:
+            self._gone.append(sender)
         return sender
 
     def _accept(self, sender: WorkerId, header: bytes, parts: Frame) -> str:
@@ -319,6 +328,8 @@ class CurveLinks:
         """
         if len(header) != _HEADER.size or not parts:
             return "a frame without a header came"
+        if (size := sum(map(len, parts))) > self._max_frame:
+            return f"a frame of {size} bytes came, more than the bound of {self._max_frame}"
         channel, sequence = _HEADER.unpack(header)
         if sequence != (due := self._expected[sender]):
             return f"frame {sequence} came where {due} was due"
@@ -336,9 +347,27 @@ class CurveLinks:
         if (now := time.monotonic()) - self._looked < _LOOK_AFTER:
             return
         self._looked = now
+        self._look_at_coming()
         for monitor, peer in self._monitors.items():
             if monitor.poll(0):
                 event = zmq.Event(recv_monitor_message(monitor)["event"])
                 cause = str(event.name).lower().replace("_", " ")
                 self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
                 return
+        if self._gone:
+            cause = "it closed it, or was cut off for what is no frame"
+            self._broken = LinkBroken(self._gone[0], f"the connection is gone ({cause})")
+
+    def _look_at_coming(self) -> None:
+        """Follow the connections that others have made to here, each known by its number."""
+        while self._coming.poll(0):
+            told = recv_monitor_message(self._coming)
+            event, connection = told["event"], int(told["value"])
+            if event == zmq.Event.ACCEPTED:
+                self._open.add(connection)
+            elif event == zmq.Event.DISCONNECTED:
+                self._open.discard(connection)
+                if connection in self._owners:
+                    self._gone.append(self._owners.pop(connection))
+            else:
+                log.warning("%s refused a connection that proves nothing", member_name(self.me))

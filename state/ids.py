@@ -10,6 +10,16 @@ WorkerId = NewType("WorkerId", int)
 
 COORDINATOR = WorkerId(-1)
 
+
+def member_name(member: WorkerId) -> str:
+    """How a member is called in messages.
+
+    >>> member_name(WorkerId(2)), member_name(COORDINATOR)
+    ('worker 2', 'the coordinator')
+    """
+    return "the coordinator" if member == COORDINATOR else f"worker {member}"
+
+
 Bin = NewType("Bin", int)
 """A group of keys that moves as one: 0 .. 2**bits - 1."""
 
