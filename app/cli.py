@@ -78,6 +78,12 @@ def run(
     host: Annotated[
         str, typer.Option(help="This machine's address, as the workers' machines reach it.")
     ] = "127.0.0.1",
+    metrics: Annotated[
+        bool, typer.Option("--metrics/--no-metrics", help="Serve metrics for Prometheus.")
+    ] = True,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where, on 127.0.0.1; 0 is any free port.")
+    ] = 0,
     lease: Annotated[
         float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
     ] = 10.0,
@@ -99,7 +105,7 @@ def run(
     options = Options(
         kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
         until_end=until_end, start=start, lease=lease, patience=patience,
-        log_level=logging.getLogger().level,
+        metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"
     # Before Spark takes its time to start.
@@ -164,7 +170,11 @@ def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
         "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
         "frontiers": seen.frontiers, "bins": seen.bins, "inflight": seen.inflight,
-        "migrations": migrations,
+        "lags": [one.model_dump() for one in seen.lags], "lags_untold": seen.lags_untold,
+        "throughput": [one.model_dump() for one in seen.throughput],
+        "throughput_untold": seen.throughput_untold,
+        "held": [one.model_dump() for one in seen.held], "held_untold": seen.held_untold,
+        "metrics": seen.metrics, "migrations": migrations,
         "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
     }  # fmt: skip
 
@@ -177,8 +187,11 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
         [[state, seen.workers, seen.up, seen.lag, age, seen.reason]],
     )
     output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
-    frontiers = [[name, at_millis(millis)] for name, millis in seen.frontiers.items()]
-    output.table("frontiers", ["probe or sink", "nothing comes before (UTC)"], frontiers)
+    _frontier_table(output, seen)
+    rates = [[one.operator, one.received, one.sent] for one in seen.throughput]
+    output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
+    lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
+    output.table("lag", ["topic", "partition", "records"], lags)
     workers = zip(seen.bins, map(size, seen.inflight), strict=True)
     output.table(
         "workers",
@@ -197,8 +210,29 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
     if seen.since_ms is not None:
         since = at_millis(seen.since_ms)
         output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
-    if seen.untold:
-        output.say(f"{seen.untold:,} more migrations are under way.")
+    for untold, what in (
+        (seen.untold, "migrations under way"),
+        (seen.lags_untold, "partitions, none of them further behind"),
+        (seen.throughput_untold, "operators"),
+        (seen.held_untold, "frontiers held back"),
+    ):
+        if untold:
+            output.say(f"Not shown: {untold:,} more {what}.")
+    if seen.metrics and state == "running":
+        output.say(f"Metrics: {seen.metrics} on the driver's machine.")
+
+
+def _frontier_table(output: Output, seen: Overview) -> None:
+    held = {one.probe: one for one in seen.held}
+    rows: list[list[object]] = []
+    for name, millis in seen.frontiers.items():
+        if (one := held.get(name)) is None:
+            rows.append([name, at_millis(millis), "", None, ""])
+            continue
+        seconds = max(0, (seen.heartbeat_ms or 0) - one.since_ms) / 1000
+        rows.append([name, at_millis(millis), one.by, seconds, one.awaited])
+    columns = ["probe or sink", "nothing comes before (UTC)", "held back by", "for s", "awaited"]
+    output.table("frontiers", columns, rows)
 
 
 @app.command(epilog="Example: meander migrate counts --bins 0-127 --worker 1 --strategy fluid")

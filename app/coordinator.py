@@ -28,6 +28,8 @@ from app.flow_status import FlowStatus, Show
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
 from app.messages import Report
+from app.metrics import serving
+from app.observer import Observer, summed
 from app.options import Options
 from app.prepare import Prepared, prepare
 from app.registry import Door
@@ -40,7 +42,6 @@ from dataflow.controller import Controller
 from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event
 from state.ids import COORDINATOR, WorkerId
-from state.time import to_millis
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ def run(
         status = opened.enter_context(
             contextlib.closing(StatusTopic(options.kafka, prepared.names.status))
         )
-        told = FlowStatus(prepared, status, show)
+        board = opened.enter_context(serving(options.metrics_port))
+        told = FlowStatus(prepared, status, show, board)
         try:
             session = _await_session(spark, prepared, told, signals)
             result = _conduct(prepared, session, told, signals)
@@ -228,6 +230,7 @@ class Coordinator:
         sources = [node.spec.topic for node in prepared.plan.sources
                    if isinstance(node.spec, KafkaSource)]  # fmt: skip
         self._lag = Lag(prepared.options.kafka, prepared.group, sources)
+        self._observer = Observer(prepared.options.workers, SystemClock())
         self._every = _beat_seconds(prepared.options)
         self._beat_at = self._look_at = 0.0
         self._began: float | None = None
@@ -266,7 +269,7 @@ class Coordinator:
     def result(self, number: int | None) -> Result:
         """What came out of it."""
         seconds = 0.0 if self._began is None else time.monotonic() - self._began
-        return Result(self._crew.counters(), self._migrations, seconds, number)
+        return Result(summed(self._crew.beats()), self._migrations, seconds, number)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Completed):
@@ -300,10 +303,5 @@ class Coordinator:
             owners = Counter(self._controller.owners())
             workers = map(WorkerId, range(self._prepared.options.workers))
             self._bins = [owners[worker] for worker in workers]
-        frontiers = {}
-        for name, frontier in self._controller.frontiers().items():
-            times = [time for time in frontier if isinstance(time, int)]
-            if times:
-                frontiers[name] = to_millis(min(times))
-        crew = self._crew
-        self._told.alive(self._lag.records, crew.counters(), frontiers, self._bins, crew.inflight())
+        beats = self._crew.beats()
+        self._told.alive(self._observer.look(self._controller, beats, self._lag, self._bins))

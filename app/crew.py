@@ -60,8 +60,8 @@ class Hand:
     done: bool = False
     stopped: bool = False
     told: bool = False
-    counters: dict[str, int] = field(default_factory=dict)
-    inflight: int = 0
+    beat: Beat = field(default_factory=Beat)
+    """Its last."""
 
 
 class Crew:
@@ -106,17 +106,9 @@ class Crew:
         """Whether every worker has done all there was to do."""
         return all(hand.done for hand in self.hands.values())
 
-    def counters(self) -> dict[str, int]:
-        """The sums of what workers counted, as of their last words."""
-        total: dict[str, int] = {}
-        for hand in self.hands.values():
-            for name, count in hand.counters.items():
-                total[name] = total.get(name, 0) + count
-        return total
-
-    def inflight(self) -> list[int]:
-        """Bytes that each worker has read and the sinks have not passed, as of their last words."""
-        return [hand.inflight for hand in self.hands.values()]
+    def beats(self) -> list[Beat]:
+        """How each worker stands, as of its last words."""
+        return [hand.beat for hand in self.hands.values()]
 
     def launch(self) -> None:
         """Submit all tasks."""
@@ -179,15 +171,15 @@ class Crew:
             hand = self.hands[sender]
             hand.heard = time.monotonic()
             match _read(sender, data):
-                case Beat(counters=counters, inflight=inflight):
-                    hand.working = True
-                    hand.counters, hand.inflight = counters, inflight
+                case Beat() as beat:
+                    hand.working, hand.beat = True, beat
                 case Log(logger=logger, level=level, text=text):
                     logging.getLogger(logger).log(level, "%s: %s", member_name(sender), text)
                 case Report() as told:
                     report(sender, told)
                 case Done(counters=counters):
-                    hand.done, hand.counters = True, counters
+                    hand.done = True
+                    hand.beat = hand.beat.model_copy(update={"counters": counters})
                 case Stopped():
                     hand.stopped = True
                 case Failure() as failure:

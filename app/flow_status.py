@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TypeVar
 
+from pydantic import BaseModel
+
+from app.metrics import Board
+from app.observer import Figures, summed
 from app.overview import note
 from app.prepare import Prepared
 from connectors.status import StatusTopic
 from schemas.errors import MeanderError
-from schemas.status import Event, Failed, Finished, Heartbeat, Migration, Started
+from schemas.status import Event, Failed, Finished, Heartbeat, Migration, PartitionLag, Started
+
+M = TypeVar("M", bound=BaseModel)
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +28,9 @@ LAST_WORD = 0.5
 MOST_MOVING = 100
 """Migrations told of with each heartbeat: some 20 kB."""
 
+ROOM = 3 * 1024
+"""Bytes of a heartbeat for each of lags, throughput and what holds frontiers back."""
+
 Show = Callable[[Event], None]
 """Takes every event as it goes to the status topic."""
 
@@ -26,13 +38,16 @@ Show = Callable[[Event], None]
 class FlowStatus:
     """What the status topic, and whoever watches, is told of the flow."""
 
-    def __init__(self, prepared: Prepared, status: StatusTopic, show: Show) -> None:
+    def __init__(self, prepared: Prepared, status: StatusTopic, show: Show, board: Board) -> None:
         self._prepared, self._status, self._show = prepared, status, show
+        self._board = board
         self._migrations: dict[str, Migration] = {}
+        self._told: Counter[str] = Counter()
 
     def tell(self, event: Event) -> None:
         """Write an event; never blocks."""
         note(self._migrations, event)
+        self._told[event.type] += 1
         self._status.write(event)
         self._show(event)
 
@@ -42,37 +57,35 @@ class FlowStatus:
 
     def starting(self, up: int = 0) -> None:
         """The driver's heartbeat until all workers run; `up` of them have registered."""
-        self._beat(0, {}, {}, [], [], up)
+        self.alive(Figures(self._prepared.options.workers, up))
 
-    def alive(
-        self,
-        lag: int,
-        counters: dict[str, int],
-        frontiers: dict[str, int],
-        bins: list[int],
-        inflight: list[int],
-    ) -> None:
-        """The driver's heartbeat once all workers run."""
-        self._beat(lag, counters, frontiers, bins, inflight, self._prepared.options.workers)
-
-    def _beat(
-        self,
-        lag: int,
-        counters: dict[str, int],
-        frontiers: dict[str, int],
-        bins: list[int],
-        inflight: list[int],
-        up: int,
-    ) -> None:
+    def alive(self, figures: Figures) -> None:
+        """The driver's heartbeat."""
         options = self._prepared.options
         moving = [one for one in self._migrations.values() if one.state == "moving"]
         self._migrations = {one.id: one for one in moving}
+        self._board.show(figures, len(moving), self._told)
+        lags = fitting(
+            [
+                PartitionLag(topic=topic, partition=partition, records=records)
+                for (topic, partition), records in sorted(
+                    figures.lags.items(), key=lambda lag: (-lag[1], lag[0])
+                )
+            ]
+        )
+        throughput, held = fitting(figures.throughput), fitting(figures.held)
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=options.workers, up=up, lease=options.lease, lag=lag,
-                counters=counters, frontiers=frontiers, bins=bins, inflight=inflight,
+                workers=options.workers, up=figures.up, lease=options.lease,
+                lag=sum(figures.lags.values()), counters=summed(figures.beats),
+                frontiers=dict(figures.frontiers), bins=list(figures.bins),
+                inflight=[beat.inflight for beat in figures.beats],
                 moving=moving[:MOST_MOVING], untold=max(0, len(moving) - MOST_MOVING),
+                lags=lags, lags_untold=len(figures.lags) - len(lags),
+                throughput=throughput, throughput_untold=len(figures.throughput) - len(throughput),
+                held=held, held_untold=len(figures.held) - len(held),
+                metrics=self._board.address,
             )
         )  # fmt: skip
 
@@ -111,3 +124,14 @@ class FlowStatus:
             self._status.flush(LAST_WORD)
         except MeanderError as error:
             log.warning("%s", error)
+
+
+def fitting(parts: Sequence[M]) -> list[M]:
+    """As many of the first as there is room for in a heartbeat.
+
+    >>> part = PartitionLag(topic="t", partition=0, records=1)
+    >>> len(fitting([part])), len(fitting([part] * 1000))
+    (1, 76)
+    """
+    sizes = accumulate(len(part.model_dump_json()) + 1 for part in parts)
+    return [part for part, size in zip(parts, sizes, strict=True) if size <= ROOM]

@@ -36,8 +36,14 @@ class Lag:
         ]
         self._ends: Ends = {}
         self._committed: Future[ConsumerGroupTopicPartitions] | None = None
-        self.records = 0
-        """The newest answer; a partition of which nothing was committed yet does not count."""
+        self.partitions: dict[tuple[str, int], int] = {}
+        """The newest answer, by topic and partition; without those of which nothing was committed
+        yet."""
+
+    @property
+    def records(self) -> int:
+        """Of all partitions together."""
+        return sum(self.partitions.values())
 
     def look(self) -> None:
         """Take in answers that have come, and ask anew."""
@@ -62,8 +68,10 @@ class Lag:
             # Whether a topic is gone is for its readers to say.
             self._admin = client.admin(self._settings)
             return
-        self.records = sum(
-            max(0, ends[place.topic, place.partition] - place.offset)
+        self.partitions = {
+            (place.topic, place.partition): max(
+                0, ends[place.topic, place.partition] - place.offset
+            )
             for place in places
             if place.offset >= 0
-        )
+        }

@@ -7,11 +7,12 @@ Register, then Roster or Turned, then Ready, then Go; all else travels on the li
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 import msgpack
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from dataflow.meters import BOUNDS
 from schemas.errors import MeanderError, SetupError
 
 M = TypeVar("M")
@@ -78,12 +79,52 @@ class Go(_Message):
 # -- on the links
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Durations(_Part):
+    """How often something took how long, by bucket (`dataflow.meters.BOUNDS`)."""
+
+    counts: Annotated[list[int], Field(min_length=len(BOUNDS) + 1, max_length=len(BOUNDS) + 1)]
+    seconds: float
+
+
+class Operator(_Part):
+    """What one operator has done, in records and turns."""
+
+    received: int
+    sent: int
+    turns: Durations
+
+
+class Reading(_Part):
+    """What a source reads at one worker; the lists have an entry per partition."""
+
+    partitions: list[int]
+    times: list[int]
+    """How far each is."""
+    states: list[Literal["sending", "paused", "idle", "reading"]]
+    delays: Durations
+    """From the reading of a chunk to its passing by all sinks."""
+
+    @model_validator(mode="after")
+    def _each_has_all(self) -> Self:
+        if not len(self.partitions) == len(self.times) == len(self.states):
+            raise ValueError("each partition has a time and a state")
+        return self
+
+
 class Beat(_Message):
     """The sender lives. From a worker: how it stands."""
 
     kind: Literal["beat"] = "beat"
     counters: dict[str, int] = {}
     inflight: int = 0
+    operators: dict[str, Operator] = {}
+    sources: dict[str, Reading] = {}
+    queued: list[int] = []
+    """Bytes on the way to each worker that it has not said it has taken."""
 
 
 class Log(_Message):
@@ -172,7 +213,7 @@ class Reader(Generic[M]):
     """Reads the messages of one direction.
 
     >>> FROM_WORKER.read(Beat(inflight=3).to_bytes())
-    Beat(kind='beat', counters={}, inflight=3)
+    Beat(kind='beat', counters={}, inflight=3, operators={}, sources={}, queued=[])
     >>> TO_WORKER.read(Done(counters={}).to_bytes())
     Traceback (most recent call last):
     ValueError: no message that is expected here

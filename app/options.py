@@ -24,5 +24,7 @@ class Options:
     """How long a worker, or the driver, may be silent before it counts as dead."""
     patience: float = 30.0
     """How long workers may take to start, and again to open what they read and write."""
+    metrics_port: int | None = None
+    """Where the driver serves metrics, on 127.0.0.1; 0 is any free port, None for nowhere."""
     log_level: int = 20
     """What workers log to the driver, as `logging` numbers it."""

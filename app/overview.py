@@ -21,8 +21,11 @@ from schemas.status import (
     Failed,
     Finished,
     Heartbeat,
+    HeldBack,
     Migration,
+    PartitionLag,
     Started,
+    Throughput,
 )
 
 
@@ -53,6 +56,14 @@ class Overview:
     """Migrations that ended before are not known; None where all of this life are."""
     untold: int = 0
     """How many more are under way than `migrations` holds."""
+    lags: list[PartitionLag] = field(default_factory=list)
+    lags_untold: int = 0
+    throughput: list[Throughput] = field(default_factory=list)
+    throughput_untold: int = 0
+    held: list[HeldBack] = field(default_factory=list)
+    held_untold: int = 0
+    metrics: str = ""
+    """Where the driver serves metrics on its own machine; '' for nowhere."""
     _driver: str = ""
     _claimed: set[str] = field(default_factory=set)
 
@@ -87,7 +98,10 @@ class Overview:
         self.heartbeat_ms, self.lease = millis, beat.lease
         self.workers, self.up, self.lag = beat.workers, beat.up, beat.lag
         self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
-        self.inflight = beat.inflight
+        self.inflight, self.metrics = beat.inflight, beat.metrics
+        self.lags, self.lags_untold = beat.lags, beat.lags_untold
+        self.throughput, self.throughput_untold = beat.throughput, beat.throughput_untold
+        self.held, self.held_untold = beat.held, beat.held_untold
         self.migrations |= {one.id: one for one in beat.moving}
         known = sum(one.state == "moving" for one in self.migrations.values())
         self.untold = len(beat.moving) + beat.untold - known

@@ -31,8 +31,11 @@ from app.messages import (
     Beat,
     Bye,
     Done,
+    Durations,
     Failure,
     FromWorker,
+    Operator,
+    Reading,
     Report,
     Stop,
     Stopped,
@@ -45,6 +48,7 @@ from connectors.links import CurveLinks, Keys, LinkBroken, member_name
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import names
 from dataflow.assembly import Site
+from dataflow.meters import Histogram
 from dataflow.plan import Plan
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
@@ -187,7 +191,7 @@ class Task:
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + self._beat_every
-            self._tell(Beat(counters=dict(worker.counters), inflight=worker.inflight))
+            self._tell(beat_of(worker))
         if now - self._heard > self._arguments.lease:
             raise LinkBroken(COORDINATOR, f"nothing was heard for {self._arguments.lease:g} s")
 
@@ -230,6 +234,33 @@ class Task:
             time.sleep(self._beat_every)
             if time.monotonic() - self._heard > 1.5 * self._arguments.lease:
                 os._exit(1)
+
+
+def beat_of(worker: Worker) -> Beat:
+    """How a worker stands."""
+    delays = worker.delays()
+    return Beat(
+        counters=dict(worker.counters),
+        inflight=worker.inflight,
+        operators={
+            name: Operator(received=work.received, sent=work.sent, turns=_durations(work.turns))
+            for name, work in worker.work().items()
+        },
+        sources={
+            name: Reading(
+                partitions=[one.partition for one in lanes],
+                times=[one.time for one in lanes],
+                states=[one.state for one in lanes],
+                delays=_durations(delays[name]),
+            )
+            for name, lanes in worker.standing().items()
+        },
+        queued=worker.queued(),
+    )
+
+
+def _durations(histogram: Histogram) -> Durations:
+    return Durations(counts=histogram.counts, seconds=histogram.seconds)
 
 
 def _read(data: bytes) -> ToWorker:

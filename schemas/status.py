@@ -99,6 +99,45 @@ class Migration(BaseModel):
     reason: str = ""
 
 
+class PartitionLag(BaseModel):
+    """Records of one partition that the sinks have not passed."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    topic: str
+    partition: int
+    records: int
+
+
+class Throughput(BaseModel):
+    """Records per second of one operator on all workers, over the last heartbeats."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    operator: str
+    received: float
+    sent: float
+
+
+class HeldBack(BaseModel):
+    """What holds back the frontier at one probe or sink."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    probe: str
+    by: str
+    """In words."""
+    since_ms: int
+    """Since when the frontier stands, milliseconds since 1970."""
+    awaited: bool
+    """Whether something that has been read waits for it to move."""
+    kind: Literal["source", "operator", "input", "migration", "commands"]
+    name: str
+    """Of the source or operator; '' for commands."""
+    worker: int | None = None
+    partition: int | None = None
+
+
 class _OfFlow(_Event):
     driver: str
     """Names one life of one driver."""
@@ -141,6 +180,20 @@ class Heartbeat(_Living):
     """Those under way, the first accepted first."""
     untold: int
     """How many more of them there are, left out so that this stays small."""
+    # What follows came later: heartbeats without lie on older topics.
+    lags: list[PartitionLag] = []
+    """Of the source partitions, the greatest first."""
+    lags_untold: int = 0
+    """How many partitions are left out."""
+    throughput: list[Throughput] = []
+    throughput_untold: int = 0
+    """How many operators are left out."""
+    held: list[HeldBack] = []
+    """What holds back each frontier, the one that stands longest first."""
+    held_untold: int = 0
+    """How many frontiers are left out."""
+    metrics: str = ""
+    """Where the driver serves metrics on its own machine; '' for nowhere."""
 
 
 class Started(_OfFlow):

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from app.flow_status import MOST_MOVING, FlowStatus
+from app.metrics import Board
+from app.observer import Figures
 from app.options import Options
 from app.overview import Overview, overview
 from app.prepare import Prepared, prepare
 from connectors.status import StatusReader, StatusTopic
 from schemas.errors import SetupError
-from schemas.status import Accepted, Completed, Heartbeat
+from schemas.status import Accepted, Completed, Heartbeat, HeldBack, Throughput
 from tests.flow_process import flow_folder, lines
 
 
@@ -42,11 +44,19 @@ def topic(prepared: Prepared) -> Iterator[StatusTopic]:
 
 @pytest.fixture
 def told(prepared: Prepared, topic: StatusTopic) -> FlowStatus:
-    return FlowStatus(prepared, topic, lambda _: None)
+    return FlowStatus(prepared, topic, lambda _: None, Board())
 
 
 def accepted(number: int) -> Accepted:
     return Accepted(id=f"m{number}", offset=number, time=5, at=5 << 20, strategy="fluid", bins=[1])
+
+
+def held_back(probe: str) -> HeldBack:
+    by = f"partition 1234 of source 'flights' on worker 0: {'waits' * 5}"
+    return HeldBack(
+        probe=probe, by=by, since_ms=1_700_000_000_000, awaited=True, kind="source",
+        name="flights", worker=0, partition=1234,
+    )  # fmt: skip
 
 
 def seen(prepared: Prepared) -> tuple[list[Heartbeat], Overview]:
@@ -66,7 +76,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     for number in range(3):
         told.tell(accepted(number))
     told.tell(Completed(id="m1", ms=1.0, bins=1, bytes=1))
-    told.alive(0, {"read": 1}, {"sink": 2}, [128, 128], [0, 0])
+    told.alive(Figures(2, 2, bins=[128, 128]))
     topic.flush(30)
 
     (first, last), known = seen(prepared)
@@ -81,13 +91,22 @@ def test_heartbeats_stay_small_however_much_is_under_way(
 ) -> None:
     for number in range(MOST_MOVING + 7):
         told.tell(accepted(number))
-    told.alive(0, {}, {}, [128, 128], [0, 0])
+    lags = {("some.source.topic", partition): partition for partition in range(5000)}
+    held = [held_back(f"probe-{number}") for number in range(300)]
+    rates = [Throughput(operator=f"fold-{n}", received=123.4, sent=56.7) for n in range(300)]
+    told.alive(Figures(2, 2, [], {}, lags, [128, 128], held, rates))
     topic.flush(30)
 
     (beat,), known = seen(prepared)
     assert (len(beat.moving), beat.untold) == (MOST_MOVING, 7)
     assert len(beat.to_bytes()) < 32_768
     assert (len(known.migrations), known.untold) == (MOST_MOVING, 7)
+    assert beat.lag == sum(range(5000))
+    assert [one.partition for one in beat.lags[:3]] == [4999, 4998, 4997]
+    assert len(beat.lags) + beat.lags_untold == len(known.lags) + known.lags_untold == 5000
+    assert len(beat.held) + beat.held_untold == 300
+    assert len(beat.throughput) + beat.throughput_untold == 300
+    assert min(len(beat.lags), len(beat.held), len(beat.throughput)) > 10
 
 
 def test_a_flow_is_prepared_for_one_driver_whatever_lease_the_next_would_have(

@@ -34,6 +34,7 @@ def test_it_is_the_end_of_the_log_minus_what_is_committed(broker: Broker, prefix
     commits = Commits({"bootstrap.servers": broker.bootstrap}, topic, group)
     commits.close({0: 3})
     until_behind_by(lag, 2)
+    assert lag.partitions == {(topic, 0): 2}
 
 
 def test_it_is_known_again_after_a_broker_was_killed_and_is_back(own_broker: LocalBroker) -> None:

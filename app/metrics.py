@@ -1,0 +1,242 @@
+"""The figures of a running flow as Prometheus reads them, served over HTTP by the driver.
+
+Guarantees that they are served on 127.0.0.1 alone, that nobody who reads them holds up the flow,
+and that the server ends with it. Figures are those of the last heartbeat. Cost: one thread; text is
+made when it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from app.messages import Beat, Durations
+from app.observer import Figures
+from dataflow.meters import BOUNDS
+from schemas.errors import SetupError
+from state.time import to_millis
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+
+COUNTERS = {
+    "read": ("meander_records_read", "Records read from the source topics."),
+    "written": ("meander_records_written", "Results handed to the sinks' writers."),
+    "dead_letters": ("meander_dead_letters", "Records set aside as a function raised."),
+    "unreadable": ("meander_unreadable_records", "Records that could not be decoded."),
+    "skipped": ("meander_skipped_records", "Records left out as on_error='skip' says."),
+    "bumps": ("meander_bumps", "Records whose time was raised to their partition's frontier."),
+    "future": ("meander_future_records", "Records whose time was too far ahead of the clock."),
+    "idle_moves": ("meander_idle_moves", "Moves on demand of partitions that stood still."),
+}
+"""What workers count, and the metric that shows it."""
+
+
+class Board(Collector):
+    """Where the newest figures hang."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        """Where they are served; '' for nowhere."""
+        self._shown: tuple[Figures, int, Mapping[str, int]] = (Figures(0, 0), 0, {})
+
+    def show(self, figures: Figures, moving: int, told: Mapping[str, int]) -> None:
+        """Replace them; so many commands are under way, and so many events of each type were."""
+        self._shown = figures, moving, dict(told)
+
+    def collect(self) -> Iterable[Metric]:
+        """As the library asks for them, from threads of its own."""
+        figures, moving, told = self._shown
+        yield _gauge("meander_workers", "Workers that the flow has.", [], [([], figures.workers)])
+        yield _gauge("meander_workers_up", "Workers that have registered.", [], [([], figures.up)])
+        yield from _counters(figures.beats)
+        yield from _operators(figures.beats)
+        yield from _sources(figures)
+        yield from _links(figures)
+        yield from _migrations(moving, told)
+        yield from _frontiers(figures)
+
+
+@contextlib.contextmanager
+def serving(port: int | None) -> Iterator[Board]:
+    """A board whose figures are served while the block lasts; at 0 on any free port, at None not.
+
+    Raises SetupError where the port is taken.
+    """
+    board = Board()
+    if port is None:
+        yield board
+        return
+    registry = CollectorRegistry()
+    registry.register(board)
+    try:
+        server, thread = start_http_server(port, HOST, registry)
+    except OSError as error:
+        raise SetupError(
+            f"port {port} for metrics",
+            f"it cannot be had ({error.strerror})",
+            "name another with --metrics-port, 0 for any free one, or give --no-metrics",
+        ) from error
+    board.address = f"http://{HOST}:{server.server_port}/metrics"
+    log.info("metrics are at %s", board.address)
+    try:
+        yield board
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _counters(beats: Sequence[Beat]) -> Iterator[Metric]:
+    for counter, (name, help) in COUNTERS.items():
+        family = CounterMetricFamily(name, help, labels=["worker"])
+        for worker, beat in enumerate(beats):
+            family.add_metric([str(worker)], beat.counters.get(counter, 0))
+        yield family
+
+
+def _operators(beats: Sequence[Beat]) -> Iterator[Metric]:
+    labels = ["worker", "operator"]
+    received = CounterMetricFamily(
+        "meander_operator_records_in", "Records that have come to an operator.", labels=labels
+    )
+    sent = CounterMetricFamily(
+        "meander_operator_records_out",
+        "Records that have left an operator; to several readers, each counts once.",
+        labels=labels,
+    )
+    turns = HistogramMetricFamily(
+        "meander_operator_turn_seconds",
+        "How long each of an operator's turns took in which it did anything.",
+        labels=labels,
+    )
+    for worker, beat in enumerate(beats):
+        for operator, work in beat.operators.items():
+            values = [str(worker), operator]
+            received.add_metric(values, work.received)
+            sent.add_metric(values, work.sent)
+            _observe(turns, values, work.turns)
+    yield from (received, sent, turns)
+
+
+def _sources(figures: Figures) -> Iterator[Metric]:
+    frontiers = _gauge(
+        "meander_source_frontier_seconds",
+        "Nothing comes from a partition before this time, seconds since 1970.",
+        ["worker", "source", "partition"],
+        [
+            ([str(worker), source, str(partition)], to_millis(time) / 1000)
+            for worker, beat in enumerate(figures.beats)
+            for source, reading in beat.sources.items()
+            for partition, time in zip(reading.partitions, reading.times, strict=True)
+        ],
+    )
+    lags = _gauge(
+        "meander_lag_records",
+        "Records of a partition that the sinks have not passed.",
+        ["topic", "partition"],
+        [([topic, str(partition)], lag) for (topic, partition), lag in figures.lags.items()],
+    )
+    delays = HistogramMetricFamily(
+        "meander_delivery_seconds",
+        "From the reading of a chunk of records to the delivery, by all sinks of the flow, of all"
+        " that became of it; what records wait on their topic before does not count.",
+        labels=["worker", "source"],
+    )
+    for worker, beat in enumerate(figures.beats):
+        for source, reading in beat.sources.items():
+            _observe(delays, [str(worker), source], reading.delays)
+    yield from (frontiers, lags, delays)
+
+
+def _links(figures: Figures) -> Iterator[Metric]:
+    yield _gauge(
+        "meander_link_queued_bytes",
+        "Bytes sent to a worker that it has not said it has taken, which it says in portions.",
+        ["worker", "to"],
+        [
+            ([str(worker), str(peer)], size)
+            for worker, beat in enumerate(figures.beats)
+            for peer, size in enumerate(beat.queued)
+            if peer != worker
+        ],
+    )
+    yield _gauge(
+        "meander_inflight_bytes",
+        "Bytes that a worker has read and the sinks have not passed.",
+        ["worker"],
+        [([str(worker)], beat.inflight) for worker, beat in enumerate(figures.beats)],
+    )
+    yield _gauge(
+        "meander_bins",
+        "Bins of keys that a worker owns.",
+        ["worker"],
+        [([str(worker)], bins) for worker, bins in enumerate(figures.bins)],
+    )
+
+
+def _migrations(moving: int, told: Mapping[str, int]) -> Iterator[Metric]:
+    yield _gauge("meander_migrations", "Migrations under way.", [], [([], moving)])
+    for event, name, help in (
+        ("completed", "meander_migrations_completed", "Migrations that have been completed."),
+        ("rejected", "meander_commands_rejected", "Commands that were not obeyed."),
+        ("bin_moved", "meander_bins_moved", "Bins that new owners have installed."),
+    ):
+        yield CounterMetricFamily(name, help, value=told.get(event, 0))
+
+
+def _frontiers(figures: Figures) -> Iterator[Metric]:
+    yield _gauge(
+        "meander_frontier_seconds",
+        "Nothing comes to a probe or sink before this time, seconds since 1970.",
+        ["probe"],
+        [([probe], millis / 1000) for probe, millis in figures.frontiers.items()],
+    )
+    now_ms = time.time_ns() // 1_000_000
+    yield _gauge(
+        "meander_frontier_held_seconds",
+        "For how long a frontier has stood, and what holds it back; awaited is whether something"
+        " that has been read waits for it to move.",
+        ["probe", "kind", "name", "worker", "partition", "awaited"],
+        [
+            (
+                [
+                    held.probe, held.kind, held.name, _number(held.worker),
+                    _number(held.partition), "yes" if held.awaited else "no",
+                ],
+                max(0, now_ms - held.since_ms) / 1000,
+            )
+            for held in figures.held
+        ],
+    )  # fmt: skip
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _gauge(
+    name: str, help: str, labels: list[str], values: Iterable[tuple[list[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help, labels=labels)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family
+
+
+def _observe(family: HistogramMetricFamily, labels: list[str], seen: Durations) -> None:
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    family.add_metric(labels, list(zip(bounds, accumulate(seen.counts), strict=True)), seen.seconds)

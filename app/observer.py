@@ -1,0 +1,169 @@
+"""A running flow at one moment, for all who look at it: `status`, metrics, the log.
+
+Guarantees that one look shows figures of one moment as far as the driver knows it: workers' are as
+old as their last beat, at most a second. Since when something stands is known to within the time
+between two looks. Cost: a pass over the workers' beats and the frontiers per look.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.lag import Lag
+from app.messages import Beat
+from connectors.links import member_name
+from dataflow.controller import Controller
+from dataflow.holding import Holding
+from dataflow.protocols import Clock
+from schemas.status import HeldBack, Throughput
+from state.ids import WorkerId
+from state.time import to_millis
+
+WINDOW = 10
+"""Looks over which throughput is taken."""
+
+_STATES = {
+    "sending": "its records wait to be sent",
+    "paused": "it may read no more until less is in flight",
+    "idle": "it has been read to its end",
+    "reading": "its records have not come yet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All that there is to see."""
+
+    workers: int
+    up: int
+    """How many have registered."""
+    beats: Sequence[Beat] = ()
+    """Of each worker; none until all run."""
+    frontiers: Mapping[str, int] = field(default_factory=dict)
+    """Milliseconds since 1970, by the name of probe or sink."""
+    lags: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Records, by topic and partition."""
+    bins: Sequence[int] = ()
+    held: Sequence[HeldBack] = ()
+    throughput: Sequence[Throughput] = ()
+
+
+def summed(beats: Sequence[Beat]) -> dict[str, int]:
+    """What all workers together have counted."""
+    total: dict[str, int] = {}
+    for beat in beats:
+        for name, count in beat.counters.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+class Observer:
+    """Looks at a flow again and again."""
+
+    def __init__(self, workers: int, clock: Clock) -> None:
+        self._workers, self._clock = workers, clock
+        self._stands: dict[str, tuple[int, int]] = {}
+        self._totals: deque[tuple[float, dict[str, tuple[int, int]]]] = deque(maxlen=WINDOW)
+
+    def look(
+        self, controller: Controller, beats: Sequence[Beat], lag: Lag, bins: Sequence[int]
+    ) -> Figures:
+        """The flow as it is now."""
+        frontiers = {}
+        for name, frontier in controller.frontiers().items():
+            times = [time for time in frontier if isinstance(time, int)]
+            if times:
+                frontiers[name] = to_millis(min(times))
+        return Figures(
+            self._workers, self._workers, beats, frontiers, lag.partitions, bins,
+            self.held(controller.holdings(), controller.furthest(), beats), self.throughput(beats),
+        )  # fmt: skip
+
+    def held(
+        self, holdings: Mapping[str, Holding], furthest: int | None, beats: Sequence[Beat]
+    ) -> list[HeldBack]:
+        """What holds back each frontier, and since when; what stands longest comes first."""
+        now_ms, before = self._clock.now_ms(), self._stands
+        self._stands = {}
+        found = []
+        for probe, holding in holdings.items():
+            time, since_ms = before.get(probe, (None, now_ms))
+            since_ms = since_ms if time == holding.time else now_ms
+            self._stands[probe] = (holding.time, since_ms)
+            awaited = furthest is not None and holding.time < furthest
+            found.append(_held(probe, holding, beats, since_ms, awaited))
+        return sorted(found, key=lambda one: one.since_ms)
+
+    def throughput(self, beats: Sequence[Beat]) -> list[Throughput]:
+        """Throughput by operator over the last looks."""
+        totals: dict[str, tuple[int, int]] = {}
+        for beat in beats:
+            for name, work in beat.operators.items():
+                received, sent = totals.get(name, (0, 0))
+                totals[name] = (received + work.received, sent + work.sent)
+        self._totals.append((self._clock.monotonic(), totals))
+        (then, before), (now, _) = self._totals[0], self._totals[-1]
+        seconds = now - then
+        rates = []
+        for name, (received, sent) in totals.items():
+            old_received, old_sent = before.get(name, (0, 0))
+            rates.append(
+                Throughput(
+                    operator=name,
+                    received=_rate(received - old_received, seconds),
+                    sent=_rate(sent - old_sent, seconds),
+                )
+            )
+        return rates
+
+
+def _rate(records: int, seconds: float) -> float:
+    return round(records / seconds, 1) if seconds > 0 else 0.0
+
+
+def _held(
+    probe: str, holding: Holding, beats: Sequence[Beat], since_ms: int, awaited: bool
+) -> HeldBack:
+    where = _partition(holding, beats) if holding.kind == "source" else None
+    if where is None:
+        words, worker, partition = _words(holding), None, None
+    else:
+        _, worker, partition, state = where
+        of = f"partition {partition} of source {holding.name!r} on {member_name(WorkerId(worker))}"
+        words = f"{of}: {_STATES[state]}"
+    return HeldBack(
+        probe=probe, by=words, since_ms=since_ms, awaited=awaited, kind=holding.kind,
+        name=holding.name, worker=worker, partition=partition,
+    )  # fmt: skip
+
+
+def _partition(holding: Holding, beats: Sequence[Beat]) -> tuple[int, int, int, str] | None:
+    """The earliest partition of a source by the last beats: time, worker, partition, state."""
+    return min(
+        (
+            (time, worker, partition, state)
+            for worker, beat in enumerate(beats)
+            for reading in [beat.sources.get(holding.name)]
+            if reading is not None
+            for partition, time, state in zip(
+                reading.partitions, reading.times, reading.states, strict=True
+            )
+        ),
+        default=None,
+    )
+
+
+def _words(holding: Holding) -> str:
+    match holding.kind:
+        case "source":
+            return f"source {holding.name!r}: none of its partitions has been heard of yet"
+        case "operator":
+            return f"operator {holding.name!r}: what it holds is not done yet"
+        case "input":
+            return f"operator {holding.name!r}: what is on its way to it has not been taken yet"
+        case "migration":
+            return f"operator {holding.name!r}: state of bins is on its way"
+        case "commands":
+            return "commands of that time have not been ruled out yet"

@@ -1,0 +1,174 @@
+"""A running flow is looked at: metrics over HTTP and the status say what it does, and what it
+waits for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.brokers import Broker
+from tests.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
+from tests.kafka_tools import Record, create_topic, produce, until
+
+WITHIN = 90
+TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
+SILENT = 3
+"""The partition that is left without records."""
+
+HELD = """
+from connectors import KafkaSink, KafkaSource
+from dataflow import Flow
+from dataflow.protocols import SourceOptions
+
+flow = Flow("held")
+# An hour passes before a partition without records lets the others go on.
+lines = KafkaSource("{prefix}lines", value="str", options=SourceOptions(idle_after=3600.0))
+flow.source(lines, "lines").map(str.upper).sink(KafkaSink("{prefix}counts", value="str"))
+"""
+
+
+@dataclass
+class Observed:
+    """A flow that runs, and its metrics."""
+
+    process: FlowProcess
+    bootstrap: str
+    prefix: str
+    address: str
+
+    def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
+        with urllib.request.urlopen(self.address, timeout=WITHIN) as answer:
+            text = answer.read().decode()
+        return [
+            (sample.labels, sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == f"meander_{name}"
+        ]
+
+    def total(self, name: str, **labels: str) -> float:
+        """Of all samples that have these labels."""
+        found = self.samples(name)
+        return sum(value for of, value in found if labels.items() <= of.items())
+
+    def call(self, *words: str) -> list[dict[str, object]]:
+        done = subprocess.run(
+            [MEANDER, *words, "--prefix", self.prefix],
+            env=os.environ | {"MEANDER_BOOTSTRAP": self.bootstrap},
+            timeout=WITHIN, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@contextmanager
+def observed(broker: Broker, prefix: str, folder: Path, module: Path) -> Iterator[Observed]:
+    words = ["run", str(module), "--prefix", prefix, "--patience", str(WITHIN), "--lease", "30"]
+    with meander(folder, broker.bootstrap, *words) as process:
+        process.until_event("started")
+        at = re.search(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)", process.said)
+        assert at is not None, process.said
+        yield Observed(process, broker.bootstrap, prefix, at[1])
+
+
+@pytest.fixture(scope="module")
+def counts(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    prefix, folder = f"t{uuid4().hex[:10]}.", tmp_path_factory.mktemp("observed")
+    lines(broker.bootstrap, prefix, TEXTS)
+    with observed(broker, prefix, folder, flow_folder(folder / "flow", prefix)) as flow:
+        until(
+            lambda: flow.total("records_written_total") == 2 * len(TEXTS), "all is written", WITHIN
+        )
+        yield flow
+
+
+def test_counters_equal_the_records_produced(counts: Observed) -> None:
+    assert counts.total("records_read_total") == len(TEXTS)
+    assert counts.total("operator_records_in_total", operator="count") == 2 * len(TEXTS)
+    assert counts.total("operator_records_in_total", operator="sink") == 2 * len(TEXTS)
+    assert counts.total("dead_letters_total") == counts.total("bumps_total") == 0
+    assert {labels["worker"] for labels, _ in counts.samples("records_read_total")} == {"0", "1"}
+
+
+def test_at_the_end_nothing_is_behind(counts: Observed) -> None:
+    def passed() -> bool:
+        lags = counts.samples("lag_records")
+        return len(lags) == 4 and all(value == 0 for _, value in lags)
+
+    until(passed, "the lag of each partition is 0", WITHIN)
+    until(lambda: counts.total("inflight_bytes") == 0, "nothing is in flight", WITHIN)
+    partitions = {labels["partition"] for labels, _ in counts.samples("source_frontier_seconds")}
+    assert partitions == {"0", "1", "2", "3"}
+    last = (1_700_000_000_000 + len(TEXTS) - 1) / 1000
+    assert counts.total("frontier_seconds", probe="sink") >= last
+
+
+def test_turns_and_deliveries_are_timed(counts: Observed) -> None:
+    assert counts.total("operator_turn_seconds_count", operator="count") > 0
+    assert counts.total("operator_turn_seconds_sum", operator="count") > 0
+    assert counts.total("delivery_seconds_count", source="source") > 0
+
+
+def test_a_migration_is_counted_and_bins_change_hands(counts: Observed) -> None:
+    before = counts.total("bins", worker="1")
+    counts.call("migrate", "counts", "--bins", "0-9", "--worker", "1")
+    until(lambda: counts.total("migrations_completed_total") == 1, "it is counted", WITHIN)
+    until(lambda: counts.total("bins", worker="1") == before + 10, "the bins are there", WITHIN)
+    assert counts.total("bins_moved_total") == 10
+    until(lambda: counts.total("migrations") == 0, "none is under way", WITHIN)
+
+
+def test_status_shows_the_same(counts: Observed) -> None:
+    (status,) = counts.call("status", "counts", "--json")
+    assert status["metrics"] == counts.address
+    lags, throughput, held = status["lags"], status["throughput"], status["held"]
+    assert isinstance(lags, list)
+    assert isinstance(throughput, list)
+    assert isinstance(held, list)
+    assert {one["partition"] for one in lags} == {0, 1, 2, 3}
+    assert {"source", "count", "sink"} <= {one["operator"] for one in throughput}
+    assert [one["probe"] for one in held] == ["sink"]
+
+
+def test_a_partition_that_holds_back_the_others_is_named(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    for topic in ("lines", "counts"):
+        create_topic(broker.bootstrap, prefix + topic, 4)
+    records = [
+        Record(text.encode(), partition=i % SILENT, timestamp=1_700_000_000_000 + i)
+        for i, text in enumerate(TEXTS)
+    ]
+    produce(broker.bootstrap, prefix + "lines", records)
+    module = tmp_path / "held.py"
+    module.write_text(HELD.format(prefix=prefix))
+
+    with observed(broker, prefix, tmp_path, module) as flow:
+
+        def holding() -> bool:
+            found = [labels for labels, value in flow.samples("frontier_held_seconds") if value > 1]
+            named = [
+                (one["probe"], one["kind"], one["name"], one["partition"], one["awaited"])
+                for one in found
+            ]
+            return named == [("sink", "source", "lines", str(SILENT), "yes")]
+
+        until(lambda: flow.total("records_read_total") > 0, "records are read", WITHIN)
+        until(holding, "the partition is named", WITHIN)
+        (status,) = flow.call("status", "held", "--json")
+        assert isinstance(status["held"], list)
+        (held,) = status["held"]
+        assert (held["partition"], held["awaited"]) == (SILENT, True)
+        assert f"partition {SILENT} of source 'lines'" in held["by"]
+        assert held["by"].endswith("it has been read to its end")

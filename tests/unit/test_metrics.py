@@ -1,0 +1,188 @@
+"""The text that Prometheus reads follows from the workers' beats, and from nothing else."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Sequence
+
+import msgpack
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.messages import FROM_WORKER, Beat, Durations, Operator, Reading
+from app.metrics import COUNTERS, Board, serving
+from app.observer import Figures
+from dataflow.meters import BOUNDS
+from schemas.errors import SetupError
+from schemas.status import HeldBack
+from state.time import from_millis
+
+
+def durations(*counts: int, seconds: float) -> Durations:
+    """The first buckets; the others are empty."""
+    return Durations(counts=[*counts, *[0] * (len(BOUNDS) + 1 - len(counts))], seconds=seconds)
+
+
+TURNS = durations(4, 1, seconds=0.5)
+
+
+def beat(read: int, queued: Sequence[int]) -> Beat:
+    return Beat(
+        counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
+        inflight=100 * read,
+        operators={"count": Operator(received=read, sent=2 * read, turns=TURNS)},
+        sources={
+            "lines": Reading(
+                partitions=[read, read + 10],
+                times=[from_millis(5000), from_millis(7000, sequence=3)],
+                states=["idle", "sending"],
+                delays=durations(0, 2, seconds=0.0005),
+            )
+        },
+        queued=list(queued),
+    )  # fmt: skip
+
+
+FIGURES = Figures(
+    workers=2,
+    up=2,
+    beats=[beat(1, [0, 70]), beat(2, [30, 0])],
+    frontiers={"out": 1_700_000_000_500},
+    lags={("flights", 0): 0, ("flights", 1): 12},
+    bins=[100, 156],
+    held=[
+        HeldBack(
+            probe="out", by="...", since_ms=1_700_000_000_000, awaited=True, kind="source",
+            name="lines", worker=1, partition=12,
+        ),
+    ],
+)  # fmt: skip
+
+
+@pytest.fixture
+def seen() -> dict[str, dict[tuple[str, ...], float]]:
+    """Samples by name, then by the values of their labels in the order of the labels' names."""
+    board = Board()
+    board.show(FIGURES, 3, {"completed": 5, "heartbeat": 9, "bin_moved": 40})
+    return read(text(board))
+
+
+def text(board: Board) -> str:
+    registry = CollectorRegistry()
+    registry.register(board)
+    return generate_latest(registry).decode()
+
+
+def read(metrics: str) -> dict[str, dict[tuple[str, ...], float]]:
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            values = tuple(value for _, value in sorted(sample.labels.items()))
+            found.setdefault(sample.name, {})[values] = sample.value
+    return found
+
+
+Seen = dict[str, dict[tuple[str, ...], float]]
+
+
+def test_counters_stand_by_worker(seen: Seen) -> None:
+    assert seen["meander_records_read_total"] == {("0",): 1, ("1",): 2}
+    assert seen["meander_records_written_total"] == {("0",): 2, ("1",): 4}
+    assert seen["meander_dead_letters_total"] == {("0",): 3, ("1",): 3}
+    assert seen["meander_bumps_total"] == {("0",): 1, ("1",): 1}
+    for name, _ in COUNTERS.values():
+        assert len(seen[f"{name}_total"]) == 2, "also of what has not been counted yet"
+
+
+def test_operators_say_what_they_take_and_send_and_how_long_their_turns_are(seen: Seen) -> None:
+    assert seen["meander_operator_records_in_total"] == {("count", "0"): 1, ("count", "1"): 2}
+    assert seen["meander_operator_records_out_total"] == {("count", "0"): 2, ("count", "1"): 4}
+    buckets = seen["meander_operator_turn_seconds_bucket"]
+    assert buckets["0.0001", "count", "0"] == 4
+    assert buckets["0.0003", "count", "0"] == buckets["+Inf", "count", "0"] == 5
+    assert seen["meander_operator_turn_seconds_sum"]["count", "0"] == 0.5
+    assert seen["meander_operator_turn_seconds_count"]["count", "0"] == 5
+
+
+def test_partitions_have_frontiers_lags_and_delays(seen: Seen) -> None:
+    assert seen["meander_source_frontier_seconds"] == {
+        ("1", "lines", "0"): 5.0, ("11", "lines", "0"): 7.0,
+        ("2", "lines", "1"): 5.0, ("12", "lines", "1"): 7.0,
+    }  # fmt: skip
+    assert seen["meander_lag_records"] == {("0", "flights"): 0, ("1", "flights"): 12}
+    assert seen["meander_delivery_seconds_count"] == {("lines", "0"): 2, ("lines", "1"): 2}
+
+
+def test_links_and_workers_say_what_waits_and_who_owns_what(seen: Seen) -> None:
+    assert seen["meander_link_queued_bytes"] == {("1", "0"): 70, ("0", "1"): 30}
+    assert seen["meander_inflight_bytes"] == {("0",): 100, ("1",): 200}
+    assert seen["meander_bins"] == {("0",): 100, ("1",): 156}
+    assert seen["meander_workers"] == seen["meander_workers_up"] == {(): 2}
+
+
+def test_migrations_are_under_way_or_completed(seen: Seen) -> None:
+    assert seen["meander_migrations"] == {(): 3}
+    assert seen["meander_migrations_completed_total"] == {(): 5}
+    assert seen["meander_bins_moved_total"] == {(): 40}
+    assert seen["meander_commands_rejected_total"] == {(): 0}
+
+
+def test_what_holds_a_frontier_back_is_named_with_the_seconds_it_has_stood(seen: Seen) -> None:
+    assert seen["meander_frontier_seconds"] == {("out",): 1_700_000_000.5}
+    (labels,) = seen["meander_frontier_held_seconds"]
+    assert labels == ("yes", "source", "lines", "12", "out", "1")
+    assert seen["meander_frontier_held_seconds"][labels] > 1_000_000
+
+
+def test_a_flow_that_has_only_begun_has_workers_and_no_more() -> None:
+    board = Board()
+    board.show(Figures(2, 1), 0, {})
+    seen = read(text(board))
+    assert (seen["meander_workers"], seen["meander_workers_up"]) == ({(): 2}, {(): 1})
+    assert "meander_records_read_total" not in seen
+
+
+def test_they_are_served_on_this_machine_alone_while_the_flow_runs() -> None:
+    with serving(0) as board:
+        board.show(FIGURES, 0, {})
+        assert board.address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(board.address) as answer:
+            served = read(answer.read().decode())
+        assert served["meander_bins"] == {("0",): 100, ("1",): 156}
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(board.address)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with serving(0) as board:
+        port = int(board.address.split(":")[2].split("/")[0])
+        with pytest.raises(SetupError, match=f"port {port} for metrics: it cannot be had"):
+            serving(port).__enter__()
+
+
+def test_without_a_port_nothing_is_served() -> None:
+    with serving(None) as board:
+        assert board.address == ""
+
+
+def test_a_beat_whose_lists_do_not_fit_together_is_none() -> None:
+    fields = beat(1, []).model_dump()
+    fields["sources"]["lines"]["times"].append(5)
+    with pytest.raises(ValueError, match="no message that is expected here"):
+        FROM_WORKER.read(msgpack.packb(fields))
+    fields = beat(1, []).model_dump()
+    fields["operators"]["count"]["turns"]["counts"].append(5)
+    with pytest.raises(ValueError, match="no message that is expected here"):
+        FROM_WORKER.read(msgpack.packb(fields))
+
+
+def test_a_beat_stays_small_with_a_thousand_partitions() -> None:
+    thousand = Reading(
+        partitions=list(range(1000)), times=[from_millis(1_700_000_000_000)] * 1000,
+        states=["sending"] * 1000, delays=durations(1, seconds=1.0),
+    )  # fmt: skip
+    large = beat(1, [0, 0]).model_copy(update={"sources": {"lines": thousand}})
+    assert len(large.to_bytes()) < 24_000
+    assert len(beat(1, [0, 70]).to_bytes()) < 600
+    assert FROM_WORKER.read(large.to_bytes()) == large

@@ -1,0 +1,108 @@
+"""What is seen of a running flow, look by look."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.messages import Beat, Durations, Operator, Reading
+from app.observer import Observer, summed
+from dataflow.holding import Holding, Kind
+from dataflow.meters import BOUNDS
+from dataflow.sim import NOW_MS, SimClock
+
+NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    return SimClock()
+
+
+@pytest.fixture
+def observer(clock: SimClock) -> Observer:
+    return Observer(2, clock)
+
+
+def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Beat:
+    """Of a worker with (partition, time, state) of source `in`, and an operator `n`."""
+    reading = Reading.model_validate(
+        {
+            "partitions": [lane[0] for lane in lanes],
+            "times": [lane[1] for lane in lanes],
+            "states": [lane[2] for lane in lanes],
+            "delays": NONE,
+        }
+    )
+    work = Operator(received=received, sent=sent, turns=NONE)
+    return Beat(counters={"read": received}, sources={"in": reading}, operators={"n": work})
+
+
+BEATS = [beat((0, 70, "sending"), (2, 50, "idle")), beat((1, 90, "paused"))]
+
+
+def test_the_partition_that_is_earliest_is_named_with_its_reason(observer: Observer) -> None:
+    (held,) = observer.held({"out": Holding("source", "in", 50)}, 90, BEATS)
+    assert (held.worker, held.partition, held.awaited) == (0, 2, True)
+    assert held.by == "partition 2 of source 'in' on worker 0: it has been read to its end"
+
+
+def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> None:
+    (held,) = observer.held({"out": Holding("source", "in", 90)}, 90, BEATS)
+    assert not held.awaited
+    (held,) = observer.held({"out": Holding("source", "in", 90)}, None, BEATS)
+    assert not held.awaited
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("operator", "operator 'n': what it holds is not done yet"),
+        ("input", "operator 'n': what is on its way to it has not been taken yet"),
+        ("migration", "operator 'n': state of bins is on its way"),
+        ("commands", "commands of that time have not been ruled out yet"),
+    ],
+)
+def test_what_else_holds_a_frontier_back_is_said(observer: Observer, kind: Kind, says: str) -> None:
+    (held,) = observer.held({"out": Holding(kind, "n", 5)}, 90, BEATS)
+    assert (held.by, held.worker, held.partition) == (says, None, None)
+
+
+def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimClock) -> None:
+    def since(time: int) -> int:
+        (held,) = observer.held({"out": Holding("operator", "n", time)}, 90, BEATS)
+        return held.since_ms - NOW_MS
+
+    assert since(5) == 0
+    clock.advance(1)
+    assert since(5) == 0
+    clock.advance(1)
+    assert since(6) == 2000, "it has moved"
+    clock.advance(3)
+    assert since(6) == 2000
+
+
+def test_the_frontier_that_stands_longest_comes_first(observer: Observer, clock: SimClock) -> None:
+    early, late = Holding("operator", "n", 5), Holding("operator", "m", 7)
+    observer.held({"b": early}, 90, [])
+    clock.advance(1)
+    assert [one.probe for one in observer.held({"a": late, "b": early}, 90, [])] == ["b", "a"]
+
+
+def test_throughput_is_taken_over_the_last_looks_of_all_workers(
+    observer: Observer, clock: SimClock
+) -> None:
+    (first,) = observer.throughput([beat(received=1000, sent=500), beat()])
+    assert (first.received, first.sent) == (0, 0), "nothing is known yet"
+    clock.advance(2)
+    (rate,) = observer.throughput([beat(received=1100, sent=500), beat(received=60, sent=4)])
+    assert (rate.operator, rate.received, rate.sent) == ("n", 80.0, 2.0)
+    for _ in range(10):
+        clock.advance(1)
+        (rate,) = observer.throughput([beat(received=1100, sent=500), beat(received=60, sent=4)])
+    assert (rate.received, rate.sent) == (0, 0), "what came long before does not count"
+
+
+def test_counters_are_summed_over_the_workers() -> None:
+    assert summed([beat(received=3), beat(received=4), Beat(counters={"bumps": 1})]) == {
+        "read": 7, "bumps": 1,
+    }  # fmt: skip
