@@ -31,4 +31,6 @@ class Moves:
     def from_bytes(data: bytes) -> Moves:
         """The inverse. Raises ValueError for anything else."""
         command, time, target, bins = msgpack.unpackb(data, use_list=False)
-        return Moves(str(command), int(time), WorkerId(int(target)), tuple(map(Bin, bins)))
+        if type(command) is not str or {type(n) for n in (time, target, *bins)} != {int}:
+            raise ValueError("these are no moves")
+        return Moves(command, time, WorkerId(target), tuple(map(Bin, bins)))

@@ -3,7 +3,6 @@ whatever migrations are asked for and however workers, links and answers are del
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -21,11 +20,11 @@ from state.ids import Bin
 from state.store import Database
 from state.time import from_millis
 from tests.property import reference, shapes
+from tests.property.budget import FIRST_SEED, SECONDS
 from tests.property.cases import Case, Entry, random_case, shortest
 from tests.property.reference import Record
 
 FLOOR = 300
-SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "60"))
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +170,8 @@ def test_results_and_state_equal_the_reference(
         return False
 
     begun = time.monotonic()
-    first = int(os.environ.get("MEANDER_SEED", "0"))
-    for seed in count(first):
-        if seed - first >= FLOOR and time.monotonic() - begun > SECONDS:
+    for seed in count(FIRST_SEED):
+        if seed - FIRST_SEED >= FLOOR and time.monotonic() - begun > SECONDS:
             break
         case = random_case(seed)
         run = Run(case)
@@ -184,6 +182,7 @@ def test_results_and_state_equal_the_reference(
             pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
         kinds[case.kind] += 1
         moved += len(case.commands)
-    record_property("random runs on simulated workers", sum(kinds.values()))
+    seeds = f"{sum(kinds.values())} from seed {FIRST_SEED}"
+    record_property("random runs on simulated workers", seeds)
     record_property("their commands", moved)
     record_property("their kinds", dict(kinds))

@@ -1,0 +1,372 @@
+"""Mutated frames of every kind that members send each other, and what must not come of them.
+
+Case n of a seed is a real encoded frame with some damage. Reading it gives a message that is whole,
+or the one declared refusal; never another error, a hang, or memory that the frame does not hold.
+Run as a program (place, seed, least number, seconds) it reads one case after another, and writes
+down which before it does, so that a crash of the process names its case too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import random
+import resource
+import signal
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from app.messages import (
+    FROM_WORKER,
+    KNOCK,
+    REPLY,
+    TO_WORKER,
+    Beat,
+    Bye,
+    Done,
+    Failure,
+    Go,
+    Listed,
+    Log,
+    Reader,
+    Ready,
+    Register,
+    Report,
+    Roster,
+    Stop,
+    Stopped,
+    Turned,
+    _Message,
+)
+from dataflow import wire
+from dataflow.batch import Batch, Int64s
+from dataflow.graph import EdgeId, Location
+from dataflow.migrate.moves import Moves
+from dataflow.protocols import Frame
+from schemas.errors import MeanderError
+from state import codec
+from state.bins import BinSpace
+from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.manifest import Description, LayerPointer, Manifest
+from state.topic import Place
+
+PATIENCE = 30.0
+"""Seconds after which reading one frame of some KiB is taken to hang."""
+ROOM = 2 << 30
+"""Bytes that the process may ask for beyond what it has at the start."""
+RESIDENT = 256 << 10
+"""KiB by which its memory may really grow: what stays of so many frames is nothing."""
+PROGRESS_PLACE = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A real frame, how it is read, and the one error by which it may be refused."""
+
+    name: str
+    frame: Frame
+    read: Callable[[Frame], object]
+    write: Callable[[object], Frame]
+    refusal: type[Exception]
+
+
+# -- real frames
+
+
+def _batch(rows: int, keyed: bool, rng: random.Random) -> Batch:
+    def column() -> Int64s:
+        return np.array([rng.getrandbits(62) for _ in range(rows)], np.int64)
+
+    keys = [codec.encode(rng.choice(["N14228", 7, (1, "a"), ""])) for _ in range(rows)]
+    return Batch(
+        column(),
+        column(),
+        column(),
+        column(),
+        column(),
+        [_value(rng) for _ in range(rows)],
+        keys if keyed else None,
+        BinSpace(8).hash_keys(keys) if keyed else None,
+    )
+
+
+def _value(rng: random.Random) -> object:
+    flight = {"tailnum": "N14228", "delay": rng.randint(-60, 900), "by": [1.5, None, True]}
+    return rng.choice([flight, rng.getrandbits(70), "word", b"\xc7\0", (1, (2.5, {3, 4})), None])
+
+
+def _manifest(layers: int) -> Manifest:
+    pointers = (
+        LayerPointer(
+            LayerId(Incarnation(1), WorkerId(0), n),
+            Description(0, 7 + n, 7),
+            "base",
+            3,
+            99 << n,
+            "msgpack",
+            tuple(Place(b"layer/1/0/7/%d" % c, 0, c, 2) for c in range(3)),
+        )
+        for n in range(layers)
+    )
+    return Manifest("per_plane", Bin(3), 7 << 40, tuple(pointers))
+
+
+def _write_wire(message: object) -> Frame:
+    match message:
+        case wire.ProgressFrame(changes):
+            return wire.encode_progress(changes)
+        case wire.DataFrame(edge, at, payload):
+            return wire.encode_data(edge, at, payload)
+        case wire.TakenFrame(size):
+            return wire.encode_taken(size)
+    raise AssertionError(f"{message!r} is no message of the engine")
+
+
+def _of_engine() -> Iterator[Kind]:
+    rng = random.Random(0)
+    payloads: list[tuple[str, wire.Payload]] = [
+        (f"batch of {rows}{', keyed' * keyed}", _batch(rows, keyed, rng))
+        for rows in (0, 1, 5, 100)
+        for keyed in (True, False)
+    ]
+    payloads += [(f"manifest of {n}", _manifest(n)) for n in (0, 1, 4)]
+    payloads += [("moves", Moves("m1", 7 << 40, WorkerId(1), tuple(map(Bin, range(40)))))]
+    frames = [(name, wire.encode_data(EdgeId(3), 5 << 41, load)) for name, load in payloads]
+    changes: list[wire.Change] = [(Location(n), (5 << 40) + n, (-1) ** n) for n in range(20)]
+    frames += [
+        ("moves, nested time", wire.encode_data(EdgeId(300), (5, 1, 2), payloads[-1][1])),
+        ("progress", wire.encode_progress(changes)),
+        ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
+        ("opening", wire.encode_progress([])),
+        ("taken", wire.encode_taken(4 << 20)),
+    ]
+    for name, frame in frames:
+        yield Kind(name, frame, wire.decode, _write_wire, MeanderError)
+
+
+def _of_app() -> Iterator[Kind]:
+    key, address = b"k" * 40, "tcp://127.0.0.1:40123"
+    versions = {"Python": "3.11", "numpy": "2.4"}
+    listed = [Listed(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
+    moved = {"event": "bin_moved", "operator": "n", "bin": 3, "time": 7, "bytes": 9, "keys": 1}
+    register = Register(
+        token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
+    )
+    yield from _read_by(KNOCK, register, Ready(token=b"t" * 32))
+    turned = Turned(reason="its launch token is unknown")
+    yield from _read_by(REPLY, Roster(peers=listed), turned, Go())
+    yield from _read_by(TO_WORKER, Beat(), Stop(), Bye())
+    yield from _read_by(
+        FROM_WORKER,
+        Beat.model_validate({"counters": {"read": 17, "bumps": 0}}),
+        Log(logger="meander", level=30, text="a line of it"),
+        Report.model_validate({"events": [moved, moved]}),
+        Failure(concerns="worker 1", cause="x", remedy="", setup=False, trace="t", lost=-1),
+        Done(counters={"read": 1 << 40}),
+        Stopped(),
+    )
+
+
+M = TypeVar("M", bound=_Message)
+
+
+def _read_by(reader: Reader[M], *given: M) -> Iterator[Kind]:
+    def read(frame: Frame) -> object:
+        return reader.read(b"".join(frame))
+
+    for message in given:
+        yield Kind(type(message).__name__, [message.to_bytes()], read, _write_app, ValueError)
+
+
+def _write_app(message: object) -> Frame:
+    assert isinstance(message, _Message)
+    return [message.to_bytes()]
+
+
+KINDS: list[Kind] = [*_of_engine(), *_of_app()]
+
+
+# -- damage
+
+TAGS = bytes([0x80, 0x90, 0x9F, 0xA0, *range(0xC0, 0xE0), 0xFF])
+NUMBERS = [
+    struct.pack(form, number)
+    for number in (0, 1, 0x7F, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF)
+    for form in ("<Q", ">Q", "<I", ">I", ">H")
+    if number < 1 << (8 * struct.calcsize(form))
+]
+
+
+def case(seed: int, n: int) -> tuple[Kind, Frame]:
+    """One kind, and a damaged frame of it."""
+    rng = random.Random(f"{seed}/{n}")
+    kind = rng.choice(KINDS)
+    frame = list(kind.frame)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        frame = rng.choice(DAMAGES)(frame, rng)
+    return kind, frame
+
+
+FRAGMENTS = [
+    *(b"\xc7\0" + bytes([code]) for code in range(9)),
+    b"\xd6\xff\0\0\0\1", b"\xd4\1x", b"\xc2", b"\xc3", b"\xc0", b"\x91\x05", b"\xa1a", b"\xc4\1a",
+]  # fmt: skip
+"""Of msgpack: extensions, full and empty, a time, truth, none, a list, words."""
+
+Damage = Callable[[Frame, random.Random], Frame]
+
+
+def _in_part(change: Callable[[bytes, int, random.Random], bytes]) -> Damage:
+    def damage(frame: Frame, rng: random.Random) -> Frame:
+        if not frame:
+            return frame
+        which = rng.randrange(len(frame))
+        part = frame[which]
+        # Heads, lengths and descriptions stand near the beginning.
+        near = rng.random() < 0.5
+        at = rng.randint(0, min(len(part), 64) if near else len(part))
+        return [*frame[:which], change(part, at, rng), *frame[which + 1 :]]
+
+    return damage
+
+
+def _over(part: bytes, at: int, what: bytes) -> bytes:
+    return part[:at] + what + part[at + len(what) :]
+
+
+def _flip(part: bytes, at: int, rng: random.Random) -> bytes:
+    return _over(part, at, bytes([part[at] ^ (1 << rng.randrange(8))])) if at < len(part) else part
+
+
+def _splice(frame: Frame, rng: random.Random) -> Frame:
+    other = rng.choice(KINDS).frame
+    if not frame or rng.random() < 0.5:
+        return [*frame[: rng.randint(0, 2)], *other[rng.randint(0, 2) :]]
+    one, two = rng.choice(frame), rng.choice(other)
+    joined = one[: rng.randint(0, len(one))] + two[rng.randint(0, len(two)) :]
+    return [joined if part is one else part for part in frame]
+
+
+def _parts(frame: Frame, rng: random.Random) -> Frame:
+    less = frame[: rng.randint(0, len(frame))]
+    return rng.choice([less, [*frame, rng.randbytes(rng.randint(0, 9))], frame[::-1]])
+
+
+DAMAGES: list[Damage] = [
+    _in_part(_flip),
+    _in_part(_flip),
+    _in_part(lambda part, at, rng: part[:at]),
+    _in_part(lambda part, at, rng: part + rng.randbytes(rng.randint(1, 40))),
+    _in_part(lambda part, at, rng: part[:at] + part[at + rng.randint(1, 9) :]),
+    _in_part(lambda part, at, rng: part[:at] + rng.randbytes(rng.randint(1, 9)) + part[at:]),
+    _in_part(lambda part, at, rng: part[:at] + part[at : at + rng.randint(1, 40)] + part[at:]),
+    _in_part(lambda part, at, rng: _over(part, at, rng.choice(NUMBERS))),
+    _in_part(lambda part, at, rng: _over(part, at & ~7, rng.choice(NUMBERS))),
+    _in_part(lambda part, at, rng: _over(part, at, bytes([rng.choice(TAGS)]))),
+    _in_part(lambda part, at, rng: _over(part, at, bytes([rng.choice(TAGS)] * 30))),
+    _in_part(lambda part, at, rng: part[:at] + rng.choice(FRAGMENTS) + part[at + 1 :]),
+    _splice,
+    _parts,
+]
+
+
+# -- what must hold
+
+
+def read(kind: Kind, frame: Frame) -> bool:
+    """Whether a frame was taken. Raises AssertionError where that or the refusal is wrong."""
+    try:
+        message = kind.read(frame)
+    except kind.refusal as error:
+        cause = error.__cause__
+        assert not isinstance(cause, MemoryError), f"memory that it does not hold: {cause}"
+        return False
+    assert _whole(message), f"no whole message: {message!r}"
+    again = kind.write(message)
+    assert kind.write(kind.read(again)) == again, f"no message to be sent on: {message!r}"
+    return True
+
+
+def _whole(message: object) -> bool:
+    """Whether a message of the engine has what its types promise; the app's say so themselves."""
+    match message:
+        case wire.ProgressFrame(changes):
+            return all(_numbers(at, delta) and _is_time(t) for at, t, delta in changes)
+        case wire.TakenFrame(size):
+            return _numbers(size)
+        case wire.DataFrame(edge, at, payload):
+            return _numbers(edge) and _is_time(at) and _whole(payload)
+        case Moves(command, at, target, bins):
+            return type(command) is str and _numbers(at, target, *bins)
+        case Batch():
+            columns = (getattr(message, name) for name in _COLUMNS)
+            return all(column is None or len(column) == len(message) for column in columns)
+    return True
+
+
+_COLUMNS = ["times", "origins", "partitions", "offsets", "indexes", "keys", "hashes"]
+
+
+def _numbers(*numbers: object) -> bool:
+    return all(type(number) is int for number in numbers)
+
+
+def _is_time(time: object) -> bool:
+    return _numbers(time) or (isinstance(time, tuple) and len(time) > 1 and _numbers(*time))
+
+
+class Hangs(Exception):
+    """Reading has no end."""
+
+
+@contextmanager
+def _watched() -> Iterator[None]:
+    """No end, no room: what a frame could do to the process becomes an error."""
+
+    def hangs(*_: object) -> None:
+        raise Hangs
+
+    signal.signal(signal.SIGALRM, hangs)
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    room = pages * resource.getpagesize() + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    before = resident()
+    yield
+    grown = resident() - before
+    assert grown < RESIDENT, f"memory has grown by {grown} KiB"
+    most = pa.default_memory_pool().max_memory()
+    assert most < RESIDENT << 10, f"Arrow has taken {most} bytes"
+
+
+def resident() -> int:
+    """The most memory that this process has had so far, KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main(place: str, seed: int, floor: int, seconds: float) -> None:
+    begun = time.monotonic()
+    taken: Counter[bool] = Counter()
+    with Path(place).open("r+b") as file, mmap.mmap(file.fileno(), 0) as now, _watched():
+        for n in count():
+            if n >= floor and time.monotonic() - begun > seconds:
+                break
+            PROGRESS_PLACE.pack_into(now, 0, n)
+            kind, frame = case(seed, n)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+            taken[read(kind, frame)] += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    sys.stdout.write(f"{taken[True]} {taken[False]}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

@@ -1,0 +1,96 @@
+"""I4, I7: no damaged frame is obeyed, crashes, hangs or fills the process that reads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pyarrow as pa
+import pytest
+
+from dataflow.wire import DATA, decode
+from schemas.errors import MeanderError
+from state import codec
+from tests.property import frames
+from tests.property.budget import FIRST_SEED, SECONDS
+
+ROOT = Path(__file__).parents[2]
+FLOOR = 5_000
+SHARE = 0.1
+"""Of the time that the migration oracle gets."""
+
+
+def test_a_mutated_frame_is_a_message_or_refused(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    place = tmp_path / "case"
+    place.write_bytes(bytes(frames.PROGRESS_PLACE.size))
+    words = map(str, (place, FIRST_SEED, FLOOR, SHARE * SECONDS))
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.property.frames", *words],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ran.returncode:
+        (n,) = frames.PROGRESS_PLACE.unpack(place.read_bytes())
+        kind, frame = frames.case(FIRST_SEED, n)
+        parts = "\n".join(part.hex() for part in frame)
+        pytest.fail(
+            f"{ran.stderr}\nexit code {ran.returncode} at seed {FIRST_SEED}, case {n}:"
+            f" a damaged {kind.name!r} of {len(frame)} parts, in hex:\n{parts}"
+        )
+    taken, refused = map(int, ran.stdout.split())
+    record_property("mutated frames", f"{taken + refused} of seed {FIRST_SEED}")
+    record_property("of these refused", refused)
+    assert taken and refused
+
+
+@pytest.mark.parametrize("kind", frames.KINDS, ids=lambda kind: kind.name)
+def test_what_is_not_damaged_is_taken(kind: frames.Kind) -> None:
+    assert frames.read(kind, kind.frame)
+
+
+# -- what damage hits too seldom
+
+
+def test_columns_that_say_they_are_compressed_are_not_unpacked() -> None:
+    """I6: some hundred bytes could ask for any amount of memory."""
+    kind = next(kind for kind in frames.KINDS if kind.name == "batch of 5, keyed")
+    head, columns, values = kind.frame
+    table = pa.ipc.open_stream(columns).read_next_batch()
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_batch(table)
+    with pytest.raises(MeanderError, match="its columns are compressed"):
+        decode([head, sink.getvalue().to_pybytes(), values])
+
+
+def test_sets_within_sets_without_end_are_refused() -> None:
+    kind = next(kind for kind in frames.KINDS if kind.name == "batch of 1")
+    nested = codec.encode(0)
+    for _ in range(3000):
+        nested = b"\x92\xc7\0\3" + bytes(msgpack.packb(nested))
+    with pytest.raises(MeanderError, match="a frame of a peer"):
+        decode([*kind.frame[:2], b"\x91" + nested])
+
+
+def test_lists_that_name_more_than_there_is_take_no_memory() -> None:
+    """I6: each of a thousand nested lists says that it has as many items as the frame has bytes."""
+    size = 1 << 20
+    bomb = (b"\xdd" + size.to_bytes(4, "big")) * 1000
+    before = frames.resident()
+    with pytest.raises(MeanderError, match="a frame of a peer"):
+        decode([DATA + bomb + bytes(size)])
+    assert frames.resident() - before < frames.RESIDENT
+
+
+def test_a_builder_that_builds_nothing_is_no_value() -> None:
+    """Only plain values come out of a frame, at any depth and inside of sets too."""
+    kind = next(kind for kind in frames.KINDS if kind.name == "batch of 1")
+    stray = bytes(msgpack.packb([5, msgpack.ExtType(1, b"")]))
+    for values in (stray, bytes(msgpack.packb([msgpack.ExtType(3, b""), b"\xc7\0\1"]))):
+        with pytest.raises(MeanderError):
+            decode([*kind.frame[:2], b"\x91" + values])
