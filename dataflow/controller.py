@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dataflow.capability import Capability
 from dataflow.holding import Holders, Holding
+from dataflow.inbound import read
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.routing import Routing, Transfer
@@ -22,10 +23,11 @@ from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.speed import Speed
-from dataflow.wire import ProgressFrame, decode, encode_data
+from dataflow.wire import DataFrame, ProgressFrame, encode_data
 from dataflow.worker import members_of
+from schemas.errors import MeanderError
 from state.antichain import Antichain
-from state.ids import COORDINATOR, Bin, WorkerId
+from state.ids import COORDINATOR, Bin, WorkerId, member_name
 from state.time import MIN_TIME, to_millis
 
 Event = dict[str, object]
@@ -117,10 +119,12 @@ class Controller:
                     return
 
     def take(self, sender: WorkerId, frame: list[bytes]) -> None:
-        """Act on one frame of a worker."""
-        update = decode(frame)
-        if isinstance(update, ProgressFrame):
-            self._progress.receive(sender, update.changes)
+        """Act on one frame of a worker. Raises MeanderError for one that has no place here."""
+        match read(self._plan, sender, frame):
+            case ProgressFrame(changes):
+                self._progress.receive(sender, changes)
+            case DataFrame():
+                raise MeanderError(member_name(sender), "it sent data to the coordinator")
 
     def step(self) -> bool:
         """One turn; whether anything was done."""

@@ -92,6 +92,19 @@ class Graph:
         """How many there are."""
         return len(self.scopes)
 
+    def has(self, location: Location, time: Time) -> bool:
+        """Whether there is such a place, and such a time there.
+
+        >>> graph = Graph()
+        >>> (at,) = graph.node("source", 0, 1).outputs
+        >>> graph.has(at, 7), graph.has(at, (7, 0)), graph.has(Location(at + 1), 7)
+        (True, False, False)
+        """
+        if location >= len(self.scopes):
+            return False
+        depth = 1 if isinstance(time, int) else len(time)
+        return depth == self.scopes[location].depth
+
     def node(self, name: str, inputs: int, outputs: int, scope: Scope = ROOT) -> Node:
         """Add an operator with so many ports."""
         node = Node(name, self._ports(inputs, scope), self._ports(outputs, scope), scope)

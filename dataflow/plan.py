@@ -8,12 +8,25 @@ stateful operator. Cost: once per start.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 
+from dataflow.batch import Batch
 from dataflow.flow import Flow
-from dataflow.graph import Graph, Location
+from dataflow.graph import EdgeId, Graph, Location
 from dataflow.graph import Node as Ports
-from dataflow.nodes import KeyedNode, Node, ProbeNode, SinkNode, SourceNode, StepsNode, upstreams
+from dataflow.migrate.moves import Moves
+from dataflow.nodes import (
+    ExchangeNode,
+    KeyedNode,
+    Node,
+    ProbeNode,
+    SinkNode,
+    SourceNode,
+    StepsNode,
+    upstreams,
+)
 from schemas.errors import SetupError
+from state.manifest import Manifest
 
 
 class Plan:
@@ -55,6 +68,15 @@ class Plan:
         """The number under which a node's records stand in the total order: sources first."""
         names = [*(n.name for n in self.sources), *(n.name for n in self.keyed)]
         return names.index(node.name)
+
+    @cached_property
+    def crossing(self) -> dict[EdgeId, type]:
+        """The edges that lead from member to member, and what travels on each."""
+        carried: dict[Location, type] = dict.fromkeys(self.migrator.outputs, Manifest)
+        carried[self.control.outputs[0]] = Moves
+        exchanges = (node.name for node in self.nodes if isinstance(node, ExchangeNode))
+        carried.update((self.ports[name].outputs[0], Batch) for name in exchanges)
+        return {e.id: carried[e.source] for e in self.graph.edges if e.source in carried}
 
     @property
     def source_locations(self) -> list[Location]:

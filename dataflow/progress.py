@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataflow.graph import Graph, Location
 from dataflow.protocols import Links
 from dataflow.wire import Change, encode_progress
-from schemas.errors import MeanderError
 from state.antichain import Antichain, MutableAntichain
 from state.ids import WorkerId
 from state.time import MIN_TIME, Time
@@ -105,7 +104,7 @@ class Progress:
         self.changes = ChangeBatch()
         self._peers = [member for member in members if member != me]
         self._links = links
-        self._tracker, self._locations = Tracker(graph), graph.locations
+        self._tracker = Tracker(graph)
         self._unopened = set(members)
         self._me = me
         self._bottoms = [Antichain.of(scope.bottom) for scope in graph.scopes]
@@ -129,15 +128,7 @@ class Progress:
         return True
 
     def receive(self, sender: WorkerId, changes: Iterable[Change]) -> None:
-        """Apply a peer's update; the first of each peer is its opening. Raises MeanderError for a
-        location that the graph does not have."""
-        changes = list(changes)
-        if any(location >= self._locations for location, _, _ in changes):
-            raise MeanderError(
-                f"worker {sender}",
-                "it counts messages at a place that this flow does not have",
-                "run every worker with the same flow",
-            )
+        """Apply a peer's update; the first of each peer is its opening."""
         self._tracker.update(changes)
         self._unopened.discard(sender)
 

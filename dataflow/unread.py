@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from dataflow.bound import Bound
 from schemas.errors import MeanderError
-from state.ids import WorkerId
+from state.ids import WorkerId, member_name
 
 SHARE = 16
 
@@ -33,14 +33,14 @@ class Unread:
     def sent(self, to: WorkerId, size: int) -> None:
         """Count what goes to a peer. Raises MeanderError where too much waits already."""
         self.by_peer[to] += size
-        bound = Bound(f"the link to worker {to}", self._most)
+        bound = Bound(f"the link to {member_name(to)}", self._most)
         bound.check(self.by_peer[to], "data wait for that worker to take them")
 
     def acknowledged(self, by: WorkerId, size: int) -> None:
         """A peer has taken some. Raises MeanderError if it never got as much."""
         self.by_peer[by] -= size
         if self.by_peer[by] < 0:
-            raise MeanderError(f"worker {by}", "it acknowledged more data than it was sent")
+            raise MeanderError(member_name(by), "it acknowledged more data than it was sent")
 
     def took(self, sender: WorkerId, size: int) -> None:
         """Count what has come from a peer."""

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dataflow.assembly import Assembly, Site
-from dataflow.graph import Edge, EdgeId
+from dataflow.graph import Edge
+from dataflow.inbound import read
 from dataflow.meters import Histogram, Meters, Work
 from dataflow.operators.base import Message
 from dataflow.operators.source import Standing
@@ -24,13 +25,12 @@ from dataflow.wire import (
     DataFrame,
     ProgressFrame,
     TakenFrame,
-    decode,
     encode_data,
     encode_taken,
 )
 from schemas.errors import MeanderError
 from state.antichain import Antichain
-from state.ids import COORDINATOR, Bin, WorkerId
+from state.ids import COORDINATOR, Bin, WorkerId, member_name
 
 IDLE_SECONDS = 0.1
 """The longest nap of a worker that nothing wakes."""
@@ -130,33 +130,24 @@ class Worker:
         self._assembly.close()
 
     def take(self, sender: WorkerId, frame: Frame) -> None:
-        """Act on one frame of a peer. Raises MeanderError for one that cannot be read."""
-        match decode(frame):
+        """Act on one frame of a peer. Raises MeanderError for one that has no place here."""
+        match read(self._plan, sender, frame):
             case ProgressFrame(changes):
                 self._progress.receive(sender, changes)
             case TakenFrame(size):
                 self._unread.acknowledged(sender, size)
             case DataFrame(edge, time, payload):
                 self._unread.took(sender, _size(frame))
-                through = self._edge(sender, edge)
+                through = self._plan.graph.edges[edge]
                 port = self._assembly.inputs[through.target]
                 if not port.frontier.less_equal(time):
                     raise MeanderError(
-                        f"worker {self.me}",
-                        f"worker {sender} sent a message of time {time} behind the frontier (I1)",
+                        member_name(self.me),
+                        f"{member_name(sender)} sent a message of time {time}"
+                        " behind the frontier (I1)",
                     )
                 self._meters.received(through, payload)
                 port.put(Message(time, payload))
-
-    def _edge(self, sender: WorkerId, edge: EdgeId) -> Edge:
-        edges = self._plan.graph.edges
-        if edge >= len(edges):
-            raise MeanderError(
-                f"worker {sender}",
-                f"it sent a message on edge {edge} of a flow that has {len(edges)}",
-                "run every worker with the same flow",
-            )
-        return edges[edge]
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""

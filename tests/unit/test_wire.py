@@ -278,10 +278,42 @@ def take(start: Start) -> Callable[[Frame], None]:
 
 
 def test_a_peer_that_runs_another_flow_is_found_out(take: Callable[[Frame], None]) -> None:
-    with pytest.raises(MeanderError, match="worker 1: it sent a message on edge 99"):
-        take(encode_data(EdgeId(99), 5, MOVES))
-    with pytest.raises(MeanderError, match="worker 1: it counts messages at a place"):
-        take(encode_progress([(Location(99), 5, 1)]))
+    for edge in (1, 99):
+        with pytest.raises(
+            MeanderError, match=f"worker 1: it sent a message on edge {edge}, which"
+        ):
+            take(encode_data(EdgeId(edge), 5, MOVES))
+    for location, time in ((99, 5), (0, (5, 1))):
+        with pytest.raises(MeanderError, match="worker 1: it counts messages at a place or time"):
+            take(encode_progress([(Location(location), time, 1)]))
+
+
+@pytest.mark.parametrize("payload", [MANIFEST, batch_of([[0]] * 5, [1], [1])])
+def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
+    take: Callable[[Frame], None], payload: Manifest | Batch
+) -> None:
+    with pytest.raises(MeanderError, match="worker 1: it sent what edge 0 does not carry"):
+        take(encode_data(EdgeId(0), 5, payload))
+    with pytest.raises(MeanderError, match="worker 1: it sent a message of time .5, 1., which"):
+        take(encode_data(EdgeId(0), (5, 1), MOVES))
+
+
+def test_what_cannot_be_read_is_refused_in_the_senders_name(
+    take: Callable[[Frame], None],
+) -> None:
+    with pytest.raises(MeanderError, match="worker 1: it sent garbage: a frame of a peer"):
+        take([b"X"])
+
+
+def test_a_coordinator_takes_no_data(start: Start) -> None:
+    flow = Flow("f", bins=1)
+    keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
+    keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
+    controller = start(flow, workers=2).sim.controller
+    with pytest.raises(MeanderError, match="worker 1: it sent data to the coordinator"):
+        controller.take(WorkerId(1), encode_data(EdgeId(0), 5, MOVES))
+    with pytest.raises(MeanderError, match="worker 1: it sent garbage"):
+        controller.take(WorkerId(1), [b"X"])
 
 
 def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:
