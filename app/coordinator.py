@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from app import explained
 from app.arguments import Arguments
 from app.clock import SystemClock
 from app.commands import Commands, Journal
@@ -39,6 +40,7 @@ from connectors.links import CurveLinks, Keys, member_name
 from connectors.source import KafkaSource
 from connectors.status import StatusTopic
 from dataflow.controller import Controller
+from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event
 from state.ids import COORDINATOR, WorkerId
@@ -49,8 +51,13 @@ STOP_WITHIN = 2.0
 """Seconds that workers get to close what they have open."""
 LOOK = 0.002
 """Seconds between two looks at everything but progress, while that comes without a pause."""
+EXPLAIN = 0.25
+"""Seconds between two looks at what is waited for."""
 IDLE = 0.02
 """Seconds between two looks at the control topic when nothing else happens."""
+
+
+SPARK = Wait("Spark to start", "its JVM is up and its master has answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +123,15 @@ def _await_session(
             opened.enter_context(signals.deferred(roused.set))
         # A daemon, so that a signal ends the program without waiting for the start.
         threading.Thread(target=start, name="Spark start", daemon=True).start()
+        waits = Waits(SystemClock())
         while not starting.done():
             if signals is not None and signals.received:
                 raise Interrupted(signals.received)
+            waits.look("Spark", {"": SPARK})
             told.starting()
             told.pump()
             roused.wait(_beat_seconds(prepared.options))
+        waits.look("Spark", {})
     return starting.result()
 
 
@@ -231,6 +241,7 @@ class Coordinator:
                    if isinstance(node.spec, KafkaSource)]  # fmt: skip
         self._lag = Lag(prepared.options.kafka, prepared.group, sources)
         self._observer = Observer(prepared.options.workers, SystemClock())
+        self._waits, self._explain_at = Waits(SystemClock()), 0.0
         self._every = _beat_seconds(prepared.options)
         self._beat_at = self._look_at = 0.0
         self._began: float | None = None
@@ -284,6 +295,9 @@ class Coordinator:
         if self._began is None and self._crew.working:
             self._began = now
             self._told.started()
+        if now >= self._explain_at:
+            self._explain_at = now + EXPLAIN
+            self._explain()
         if now >= self._beat_at:
             self._beat_at = now + self._every
             self._lag.look()
@@ -294,6 +308,15 @@ class Coordinator:
     def _report(self, worker: WorkerId, report: Report) -> None:
         for event in report.events:
             self._controller.report(worker, dict(event))
+
+    def _explain(self) -> None:
+        """Have the log say what is waited for."""
+        self._waits.look("workers", self._crew.waits())
+        if self._began is not None:
+            at, furthest = self._controller.holdings(), self._controller.furthest()
+            held = self._observer.held(at, furthest, self._crew.beats())
+            self._waits.look("frontiers", explained.frontiers(held))
+            self._waits.look("migrations", explained.migrations(self._controller.rounds()))
 
     def _beat(self) -> None:
         if self._began is None:

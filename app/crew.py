@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -30,6 +30,7 @@ from app.messages import (
 )
 from app.registry import Door
 from connectors.links import CurveLinks, LinkBroken, member_name
+from dataflow.waits import Wait
 from schemas.errors import MeanderError, SetupError
 from state.ids import WorkerId
 
@@ -60,6 +61,8 @@ class Hand:
     done: bool = False
     stopped: bool = False
     told: bool = False
+    slot: bool = False
+    """Whether Spark is known to have found an executor for it."""
     beat: Beat = field(default_factory=Beat)
     """Its last."""
 
@@ -109,6 +112,12 @@ class Crew:
     def beats(self) -> list[Beat]:
         """How each worker stands, as of its last words."""
         return [hand.beat for hand in self.hands.values()]
+
+    def waits(self) -> dict[Hashable, Wait]:
+        """Which workers are not at work yet, and what each of them needs for that."""
+        late = [hand for hand in self.hands.values() if not self._arrived(hand)]
+        waits = [self._wait(hand) for hand in late]
+        return {wait.what: wait for wait in waits}
 
     def launch(self) -> None:
         """Submit all tasks."""
@@ -246,6 +255,16 @@ class Crew:
             f"Spark had no free slot for it within {waited}: {self._slots}",
             "give a master with more slots (--master 'local[4]'), or fewer --workers",
         )
+
+    def _wait(self, hand: Hand) -> Wait:
+        name, most = member_name(hand.id), f"it has {self._patience:g} s for that"
+        if self._door.open:
+            return Wait(f"{name} to open what it reads and writes", f"Kafka answers it; {most}")
+        hand.slot = hand.slot or hand.task.has_slot()
+        if not hand.slot:
+            cause = f"Spark starts it where a slot is free ({self._slots}); {most}"
+            return Wait(f"a slot of Spark for {name}", cause)
+        return Wait(f"{name} to register", f"its process starts and comes to the driver; {most}")
 
     def _arrived(self, hand: Hand) -> bool:
         return hand.working if self._door.open else hand.id in self._door.guests

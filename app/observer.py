@@ -161,6 +161,8 @@ def _words(holding: Holding) -> str:
             return f"source {holding.name!r}: none of its partitions has been heard of yet"
         case "operator":
             return f"operator {holding.name!r}: what it holds is not done yet"
+        case "sink":
+            return f"sink {holding.name!r}: its results are not delivered yet"
         case "input":
             return f"operator {holding.name!r}: what is on its way to it has not been taken yet"
         case "migration":

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark import SparkFiles
@@ -50,6 +50,7 @@ from connectors.topics import names
 from dataflow.assembly import Site
 from dataflow.meters import Histogram
 from dataflow.plan import Plan
+from dataflow.waits import Wait, Waits
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, Incarnation, WorkerId
@@ -59,6 +60,13 @@ log = logging.getLogger(__name__)
 
 FAREWELL = 3.0
 """Seconds that a worker which has stopped or failed waits for the coordinator's word."""
+NOTHING: Mapping[Hashable, Wait] = {}
+CREDIT: Mapping[Hashable, Wait] = {
+    "": Wait(
+        "the sinks, as it has read all that may be in flight (the flow's max_inflight)",
+        "it reads on when they have delivered enough of it",
+    )
+}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -94,6 +102,7 @@ class Task:
         self._heard = self._beat_at = time.monotonic()
         self._stop = self._bye = self._over = False
         self._worker: Worker | None = None
+        self._waits = Waits(SystemClock())
 
     def run(self) -> None:
         """Register, work, end. Raises MeanderError when the coordinator cannot be told any more."""
@@ -170,6 +179,7 @@ class Task:
             if self._stop:
                 return
             worked = worker.step()
+            self._waits.look("credit", CREDIT if worker.full else NOTHING)
             if events := worker.reports():
                 self._tell(Report.model_validate({"events": events}))
             self._keep_contact(worker)

@@ -154,6 +154,10 @@ class Controller:
         """Whether commands are under way."""
         return bool(self._running)
 
+    def rounds(self) -> list[Round]:
+        """Bins that move now, each with those that move at its time."""
+        return [round for running in self._running for round in running.rounds]
+
     @property
     def forsworn(self) -> int | None:
         """T: no command will have a time before it. None once there will be none at all."""
@@ -240,7 +244,7 @@ class Controller:
     # -- the steps of a turn
 
     def _send_durable(self) -> None:
-        for round in self._rounds():
+        for round in self.rounds():
             if not round.sent and round.durable():
                 self._send(round.moves)
                 round.sent = True
@@ -258,7 +262,7 @@ class Controller:
 
     def _decide(self) -> None:
         """Once all commands up to a round's time are known, so is what it really moves."""
-        for round in self._rounds():
+        for round in self.rounds():
             if round.sent and not round.decided and self._passed(round.moves.time):
                 round.decided = True
                 for transfer in self._routing.transfers(round.moves):
@@ -348,7 +352,7 @@ class Controller:
     def _target(self) -> int | None:
         """The least time not to forswear yet; None where nothing is left to command."""
         furthest = self.furthest()
-        rounds = self._rounds()
+        rounds = self.rounds()
         unsent = min((r.moves.time for r in rounds if not r.sent), default=None)
         if furthest is None:
             # The sources have ended: what is under way goes on, and nothing else can come.
@@ -380,9 +384,6 @@ class Controller:
     def _now(self) -> int:
         assert self.forsworn is not None
         return self.forsworn
-
-    def _rounds(self) -> list[Round]:
-        return [round for running in self._running for round in running.rounds]
 
 
 def round_ms(seconds: float) -> float:

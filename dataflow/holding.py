@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dataflow.graph import Location
+from dataflow.nodes import Node, SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.progress import Progress, outer
 
-Kind = Literal["source", "operator", "input", "migration", "commands"]
-"""A source's partitions; what an operator holds; what is on its way to one; state of bins that
-move; or that commands have not been ruled out."""
+Kind = Literal["source", "operator", "sink", "input", "migration", "commands"]
+"""A source's partitions; what an operator holds; what a sink has not delivered; what is on its way
+to an operator; state of bins that move; or that commands have not been ruled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,10 @@ class Holders:
     def __init__(self, plan: Plan) -> None:
         self._reach = plan.graph.reach
         self._places: dict[Location, tuple[Kind, str]] = {}
-        sources = {source.name for source in plan.sources}
-        for name, ports in plan.ports.items():
-            kind: Kind = "source" if name in sources else "operator"
-            self._places |= dict.fromkeys(ports.inputs, ("input", name))
-            self._places |= dict.fromkeys(ports.outputs, (kind, name))
+        for node in plan.nodes:
+            ports = plan.ports[node.name]
+            self._places |= dict.fromkeys(ports.inputs, ("input", node.name))
+            self._places |= dict.fromkeys(ports.outputs, (_kind(node), node.name))
         commands = (*plan.control.outputs, *plan.migrator.inputs)
         self._places |= dict.fromkeys(commands, ("commands", ""))
         for at, keyed in zip(plan.migrator.outputs, plan.keyed, strict=True):
@@ -53,3 +53,13 @@ class Holders:
         at = [place for time, place in found if time == least]
         first = next(p for p in at if not any(q in self._reach[p] for q in at if q != p))
         return Holding(*self._places[first], least)
+
+
+def _kind(node: Node) -> Kind:
+    match node:
+        case SourceNode():
+            return "source"
+        case SinkNode():
+            return "sink"
+        case _:
+            return "operator"

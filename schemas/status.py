@@ -131,7 +131,7 @@ class HeldBack(BaseModel):
     """Since when the frontier stands, milliseconds since 1970."""
     awaited: bool
     """Whether something that has been read waits for it to move."""
-    kind: Literal["source", "operator", "input", "migration", "commands"]
+    kind: Literal["source", "operator", "sink", "input", "migration", "commands"]
     name: str
     """Of the source or operator; '' for commands."""
     worker: int | None = None

@@ -207,7 +207,7 @@ class HandFlow(TestFlow):
             o.wait_seconds() is not None if isinstance(o, Migrator) else not o.finished()
             for o in operators
             if not isinstance(o, SourceOperator)
-        ) or any(not round.sent for round in self.sim.controller._rounds())
+        ) or any(not round.sent for round in self.sim.controller.rounds())
 
     def _deliver(self, controller: bool) -> bool:
         lanes = self.sim.network.busy()

@@ -31,7 +31,8 @@ from connectors import KafkaSink, KafkaSource
 from dataflow import Flow
 from dataflow.protocols import SourceOptions
 
-flow = Flow("held")
+# A worker has read as much as it may before it has read all of its partitions.
+flow = Flow("held", max_inflight=6000)
 # An hour passes before a partition without records lets the others go on.
 lines = KafkaSource("{prefix}lines", value="str", options=SourceOptions(idle_after=3600.0))
 flow.source(lines, "lines").map(str.upper).sink(KafkaSink("{prefix}counts", value="str"))
@@ -172,3 +173,12 @@ def test_a_partition_that_holds_back_the_others_is_named(
         assert (held["partition"], held["awaited"]) == (SILENT, True)
         assert f"partition {SILENT} of source 'lines'" in held["by"]
         assert held["by"].endswith("it has been read to its end")
+
+        waits = (
+            f"for the frontier of 'sink', held back by partition {SILENT} of source 'lines'",
+            "for the sinks, as it has read all that may be in flight",
+        )
+        until(lambda: all(wait in flow.process.said for wait in waits), "the log says so", WITHIN)
+        (line,) = [line for line in flow.process.said.splitlines() if waits[0] in line]
+        assert "waits since " in line
+        assert "it moves when records come there" in line

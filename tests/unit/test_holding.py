@@ -50,7 +50,7 @@ def test_a_sink_that_does_not_deliver_is_named(start: Start) -> None:
     sink.delivers = False
     source.give(0, (1000, "a"), (5000, "b"))
     run.settle()
-    assert held(run) == Holding("operator", "out", from_millis(1000))
+    assert held(run) == Holding("sink", "out", from_millis(1000))
     sink.delivers = True
     run.settle()
     assert held(run) == Holding("source", "source", from_millis(5000))

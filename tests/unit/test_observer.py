@@ -57,6 +57,7 @@ def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> 
     ("kind", "says"),
     [
         ("operator", "operator 'n': what it holds is not done yet"),
+        ("sink", "sink 'n': its results are not delivered yet"),
         ("input", "operator 'n': what is on its way to it has not been taken yet"),
         ("migration", "operator 'n': state of bins is on its way"),
         ("commands", "commands of that time have not been ruled out yet"),

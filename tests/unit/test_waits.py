@@ -1,0 +1,92 @@
+"""A wait is explained once when it has become long, and once when it is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataflow.sim import SimClock
+from dataflow.waits import GRACE, Wait, Waits
+
+SLOT = Wait("a slot of Spark", "it comes when another task ends")
+BIN = Wait("bin 7", "it comes when worker 1 has fetched it")
+
+
+class Watched:
+    """Waits whose lines are read here."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.clock = SimClock(now_ms=1_700_000_000_000)
+        self.waits = Waits(self.clock)
+        self._caplog = caplog
+
+    def look(self, *waits: Wait, kind: str = "any") -> list[str]:
+        """What is said at a look."""
+        self._caplog.clear()
+        self.waits.look(kind, {wait.what: wait for wait in waits})
+        return self._caplog.messages
+
+
+@pytest.fixture
+def watched(caplog: pytest.LogCaptureFixture) -> Watched:
+    caplog.set_level("INFO", "meander.waits")
+    return Watched(caplog)
+
+
+def test_a_short_wait_is_not_worth_a_word(watched: Watched) -> None:
+    assert watched.look(SLOT) == []
+    watched.clock.advance(0.9 * GRACE)
+    assert watched.look(SLOT) == []
+    assert watched.look() == []
+
+
+def test_a_long_wait_is_explained_once_and_its_end_is_told(watched: Watched) -> None:
+    watched.look(SLOT)
+    watched.clock.advance(GRACE)
+    assert watched.look(SLOT) == [
+        "waits since 22:13:20 UTC for a slot of Spark: it comes when another task ends"
+    ]
+    for _ in range(100):
+        watched.clock.advance(1)
+        assert watched.look(SLOT) == []
+    assert watched.look() == ["waited 101.0 s for a slot of Spark"]
+    assert watched.look() == []
+
+
+def test_a_wait_that_comes_again_is_another(watched: Watched) -> None:
+    for _ in range(2):
+        assert watched.look(SLOT) == []
+        watched.clock.advance(GRACE)
+        assert len(watched.look(SLOT)) == 1
+        assert watched.look() == ["waited 1.0 s for a slot of Spark"]
+
+
+def test_short_waits_one_after_another_do_not_add_up(watched: Watched) -> None:
+    for _ in range(10):
+        assert watched.look(SLOT) == []
+        watched.clock.advance(0.9 * GRACE)
+        assert watched.look() == []
+
+
+def test_waits_side_by_side_are_told_apart(watched: Watched) -> None:
+    watched.look(SLOT)
+    watched.clock.advance(0.5 * GRACE)
+    watched.look(SLOT, BIN)
+    watched.clock.advance(0.5 * GRACE)
+    assert [line.split(": ")[1] for line in watched.look(SLOT, BIN)] == [SLOT.when]
+    watched.clock.advance(0.5 * GRACE)
+    assert [line.split(": ")[1] for line in watched.look(SLOT, BIN)] == [BIN.when]
+    assert watched.look(SLOT) == ["waited 1.0 s for bin 7"]
+
+
+def test_a_look_at_one_kind_ends_no_wait_of_another(watched: Watched) -> None:
+    watched.look(SLOT, kind="Spark")
+    watched.clock.advance(GRACE)
+    assert watched.look(kind="bins") == []
+    assert len(watched.look(SLOT, kind="Spark")) == 1
+
+
+def test_it_is_explained_as_it_is_when_it_has_become_long(watched: Watched) -> None:
+    watched.waits.look("any", {"m1": Wait("3 bins", "...")})
+    watched.clock.advance(GRACE)
+    watched.waits.look("any", {"m1": Wait("2 bins", "...")})
+    assert watched.look() == ["waited 1.0 s for 2 bins"]
