@@ -48,6 +48,8 @@ def produce(
     # Else what is tried again, as at a topic just made, comes behind what followed it.
     config["enable.idempotence"] = True
     producer = Producer(config | (settings or {}))
+    # Else it finds no connection at first, and looks again half a second later.
+    producer.list_topics(topic, timeout=10)
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:
@@ -81,10 +83,13 @@ def consume_all(bootstrap: str, topic: str, *, committed: bool = True) -> list[R
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "auto.offset.reset": "error",
+            # The end of the log is told by a fetch that has waited this long for more.
+            "fetch.wait.max.ms": 10,
         }
     )
     try:
-        open_partitions = set(_partitions(admin(bootstrap), topic))
+        # Asked through the consumer, which else looks for a connection half a second later.
+        open_partitions = set(_partitions(consumer, topic))
         assert open_partitions, f"topic {topic} does not exist"
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
         found: list[Record] = []
@@ -135,8 +140,8 @@ def until(condition: Callable[[], bool], what: str, within: float = 30) -> None:
         time.sleep(0.02)
 
 
-def _partitions(client: AdminClient, topic: str) -> list[int]:
-    listed = client.list_topics(timeout=10).topics.get(topic)
+def _partitions(client: AdminClient | Consumer, topic: str) -> list[int]:
+    listed = client.list_topics(topic, timeout=10).topics.get(topic)
     return sorted(listed.partitions) if listed is not None else []
 
 
