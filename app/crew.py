@@ -114,10 +114,16 @@ class Crew:
         return [hand.beat for hand in self.hands.values()]
 
     def waits(self) -> dict[Hashable, Wait]:
-        """Which workers are not at work yet, and what each of them needs for that."""
-        late = [hand for hand in self.hands.values() if not self._arrived(hand)]
-        waits = [self._wait(hand) for hand in late]
-        return {wait.what: wait for wait in waits}
+        """Which workers are not at work yet, and what they need for that; of those without a slot
+        only the first, as Spark takes a while to answer for each."""
+        found: dict[Hashable, Wait] = {}
+        for hand in self.hands.values():
+            if not self._arrived(hand):
+                wait = self._wait(hand)
+                found[wait.what] = wait
+                if not hand.slot:
+                    break
+        return found
 
     def launch(self) -> None:
         """Submit all tasks."""
@@ -259,11 +265,12 @@ class Crew:
     def _wait(self, hand: Hand) -> Wait:
         name, most = member_name(hand.id), f"it has {self._patience:g} s for that"
         if self._door.open:
+            hand.slot = True
             return Wait(f"{name} to open what it reads and writes", f"Kafka answers it; {most}")
         hand.slot = hand.slot or hand.task.has_slot()
         if not hand.slot:
-            cause = f"Spark starts it where a slot is free ({self._slots}); {most}"
-            return Wait(f"a slot of Spark for {name}", cause)
+            when = f"Spark has planned its job and found it a free slot ({self._slots}); {most}"
+            return Wait(f"Spark to start the task of {name}", when)
         return Wait(f"{name} to register", f"its process starts and comes to the driver; {most}")
 
     def _arrived(self, hand: Hand) -> bool:

@@ -9,6 +9,7 @@ call lasts as long as the worker lives. Cost: a JVM start of some seconds, then 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import subprocess
@@ -30,6 +31,8 @@ from pyspark.util import InheritableThread
 from app.messages import Failure
 from connectors.java import java
 from schemas.errors import MeanderError, SetupError
+
+log = logging.getLogger(__name__)
 
 JVM_END = 3.0
 """Seconds until a JVM that does not end is killed."""
@@ -154,10 +157,15 @@ class SparkTask:
         self._thread.start()
 
     def has_slot(self) -> bool:
-        """Whether Spark has found an executor for it."""
+        """Whether Spark has found an executor for it, as far as Spark answers: where it does not
+        any more, `ended` says why."""
         tracker = self._context.statusTracker()
-        jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
-        stages = [tracker.getStageInfo(id) for job in jobs if job for id in job.stageIds]
+        try:
+            jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
+            stages = [tracker.getStageInfo(id) for job in jobs if job for id in job.stageIds]
+        except Py4JError as error:
+            log.debug("Spark does not say whether %s has a slot: %s", self._name, error)
+            return False
         return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
 
     def cancel(self) -> None:

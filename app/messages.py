@@ -123,8 +123,10 @@ class Beat(_Message):
     inflight: int = 0
     operators: dict[str, Operator] = {}
     sources: dict[str, Reading] = {}
-    queued: list[int] = []
-    """Bytes on the way to each worker that it has not said it has taken."""
+    sent: list[int] = []
+    """Bytes sent to each worker that it has not acknowledged."""
+    taken: list[int] = []
+    """Bytes taken from each worker that have not been acknowledged to it."""
 
 
 class Log(_Message):
@@ -213,7 +215,7 @@ class Reader(Generic[M]):
     """Reads the messages of one direction.
 
     >>> FROM_WORKER.read(Beat(inflight=3).to_bytes())
-    Beat(kind='beat', counters={}, inflight=3, operators={}, sources={}, queued=[])
+    Beat(kind='beat', counters={}, inflight=3, operators={}, sources={}, sent=[], taken=[])
     >>> TO_WORKER.read(Done(counters={}).to_bytes())
     Traceback (most recent call last):
     ValueError: no message that is expected here

@@ -165,12 +165,12 @@ def _sources(figures: Figures) -> Iterator[Metric]:
 def _links(figures: Figures) -> Iterator[Metric]:
     yield _gauge(
         "meander_link_queued_bytes",
-        "Bytes sent to a worker that it has not said it has taken, which it says in portions.",
+        "Bytes sent to a worker that it had not taken at its last beat, to a beat's precision.",
         ["worker", "to"],
         [
-            ([str(worker), str(peer)], size)
+            ([str(worker), str(peer)], max(0, beat.sent[peer] - other.taken[worker]))
             for worker, beat in enumerate(figures.beats)
-            for peer, size in enumerate(beat.queued)
+            for peer, other in enumerate(figures.beats)
             if peer != worker
         ],
     )

@@ -249,6 +249,7 @@ class Task:
 def beat_of(worker: Worker) -> Beat:
     """How a worker stands."""
     delays = worker.delays()
+    sent, taken = worker.links()
     return Beat(
         counters=dict(worker.counters),
         inflight=worker.inflight,
@@ -265,7 +266,8 @@ def beat_of(worker: Worker) -> Beat:
             )
             for name, lanes in worker.standing().items()
         },
-        queued=worker.queued(),
+        sent=sent,
+        taken=taken,
     )
 
 

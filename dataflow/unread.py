@@ -28,7 +28,9 @@ class Unread:
     def __init__(self, most: int) -> None:
         self._most = most
         self.by_peer: Counter[WorkerId] = Counter()
-        self._owed: Counter[WorkerId] = Counter()
+        """Sent, and not yet acknowledged."""
+        self.taken: Counter[WorkerId] = Counter()
+        """Taken off a link, and not yet acknowledged to the sender."""
 
     def sent(self, to: WorkerId, size: int) -> None:
         """Count what goes to a peer. Raises MeanderError where too much waits already."""
@@ -44,11 +46,11 @@ class Unread:
 
     def took(self, sender: WorkerId, size: int) -> None:
         """Count what has come from a peer."""
-        self._owed[sender] += size
+        self.taken[sender] += size
 
     def owed(self) -> Iterator[tuple[WorkerId, int]]:
         """Whom to tell now how much has been taken."""
-        for sender, size in list(self._owed.items()):
+        for sender, size in list(self.taken.items()):
             if size * SHARE >= self._most:
-                del self._owed[sender]
+                del self.taken[sender]
                 yield sender, size

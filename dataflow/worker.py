@@ -109,9 +109,12 @@ class Worker:
         """How long chunks took from the reader until all sinks had passed them, by source."""
         return {name: source.delays for name, source in self._assembly.sources.items()}
 
-    def queued(self) -> list[int]:
-        """Bytes on the way to each worker that it has not said it has taken."""
-        return [self._unread.by_peer[WorkerId(peer)] for peer in range(self._site.workers)]
+    def links(self) -> tuple[list[int], list[int]]:
+        """For each worker, the bytes sent to it that it has not acknowledged, and those taken from
+        it that have not been acknowledged to it: on the way is what neither side has taken."""
+        peers = list(map(WorkerId, range(self._site.workers)))
+        sent, taken = self._unread.by_peer, self._unread.taken
+        return [sent[peer] for peer in peers], [taken[peer] for peer in peers]
 
     def frontiers(self) -> dict[str, Antichain]:
         """The frontier at every probe and sink, by name."""

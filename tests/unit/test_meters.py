@@ -11,7 +11,7 @@ from dataflow.meters import BOUNDS, Histogram, Meters
 from dataflow.plan import Plan
 from dataflow.protocols import SourceOptions
 from dataflow.testing import ListSink
-from tests.hand import HandFlow, HandSink, HandSource, assembly
+from tests.hand import HandFlow, HandSink, HandSource, assembly, until
 from tests.unit.conftest import Start
 
 
@@ -47,17 +47,21 @@ def test_records_count_where_they_come_and_leave_on_whatever_worker(start: Start
     assert names[0] == "migrator"
 
 
-def test_bytes_on_the_way_to_a_worker_count_until_it_says_that_it_has_them(start: Start) -> None:
+def test_bytes_on_the_way_are_those_sent_and_not_taken(start: Start) -> None:
     source = HandSource(partitions=2)
     run = start(flow_of(source, ListSink()))
-    assert [worker.queued() for worker in run.workers] == [[0, 0], [0, 0]]
+    first, second = run.workers
+    run.settle()
+    assert first.links() == second.links() == ([0, 0], [0, 0])
     source.give(0, *((1000 + n, n) for n in range(50)))
     source.give(1, *((1000 + n, n) for n in range(50)))
-    run.wait(0.01)
-    first, second = (worker.queued() for worker in run.workers)
-    assert first[0] == second[1] == 0, "nobody links to itself"
-    assert first[1] > 0
-    assert second[0] > 0
+    until(lambda: first.links()[0][1] > 0, run.turn)
+    before = second.links()[1][0]
+    run.finish(source)
+
+    assert before == 0, "the second had not taken it when the first had sent it"
+    assert first.links()[0] == [0, second.links()[1][0]] != [0, 0], "all has been taken"
+    assert second.links()[0] == [first.links()[1][1], 0] != [0, 0]
 
 
 def test_a_partition_says_how_far_it_is_and_what_it_waits_for(start: Start) -> None:

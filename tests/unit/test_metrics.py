@@ -27,7 +27,7 @@ def durations(*counts: int, seconds: float) -> Durations:
 TURNS = durations(4, 1, seconds=0.5)
 
 
-def beat(read: int, queued: Sequence[int]) -> Beat:
+def beat(read: int, sent: Sequence[int], taken: Sequence[int]) -> Beat:
     return Beat(
         counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
         inflight=100 * read,
@@ -40,14 +40,15 @@ def beat(read: int, queued: Sequence[int]) -> Beat:
                 delays=durations(0, 2, seconds=0.0005),
             )
         },
-        queued=list(queued),
+        sent=list(sent),
+        taken=list(taken),
     )  # fmt: skip
 
 
 FIGURES = Figures(
     workers=2,
     up=2,
-    beats=[beat(1, [0, 70]), beat(2, [30, 0])],
+    beats=[beat(1, [0, 70], [0, 30]), beat(2, [30, 0], [20, 0])],
     frontiers={"out": 1_700_000_000_500},
     lags={("flights", 0): 0, ("flights", 1): 12},
     bins=[100, 156],
@@ -115,7 +116,7 @@ def test_partitions_have_frontiers_lags_and_delays(seen: Seen) -> None:
 
 
 def test_links_and_workers_say_what_waits_and_who_owns_what(seen: Seen) -> None:
-    assert seen["meander_link_queued_bytes"] == {("1", "0"): 70, ("0", "1"): 30}
+    assert seen["meander_link_queued_bytes"] == {("1", "0"): 50, ("0", "1"): 0}
     assert seen["meander_inflight_bytes"] == {("0",): 100, ("1",): 200}
     assert seen["meander_bins"] == {("0",): 100, ("1",): 156}
     assert seen["meander_workers"] == seen["meander_workers_up"] == {(): 2}
@@ -167,11 +168,11 @@ def test_without_a_port_nothing_is_served() -> None:
 
 
 def test_a_beat_whose_lists_do_not_fit_together_is_none() -> None:
-    fields = beat(1, []).model_dump()
+    fields = beat(1, [], []).model_dump()
     fields["sources"]["lines"]["times"].append(5)
     with pytest.raises(ValueError, match="no message that is expected here"):
         FROM_WORKER.read(msgpack.packb(fields))
-    fields = beat(1, []).model_dump()
+    fields = beat(1, [], []).model_dump()
     fields["operators"]["count"]["turns"]["counts"].append(5)
     with pytest.raises(ValueError, match="no message that is expected here"):
         FROM_WORKER.read(msgpack.packb(fields))
@@ -182,7 +183,7 @@ def test_a_beat_stays_small_with_a_thousand_partitions() -> None:
         partitions=list(range(1000)), times=[from_millis(1_700_000_000_000)] * 1000,
         states=["sending"] * 1000, delays=durations(1, seconds=1.0),
     )  # fmt: skip
-    large = beat(1, [0, 0]).model_copy(update={"sources": {"lines": thousand}})
+    large = beat(1, [0, 0], [0, 0]).model_copy(update={"sources": {"lines": thousand}})
     assert len(large.to_bytes()) < 24_000
-    assert len(beat(1, [0, 70]).to_bytes()) < 600
+    assert len(beat(1, [0, 70], [0, 70]).to_bytes()) < 600
     assert FROM_WORKER.read(large.to_bytes()) == large
