@@ -17,6 +17,7 @@ from xdist.workermanage import WorkerController
 
 from app import launcher
 from connectors.broker import LocalBroker
+from state.store import Database, Store
 from tests.brokers import Broker, choice, running
 
 _TESTS = Path(__file__).parent
@@ -99,3 +100,24 @@ def spark() -> Iterator[SparkSession]:
     """Spark in this process: six slots for flows, for reading and for oracles."""
     with launcher.session("local[6]", "tests") as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, Database]]:
+    """Two workers' databases; each test has operators of its own in them."""
+    databases = [Database(tmp_path_factory.mktemp("worker"), budget_bytes=1 << 20) for _ in "ab"]
+    yield databases[0], databases[1]
+    for database in databases:
+        database.close()
+
+
+@pytest.fixture
+def old(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
+    """Where a bin's state leaves."""
+    return workers[0].store(request.node.name)
+
+
+@pytest.fixture
+def new(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
+    """Where it arrives."""
+    return workers[1].store(request.node.name)

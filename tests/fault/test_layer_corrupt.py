@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,29 +11,9 @@ from state.chunk import Chunk, Head, LayerCorrupt
 from state.ids import Bin
 from state.layer import CHUNK_ENTRIES, Installation
 from state.manifest import LayerPointer
-from state.store import Database, Store
+from state.store import Store
 from state.topic import Ticket
 from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, Database]]:
-    """Two workers' databases; each test has operators of its own in them."""
-    databases = [Database(tmp_path_factory.mktemp("worker"), budget_bytes=1 << 20) for _ in "ab"]
-    yield databases[0], databases[1]
-    for database in databases:
-        database.close()
-
-
-@pytest.fixture
-def old(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
-    return workers[0].store(request.node.name)
-
-
-@pytest.fixture
-def new(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
-    return workers[1].store(request.node.name)
-
 
 Spoil = Callable[[MemoryTopic, LayerPointer], LayerPointer]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from schemas.errors import MeanderError
@@ -22,25 +20,6 @@ from state.manifest import Description, LayerPointer, Manifest
 from state.store import Database, Store
 from state.topic import Place
 from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, Database]]:
-    """Two workers' databases; each test has operators of its own in them."""
-    databases = [Database(tmp_path_factory.mktemp("worker"), budget_bytes=1 << 20) for _ in "ab"]
-    yield databases[0], databases[1]
-    for database in databases:
-        database.close()
-
-
-@pytest.fixture
-def old(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
-    return workers[0].store(request.node.name)
-
-
-@pytest.fixture
-def new(workers: tuple[Database, Database], request: pytest.FixtureRequest) -> Store:
-    return workers[1].store(request.node.name)
 
 
 @pytest.mark.parametrize("delay", [0, 1, 50])
@@ -142,8 +121,8 @@ def test_a_manifest_says_what_was_written_and_comes_back_from_its_bytes(old: Sto
     assert layer.description == Description(lower=0, upper=900, since=900)
     assert (layer.id, layer.kind, layer.codec) == (LAYER, "base", "msgpack")
     assert layer.count == CHUNK_ENTRIES * 2 + 1
-    assert manifest.keys() == tuple(key for key, _ in topic.records)
-    assert manifest.keys() == tuple(LAYER.key(n) for n in range(3))
+    keys = [place.key for place in layer.chunks]
+    assert keys == [key for key, _ in topic.records] == [LAYER.key(n) for n in range(3)]
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
 
 
