@@ -61,10 +61,6 @@ class Manifest:
     epoch: int
     layers: tuple[LayerPointer, ...]
 
-    def keys(self) -> tuple[bytes, ...]:
-        """The record keys of all chunks: what may get a tombstone once nothing refers to them."""
-        return tuple(place.key for layer in self.layers for place in layer.chunks)
-
     def to_bytes(self) -> bytes:
         """The manifest as it travels."""
         return _FORMAT.encode(
