@@ -1,14 +1,18 @@
 """I2, I3 and I4 with real Kafka, Spark, RocksDB and links: results and final state equal the
-reference, record for record, while random commands move bins between two to four processes."""
+reference, record for record, while random commands move bins between two to four processes.
+
+Some commands lie on the control topic before the flow starts, others come while its data flows.
+Times are the flow's to choose: the reference takes those that it has given.
+"""
 
 from __future__ import annotations
 
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TypedDict
@@ -20,26 +24,41 @@ from app.coordinator import run
 from app.options import Options
 from connectors.client import admin
 from connectors.control import ControlTopic
-from connectors.status import StatusReader
 from connectors.topics import Names, ensure_internal, group
 from dataflow.migrate.command import Migrate
 from schemas.avro import Format
-from schemas.status import Accepted, BinMoved, CommandRejected, Completed
+from schemas.status import (
+    Accepted,
+    BinMoved,
+    CommandRejected,
+    Completed,
+    Event,
+    Started,
+    parse_event,
+)
 from state import codec
 from state.bins import BinSpace
 from state.chunk import CHECKSUM_BYTES
 from state.ids import Bin, WorkerId
 from state.time import from_millis, to_millis
-from tests.kafka_tools import Record, consume_all, create_topic, produce
+from tests.beside import Beside
+from tests.kafka_tools import Record, await_records, consume_all, create_topic, produce, until
 from tests.property import reference, shapes
 from tests.property.cases import Case, Entry, random_case
 
 RUNS = 10
+WITHIN = 60.0
+"""Seconds for each step that is waited for."""
 RECORDS = 400
 """Of each partition."""
+PARTS = 3
+"""Portions of the data: before the start, before and after the commands that come late."""
 LAST_MS = 1_000_000
 """Later than all data and timers. Then every bin moves to worker 1, and a millisecond later to
 worker 0: so the final state of all passes through the state topic, where it can be looked at."""
+MIDWAY = ("midway-1", "midway-0")
+"""These come once there are results, and move a bin, wherever it is, before there is more data."""
+Answer = Accepted | BinMoved | CommandRejected | Completed
 
 
 class _Chunk(TypedDict):
@@ -58,7 +77,8 @@ options = SourceOptions(max_skew={max_skew})
 
 
 def read(topic: str, name: str) -> Stream[Any]:
-    stream = flow.source(KafkaSource(topic, time=header("at"), options=options), name)
+    every = flow.source(KafkaSource(topic, time=header("at"), options=options), name)
+    stream = every.filter(bool)
     stream.sink(KafkaSink(topic + "-timed"))
     return stream
 
@@ -92,14 +112,15 @@ def case_of(seed: int) -> Case:
         case,
         kind=("chain", "rekey", "timers", "connect", "columns")[seed % 5],
         partitions=tuple(entries() for _ in range(max(2, len(case.partitions)))),
-        commands=(*map(moved, case.commands), _midway(case), *_everything(case)),
+        commands=(*_midway(case), *map(moved, case.commands), *_everything(case)),
     )
 
 
-def _midway(case: Case) -> Migrate:
-    """Half of the bins, one by one, while the data flows."""
-    half = tuple(Bin(bin) for bin in range(1 << (case.bits - 1)))
-    return Migrate("midway", half, WorkerId(1), from_millis(RECORDS), "fluid")
+def _midway(case: Case) -> Iterator[Migrate]:
+    """Some bins, one by one, and back again all at one time; both as soon as possible."""
+    some = tuple(Bin(bin) for bin in range(min(8, 1 << (case.bits - 1))))
+    yield Migrate(MIDWAY[0], some, WorkerId(1), None, "fluid")
+    yield Migrate(MIDWAY[1], some, WorkerId(0), None, "sudden")
 
 
 def _everything(case: Case) -> Iterator[Migrate]:
@@ -109,11 +130,18 @@ def _everything(case: Case) -> Iterator[Migrate]:
         yield Migrate(f"last-{worker}", bins, WorkerId(worker), at, "sudden")
 
 
+def _late(case: Case) -> tuple[Migrate, ...]:
+    """What is commanded while the data flows, beside `MIDWAY`: about half of all others."""
+    rng = random.Random(case.seed)
+    return tuple(command for command in case.commands[2:-2] if rng.random() < 0.5)
+
+
 class Rig:
     """One case on its topics."""
 
     def __init__(self, case: Case, bootstrap: str, prefix: str, folder: Path) -> None:
         self.case, self.bootstrap, self.prefix = case, bootstrap, prefix
+        self.late = _late(case)
         self.settings = {"bootstrap.servers": bootstrap}
         self.source, self.other = f"{prefix}source", f"{prefix}other"
         self.results = f"{prefix}results"
@@ -128,26 +156,76 @@ class Rig:
         )  # fmt: skip
         self.module.write_text(f"{imports}from typing import Any\n{IMPORTS}{body}{flow}")
 
-    def feed(self) -> None:
-        self._feed(self.source, self.case.partitions)
-        self._feed(self.other, self.case.partitions[::-1])
+    def prepare(self) -> None:
+        """What lies there when the flow starts: topics, some of the data, the early commands."""
+        for topic, partitions in self._data.items():
+            create_topic(self.bootstrap, topic, len(partitions))
+            create_topic(self.bootstrap, f"{topic}-timed", 1)
         create_topic(self.bootstrap, self.results, 2)
+        self._feed(0)
         # Opened once, so that the flow obeys what is commanded from here on.
         ControlTopic(self.settings, self.names.control, group(self.prefix, "oracle")).close()
-        produce(self.bootstrap, self.names.control, map(self._command, self.case.commands))
+        later = (*self.case.commands[:2], *self.late)
+        self._give(*(command for command in self.case.commands if command not in later))
 
-    def _feed(self, topic: str, partitions: tuple[tuple[Entry, ...], ...]) -> None:
-        create_topic(self.bootstrap, topic, len(partitions))
-        create_topic(self.bootstrap, f"{topic}-timed", 1)
-        produce(
-            self.bootstrap,
-            topic,
-            (
-                Record(json.dumps(value).encode(), partition=p, headers=[("at", str(ms))])
-                for p, entries in enumerate(partitions)
-                for ms, value in entries
-            ),
+    def go_on(self) -> None:
+        """While the flow runs: the rest of the data, the late commands, and the end of all."""
+        until(
+            lambda: any(isinstance(event, Started) for event in self.told()), "it started", WITHIN
         )
+        await_records(self.bootstrap, f"{self.source}-timed", bool, WITHIN)
+        self._give(*self.case.commands[:2])
+        until(lambda: bool(self.ids(BinMoved) & {*MIDWAY}), "a bin has moved", WITHIN)
+        self._feed(1)
+        self._give(*self.late)
+        self._feed(2)
+        ids = {command.id for command in self.case.commands}
+        until(lambda: self.ids(Accepted, CommandRejected) == ids, "all are heard", WITHIN)
+        for topic, partitions in self._data.items():
+            self._produce(topic, [(p, LAST_MS + 10, {}) for p in range(len(partitions))])
+        until(lambda: self.ids(Accepted) == self.ids(Completed), "all are completed", WITHIN)
+        for topic, partitions in self._data.items():
+            total = sum(map(len, partitions))
+            await_records(self.bootstrap, f"{topic}-timed", partial(_as_many_as, total), WITHIN)
+        results, _ = self.expected()
+        await_records(self.bootstrap, self.results, partial(_as_many_as, len(results)), WITHIN)
+
+    @property
+    def _data(self) -> dict[str, tuple[tuple[Entry, ...], ...]]:
+        """Of each topic that is read, what its partitions get."""
+        found = {self.source: self.case.partitions}
+        return found | ({self.other: self.case.partitions[::-1]} if self._connects else {})
+
+    @property
+    def _connects(self) -> bool:
+        return self.case.kind == "connect"
+
+    def _feed(self, part: int) -> None:
+        some = slice(RECORDS * part // PARTS, RECORDS * (part + 1) // PARTS)
+        for topic, partitions in self._data.items():
+            entries = enumerate(entries[some] for entries in partitions)
+            self._produce(topic, [(p, ms, value) for p, some in entries for ms, value in some])
+
+    def _produce(self, topic: str, entries: Sequence[tuple[int, int, dict[str, int]]]) -> None:
+        records = (
+            Record(json.dumps(value).encode(), partition=p, headers=[("at", str(ms))])
+            for p, ms, value in entries
+        )
+        produce(self.bootstrap, topic, records)
+
+    def _give(self, *commands: Migrate) -> None:
+        produce(self.bootstrap, self.names.control, map(self._command, commands))
+
+    def told(self) -> list[Event]:
+        """What the status topic says."""
+        records = consume_all(self.bootstrap, self.names.status)
+        return [parse_event(record.value or b"") for record in records]
+
+    def ids(self, *kinds: type[Answer]) -> set[str]:
+        """The commands that have had one of these answers."""
+        return {
+            event.id for event in self.told() if isinstance(event, Answer) and type(event) in kinds
+        }
 
     def _command(self, command: Migrate) -> Record:
         fields: dict[str, object] = {
@@ -179,14 +257,19 @@ class Rig:
             found.append((entry, int(headers["meander.worker"]), (record.key or b"").decode()))
         return found
 
-    def check(self) -> int:
-        """Compare everything; how many bins have moved."""
-        timed = [entry for entry, *_ in self.records(f"{self.source}-timed")]
-        assert len(timed) == sum(map(len, self.case.partitions)), "each record once"
-        others: list[reference.Record] = []
-        if self.case.kind == "connect":
-            others = [entry for entry, *_ in self.records(f"{self.other}-timed")]
-        expected, states = reference.expected(self.case.kind, timed, others)
+    def timed(self, topic: str) -> list[reference.Record]:
+        """The records of a source with the times that the flow has given them, each once."""
+        timed = [entry for entry, *_ in self.records(f"{topic}-timed")]
+        assert len(timed) == sum(map(len, self._data[topic])), "each record once"
+        return timed
+
+    def expected(self) -> tuple[list[reference.Record], reference.States]:
+        others = self.timed(self.other) if self._connects else []
+        return reference.expected(self.case.kind, self.timed(self.source), others)
+
+    def check(self) -> None:
+        """Compare everything."""
+        expected, states = self.expected()
         got = self.records(self.results)
         assert sorted(repr((e.order, e.value)) for e, *_ in got) == sorted(
             repr((r.order, json.loads(json.dumps(r.value)))) for r in expected
@@ -195,7 +278,10 @@ class Rig:
             name: {key: codec.encode(state) for key, state in keyed.items()}
             for name, keyed in states.items()
         }
-        return self.check_owners(got)
+        self.check_owners(got)
+        times = [record.order[0] for record in self.timed(self.source)]
+        moved = [event.at for event in self.told() if isinstance(event, BinMoved)]
+        assert any(min(times) < at <= max(times) for at in moved), "bins moved in mid-data"
 
     def final_state(self) -> dict[str, dict[bytes, bytes]]:
         """What the last move of all bins has carried: {operator: {key: state}}, encoded."""
@@ -209,16 +295,14 @@ class Rig:
                 states[chunk["operator"]].update(entries)
         return states
 
-    def check_owners(self, got: list[tuple[reference.Record, int, str]]) -> int:
+    def check_owners(self, got: list[tuple[reference.Record, int, str]]) -> None:
         space = BinSpace(self.case.bits)
         moved: dict[int, list[tuple[int, int]]] = defaultdict(list)
         said: dict[str, list[type]] = defaultdict(list)
-        with closing(StatusReader(self.settings, self.names.status, "oracle")) as reader:
-            events = [told.event for told in reader.all()]
-        for event in events:
+        for event in self.told():
             if isinstance(event, BinMoved):
                 moved[event.bin].append((event.at, event.target))
-            elif isinstance(event, Accepted | CommandRejected | Completed):
+            elif isinstance(event, Answer):
                 said[event.id].append(type(event))
         for entry, worker, key in got:
             bin = space.bin_of(codec.encode(int(key)))
@@ -228,24 +312,21 @@ class Rig:
             assert worker == owner, f"bin {bin} at {entry.order[0]} was answered elsewhere (I2)"
         outcomes = ([Accepted, Completed], [CommandRejected])
         assert all(said[command.id] in outcomes for command in self.case.commands)
-        return sum(at < from_millis(LAST_MS) for moves in moved.values() for at, _ in moves)
 
 
-@pytest.fixture(scope="module")
-def moved() -> Iterator[list[int]]:
-    """How many bins have moved in each run; some must have."""
-    counts: list[int] = []
-    yield counts
-    assert sum(counts) > 0
+def _as_many_as(count: int, records: list[Record]) -> bool:
+    return len(records) >= count
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_results_equal_the_reference(
-    seed: int, bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession, moved: list[int]
+    seed: int, bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
     case = case_of(seed)
     rig = Rig(case, bootstrap, prefix, tmp_path)
-    rig.feed()
-    options = Options(rig.settings, workers=case.workers, prefix=prefix, until_end=True)
-    run(rig.module, options, lambda: spark)
-    moved.append(rig.check())
+    rig.prepare()
+    options = Options(rig.settings, workers=case.workers, prefix=prefix)
+    beside = Beside(rig.go_on)
+    with beside:
+        run(rig.module, options, lambda: spark, signals=beside.signals)
+    rig.check()

@@ -24,12 +24,12 @@ from pyspark.util import InheritableThread
 from app import coordinator
 from app.options import Options
 from app.registry import Door, Ticket, join
-from app.signals import Signals
 from connectors.links import CurveLinks, Keys
 from connectors.topics import names
 from schemas.errors import MeanderError, SetupError
 from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event, Finished, Started
 from state.ids import COORDINATOR, WorkerId
+from tests.beside import Beside
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines
 from tests.kafka_tools import Record, consume_all, produce, until
@@ -142,7 +142,7 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
         )
         until(lambda: len(new_results()) == 2 * (len(TEXTS) + 100), "all results", 60)
 
-    ended = _Ends(give_commands, then_end)
+    ended = Beside(give_commands, then_end)
     lines(rig.bootstrap, rig.prefix, ["w1 w2"] * 100, create=False)
     with ended:
         result = coordinator.run(
@@ -162,33 +162,6 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
     assert "id 'm1' was used before" in refusals[1]
     assert result.migrations == [completed]
     assert last_counts(new_results()) == expected() + Counter({"w1": 100, "w2": 100})
-
-
-class _Ends:
-    """Does things beside a flow, then ends it as a signal would."""
-
-    def __init__(self, *steps: object) -> None:
-        self.signals = Signals()
-        self._steps = steps
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            for step in self._steps:
-                assert callable(step)
-                step()
-        except BaseException as error:
-            self._failure = error
-        self.signals.received = 15
 
 
 def test_fewer_slots_than_workers_are_refused_before_anything_starts(
