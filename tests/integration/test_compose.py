@@ -1,13 +1,14 @@
 """The Compose file is valid, and what it says runs: here as plain processes, in CI as containers.
 
-Commands and environment are taken from the file; only names and ports of its network are replaced
-by those of this machine.
+Commands and environment are taken from the file; only names and ports of its network, and folders,
+are replaced by those of this machine.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.error
@@ -19,8 +20,9 @@ from typing import cast
 
 import pytest
 import yaml
+from confluent_kafka import KafkaException
 
-from connectors.broker import SETTINGS, LocalBroker, free_port, watch
+from connectors.broker import SETTINGS, free_port, watch
 from connectors.java import java
 from connectors.kafka_jars import kafka_jars
 from schemas.status import BinMoved, Completed, Event, Finished, Started, parse_event
@@ -43,25 +45,40 @@ TOOLS = {
 """What the scripts of Kafka's image start."""
 
 
+def property_of(variable: str) -> str:
+    """The setting that a variable stands for, by the rules of Kafka's image."""
+    bare = variable.removeprefix("KAFKA_").lower()
+    return bare.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
+
+
+def answers(bootstrap: str) -> bool:
+    """Whether a broker does, and names the address by which it was asked."""
+    try:
+        found = admin(bootstrap).list_topics(timeout=2).brokers.values()
+    except KafkaException:
+        return False
+    return [f"{broker.host}:{broker.port}" for broker in found] == [bootstrap]
+
+
 class Stack:
     """The services of the file as processes of this machine."""
 
-    def __init__(self, bootstrap: str, folder: Path) -> None:
-        self.bootstrap = bootstrap
-        self.master = free_port()
-        self.page = free_port(self.master)
-        self.worker_page = free_port(self.master, self.page)
+    def __init__(self, folder: Path) -> None:
+        ports: dict[str, int] = {}
+        for port in ("9092", "9093", "9094", "7077", "8080", "8081"):
+            ports[port] = free_port(*ports.values())
+        self.page = ports["8080"]
+        self.bootstrap = f"127.0.0.1:{ports['9092']}"
+        self.outside = f"127.0.0.1:{ports['9094']}"
         self._here = {
-            "kafka:9092": bootstrap,
+            "kafka:": "127.0.0.1:",
+            "://:": "://127.0.0.1:",
             "spark-master": "127.0.0.1",
             "$$(hostname -i)": "127.0.0.1",
             "$$": "$",
-            "7077": str(self.master),
-            "8080": str(self.page),
-            "8081": str(self.worker_page),
             "/tmp/spark-worker": str(folder / "work"),
             "/opt/kafka/bin": str(folder),
-        }
+        } | {there: str(here) for there, here in ports.items()}
         self._folder = folder
         for name, tool in TOOLS.items():
             script = folder / name
@@ -70,12 +87,37 @@ class Stack:
 
     def here(self, text: str) -> str:
         """What the file says, in the names of this machine."""
-        for there, here in self._here.items():
-            text = text.replace(there, here)
-        return text
+        # At once, as a port of this machine may hold the number of another.
+        return re.sub("|".join(map(re.escape, self._here)), lambda at: self._here[at[0]], text)
+
+    def broker(self) -> list[str]:
+        """What the image of Kafka starts with the file's environment; its storage is formatted."""
+        lines = [f"log.dirs={self._folder / 'kafka'}"]
+        for name, value in cast(dict[str, str], services()["kafka"]["environment"]).items():
+            lines.append(f"{property_of(name)}={self.here(value)}")
+        properties = self._folder / "server.properties"
+        properties.write_text("\n".join(lines))
+        kafka = [java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_jars()}/*"]
+        cluster = "5L6g3nShT-eMCtK--X86sw"
+        subprocess.run(
+            [*kafka, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        return [*kafka, "kafka.Kafka", str(properties)]
+
+    def await_broker(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until it answers, under both of its addresses."""
+
+        def ready() -> bool:
+            assert process.poll() is None, self.log("kafka").read_text()
+            return answers(self.bootstrap) and answers(self.outside)
+
+        until(ready, "kafka has started", within=60)
 
     def command(self, name: str) -> list[str]:
         service = services()[name]
+        if name == "kafka":
+            return self.broker()
         words = cast(list[str], service.get("entrypoint", [])) + cast(list[str], service["command"])
         return [self.here(word) for word in words]
 
@@ -132,10 +174,11 @@ class Stack:
 
 
 @pytest.fixture
-def stack(own_broker: LocalBroker, tmp_path: Path) -> Iterator[Stack]:
+def stack(tmp_path: Path) -> Iterator[Stack]:
     """Broker, master and worker as in the file."""
-    running = Stack(own_broker.bootstrap, tmp_path)
+    running = Stack(tmp_path)
     with ExitStack() as processes:
+        running.await_broker(processes.enter_context(running.run("kafka")))
         for name, workers in (("spark-master", 0), ("spark-worker", 1)):
             process = processes.enter_context(running.run(name))
             running.await_workers(workers, name, process)
@@ -161,6 +204,11 @@ def test_its_broker_is_the_one_of_the_tests() -> None:
     named = {"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "KAFKA_INTER_BROKER_LISTENER_NAME"}
     for name in environ.keys() & same.keys() - named:
         assert environ[name] == same[name], name
+
+
+def test_variables_of_kafkas_image_stand_for_its_settings() -> None:
+    assert property_of("KAFKA_LOG_DIRS") == "log.dirs"
+    assert property_of("KAFKA_A__B___C_D") == "a_b-c.d"
 
 
 def test_whatever_it_publishes_it_publishes_to_this_machine_only() -> None:
