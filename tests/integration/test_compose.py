@@ -99,10 +99,11 @@ class Stack:
         properties.write_text("\n".join(lines))
         kafka = [java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_jars()}/*"]
         cluster = "5L6g3nShT-eMCtK--X86sw"
-        subprocess.run(
+        done = subprocess.run(
             [*kafka, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties],
-            check=True, capture_output=True,
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
         return [*kafka, "kafka.Kafka", str(properties)]
 
     def await_broker(self, process: subprocess.Popen[bytes]) -> None:
