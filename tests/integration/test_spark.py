@@ -173,7 +173,10 @@ def test_fewer_slots_than_workers_are_refused_before_anything_starts(
         rig.run(rig.options(workers=slots + 1))
 
 
-def test_slots_that_others_take_are_named_after_a_while(rig: Rig, spark: SparkSession) -> None:
+def test_slots_that_others_take_are_named_after_a_while(
+    rig: Rig, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "meander.waits")
     lines(rig.bootstrap, rig.prefix, [])
     context, release = spark.sparkContext, rig.module.parent / "release"
     taken = context.defaultParallelism - 1
@@ -204,6 +207,7 @@ def test_slots_that_others_take_are_named_after_a_while(rig: Rig, spark: SparkSe
     finally:
         release.touch()
         thread.join()
+    assert "for Spark to start the task of worker" in caplog.text, "it was said before that"
 
 
 def test_other_versions_on_an_executor_are_named(
