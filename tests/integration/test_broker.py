@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -124,10 +125,11 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert broker.pid is None
 
 
-def test_a_port_in_use_is_named(own_broker: LocalBroker, tmp_path: Path) -> None:
-    port = int(own_broker.bootstrap.split(":")[1])
-    with pytest.raises(SetupError, match=f"127.0.0.1:{port}: another process listens there"):
-        LocalBroker(tmp_path, port=port).start()
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with pytest.raises(SetupError, match=f"127.0.0.1:{port}: another process listens there"):
+            LocalBroker(tmp_path, port=port).start()
 
 
 def test_a_corrupt_jar_is_not_run_but_fetched_again(

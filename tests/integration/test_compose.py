@@ -179,10 +179,12 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     """Broker, master and worker as in the file."""
     running = Stack(tmp_path)
     with ExitStack() as processes:
-        running.await_broker(processes.enter_context(running.run("kafka")))
-        for name, workers in (("spark-master", 0), ("spark-worker", 1)):
-            process = processes.enter_context(running.run(name))
-            running.await_workers(workers, name, process)
+        # Each takes its seconds to start; only the worker needs another, its master.
+        master, kafka = (processes.enter_context(running.run(n)) for n in ("spark-master", "kafka"))
+        running.await_workers(0, "spark-master", master)
+        worker = processes.enter_context(running.run("spark-worker"))
+        running.await_broker(kafka)
+        running.await_workers(1, "spark-worker", worker)
         yield running
 
 
