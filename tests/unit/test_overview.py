@@ -17,6 +17,7 @@ from schemas.status import (
     Finished,
     Heartbeat,
     Migration,
+    PartitionLag,
     Started,
 )
 
@@ -80,6 +81,18 @@ def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
     assert last.frontiers == {"per.plane": 5}
     assert last.bins == [100, 156]
     assert last.lag == 7
+
+
+def test_what_a_heartbeat_of_an_older_version_does_not_say_is_not_known() -> None:
+    lag = PartitionLag(topic="lines", partition=3, records=7)
+    newer = beat(bins=[1, 1]).model_copy(
+        update={"lags": [lag], "lags_untold": 2, "metrics": "http://127.0.0.1:1/metrics"}
+    )
+    assert seen(newer).lags == [lag]
+    assert (seen(newer).lags_untold, seen(newer).metrics) == (2, "http://127.0.0.1:1/metrics")
+    older = newer.model_dump(exclude={"lags", "lags_untold", "throughput", "held", "metrics"})
+    after = seen(newer, Heartbeat.model_validate(older))
+    assert (after.lags, after.lags_untold, after.metrics) == ([], 0, "")
 
 
 def test_only_a_flow_that_should_be_alive_can_be_silent() -> None:
