@@ -47,8 +47,7 @@ _BROKEN = (
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_AUTH
 )
-_REFUSED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-_COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED | _REFUSED
+_COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
 
 
 class LinkBroken(MeanderError):
@@ -362,12 +361,12 @@ class CurveLinks:
         """Follow the connections that others have made to here, each known by its number."""
         while self._coming.poll(0):
             told = recv_monitor_message(self._coming)
-            event, connection = told["event"], int(told["value"])
-            if event == zmq.Event.ACCEPTED:
+            connection = int(told["value"])
+            if told["event"] == zmq.Event.ACCEPTED:
                 self._open.add(connection)
-            elif event == zmq.Event.DISCONNECTED:
-                self._open.discard(connection)
-                if connection in self._owners:
-                    self._gone.append(self._owners.pop(connection))
+                continue
+            self._open.discard(connection)
+            if connection in self._owners:
+                self._gone.append(self._owners.pop(connection))
             else:
-                log.warning("%s refused a connection that proves nothing", member_name(self.me))
+                log.warning("%s refused a connection that proved nothing", member_name(self.me))

@@ -1,0 +1,370 @@
+"""Strangers get nowhere, a member's garbage ends the incarnation, and who does not read is waited
+for: on real sockets, with bytes that no member of ours would send."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zmq
+
+from connectors.links import CurveLinks, Keys, LinkBroken, Peer
+from dataflow import Flow
+from dataflow.migrate.command import Migrate
+from dataflow.testing import ListSink, ListSource
+from state.ids import COORDINATOR, Bin, WorkerId
+from tests.brokers import Broker
+from tests.flow_process import flow_folder, lines, meander
+from tests.hand import HandSource
+from tests.integration.test_links import (
+    DEADLINE,
+    A,
+    B,
+    peer_of,
+    raw_dealer,
+    receive_for_ever,
+    until,
+)  # fmt: skip
+from tests.relay import Relay
+from tests.wired import WiredFlow
+
+ENGINE, APP = 0, 1
+Context = zmq.Context[zmq.Socket[bytes]]
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\0" + bytes(31)
+"""How a peer of ours begins to speak: ZMTP 3.1, mechanism CURVE, as a client."""
+
+
+def head(channel: int, sequence: int) -> bytes:
+    return struct.pack("<BQ", channel, sequence)
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    opened: Context = zmq.Context()
+    yield opened
+    opened.destroy(linger=0)
+
+
+class Pair:
+    """Two members; what A sends to B goes over a relay."""
+
+    def __init__(self, delay: float = 0.0, **options: float) -> None:
+        self.a, self.b = (CurveLinks(me, Keys.fresh(), **options) for me in (A, B))  # type: ignore[arg-type]
+        self.between = Relay(self.b.address, delay)
+        self.a.admit([peer_of(self.b)])
+        self.b.admit([peer_of(self.a)])
+        self.a.connect([Peer(B, self.between.address, self.b.public)])
+        self.b.connect([peer_of(self.a)])
+
+    def close(self) -> None:
+        for links in (self.a, self.b):
+            links.part()
+            links.close(linger=0)
+        self.between.close()
+
+    def nothing_has_come_but(self, frame: bytes) -> None:
+        """That B hears A, and has heard nothing else."""
+        self.a.send(B, [frame])
+        self.a.tell(B, frame)
+        assert until(self.b, self.b.receive) == [(A, [frame])]
+        assert until(self.b, self.b.told) == [(A, frame)]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    opened = Pair()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def member(context: Context) -> Iterator[tuple[CurveLinks, zmq.Socket[bytes]]]:
+    """B, and a connection that is A by its key and keeps to no rule beyond that."""
+    b, keys = CurveLinks(B, Keys.fresh(), max_frame=4096), Keys.fresh()
+    b.admit([Peer(A, "unused", keys.public)])
+    dealer = raw_dealer(context, b, keys)
+    dealer.connect(b.address)
+    yield b, dealer
+    b.part()
+    b.close(linger=0)
+
+
+# -- strangers
+
+
+Knock = Callable[[Context, CurveLinks], zmq.Socket[bytes]]
+
+
+def _with_another_key(context: Context, to: CurveLinks) -> zmq.Socket[bytes]:
+    return raw_dealer(context, to, Keys.fresh())
+
+
+def _for_another_server(context: Context, to: CurveLinks) -> zmq.Socket[bytes]:
+    dealer = raw_dealer(context, to, Keys.fresh())
+    dealer.curve_serverkey = Keys.fresh().public
+    return dealer
+
+
+def _without_a_key(context: Context, _: CurveLinks) -> zmq.Socket[bytes]:
+    return context.socket(zmq.DEALER)
+
+
+def _with_a_password(context: Context, _: CurveLinks) -> zmq.Socket[bytes]:
+    dealer = context.socket(zmq.DEALER)
+    dealer.plain_username, dealer.plain_password = b"worker", b"0"
+    return dealer
+
+
+@pytest.mark.parametrize(
+    "knock", [_with_another_key, _for_another_server, _without_a_key, _with_a_password]
+)
+def test_a_stranger_gets_nothing_in_and_leaves_a_line_in_the_log(
+    pair: Pair,
+    context: Context,
+    knock: Knock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stranger = knock(context, pair.b)
+    gone = stranger.get_monitor_socket(zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_FAILED_AUTH)
+    come_and_speak(stranger, pair.b)
+    assert gone.poll(int(DEADLINE * 1000)), "it is sent away"
+    pair.nothing_has_come_but(b"genuine")
+    until(pair.b, lambda: (pair.b.receive(), "worker 1 refused a " in caplog.text)[1])
+    assert not stranger.poll(0), "nothing is told to it"
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 4,
+        random.Random(1).randbytes(1 << 20),
+        bytes(1000),
+        GREETING + b"\x06" + (1 << 62).to_bytes(8, "big") + bytes(1000),
+        GREETING + b"\x04\x05READY" + bytes(200),
+        GREETING + b"\x00\x05hello" * 10,
+    ],
+    ids=["http", "noise", "zeros", "a command without end", "no hello", "a message at once"],
+)
+def test_bytes_that_are_no_handshake_are_cut_off(
+    pair: Pair, bytes_sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert cut_off(pair.b.address, bytes_sent)
+        pair.nothing_has_come_but(b"genuine")
+        until(pair.b, lambda: (pair.b.receive(), "refused a connection" in caplog.text)[1])
+
+
+def test_what_a_member_has_said_is_of_no_use_to_who_has_listened(pair: Pair) -> None:
+    pair.nothing_has_come_but(b"first")
+    assert b"first" not in pair.between.recorded, "it was encrypted"
+    assert cut_off(pair.b.address, pair.between.recorded)
+    pair.nothing_has_come_but(b"second")
+
+
+def test_a_handshake_that_stops_half_way_holds_up_nobody(pair: Pair) -> None:
+    host, port = pair.b.address.removeprefix("tcp://").rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as stalled:
+        stalled.sendall(GREETING)
+        pair.nothing_has_come_but(b"genuine")
+
+
+def test_a_hundred_strangers_at_once_change_nothing(pair: Pair, context: Context) -> None:
+    strangers = [_with_another_key(context, pair.b) for _ in range(100)]
+    refused = [s.get_monitor_socket(zmq.Event.HANDSHAKE_FAILED_AUTH) for s in strangers]
+    for stranger in strangers:
+        come_and_speak(stranger, pair.b)
+    assert all(monitor.poll(int(DEADLINE * 1000)) for monitor in refused)
+    pair.nothing_has_come_but(b"genuine")
+
+
+def come_and_speak(stranger: zmq.Socket[bytes], to: CurveLinks) -> None:
+    stranger.connect(to.address)
+    for channel in (ENGINE, APP):
+        with suppress(zmq.Again):  # it may have been sent away already
+            stranger.send_multipart([head(channel, 0), b"I am worker 0"], zmq.NOBLOCK)
+
+
+def cut_off(address: str, said: bytes) -> bool:
+    """Whether a connection on which that is said is ended by the other side."""
+    host, port = address.removeprefix("tcp://").rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=DEADLINE) as stranger:
+        try:
+            stranger.sendall(said)
+            while stranger.recv(4096):
+                pass
+        except (ConnectionResetError, BrokenPipeError):
+            return True
+        return True
+
+
+# -- members
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        ([head(ENGINE, 1), b"x" * 5000], "the connection is gone"),
+        ([b"x" * 5000], "the connection is gone"),
+        ([head(ENGINE, 1), *[b"x" * 1000] * 5], "a frame of 5000 bytes came, more than the bound"),
+        ([head(ENGINE, 1)], "without a header"),
+        ([head(ENGINE, 1)[:-1], b"x"], "without a header"),
+        ([b"", b"x"], "without a header"),
+        ([head(APP, 1), b"two", b"parts"], "unknown kind"),
+        ([head(255, 1), b"x"], "unknown kind 255"),
+        ([head(ENGINE, 0), b"x"], "frame 0 came where 1 was due"),
+        ([head(ENGINE, (1 << 64) - 1), b"x"], "came where 1 was due"),
+    ],
+)
+def test_a_members_garbage_ends_the_incarnation_and_names_it(
+    member: tuple[CurveLinks, zmq.Socket[bytes]], frame: list[bytes], says: str
+) -> None:
+    b, dealer = member
+    dealer.send_multipart([head(ENGINE, 0), b"good"])
+    assert until(b, b.receive) == [(A, [b"good"])]
+    dealer.send_multipart(frame)
+    with pytest.raises(LinkBroken, match=f"the link to worker 0: .*{says}") as broken:
+        receive_for_ever(b)
+    assert broken.value.peer == A
+    with pytest.raises(LinkBroken):
+        b.told()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_multipart_of_a_member_never_reaches_the_application(
+    member: tuple[CurveLinks, zmq.Socket[bytes]], seed: int
+) -> None:
+    b, dealer = member
+    rng = random.Random(seed)
+    dealer.send_multipart([rng.randbytes(rng.choice((0, 8, 9, 9, 10, 99))), b"x"])
+    with pytest.raises(LinkBroken, match="the link to worker 0: "):
+        receive_for_ever(b)
+    with pytest.raises(LinkBroken):
+        b.told()
+
+
+def test_a_byte_changed_on_the_way_ends_the_incarnation(pair: Pair) -> None:
+    pair.nothing_has_come_but(b"first")
+    pair.between.meddle = lambda data: data[:-1] + bytes([data[-1] ^ 1])
+    pair.a.send(B, [b"second"])
+    with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
+        receive_for_ever(pair.a)
+    with pytest.raises(LinkBroken, match="the link to worker 0: the connection is gone"):
+        receive_for_ever(pair.b)
+
+
+def test_a_network_that_swallows_everything_is_noticed() -> None:
+    pair = Pair(silence=0.9)
+    pair.nothing_has_come_but(b"first")
+    pair.between.silent = True
+    pair.a.send(B, [b"lost"])
+    with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
+        receive_for_ever(pair.a)
+    assert list(pair.b.receive()) == []
+    pair.close()
+
+
+# -- whole flows
+
+
+def counted(source: ListSource, sink: ListSink, **bounds: int) -> Flow:
+    flow = Flow("f", bins=3, **bounds)
+    keyed = flow.source(source).key_by(lambda value: value)
+    keyed.fold("n", lambda: 0, lambda n, value: (n + 1, (value, n + 1))).sink(sink)
+    return flow
+
+
+def test_links_with_delays_change_no_result() -> None:
+    """I3: 15 ms each way, to and from everybody."""
+    sink = ListSink()
+    partitions = [[(ms, ms % 7) for ms in range(p, 300, 3)] for p in range(3)]
+    with WiredFlow(counted(ListSource(partitions), sink), delay=0.015) as run:
+        run.until(lambda: run.done)
+    seen = [[value for value in sink.values if value[0] == key] for key in range(7)]  # type: ignore[index]
+    assert seen == [[(key, n + 1) for n in range(len(seen[key]))] for key in range(7)]
+    assert sum(map(len, seen)) == 300
+
+
+def test_who_does_not_read_stops_its_sender_within_its_bound_and_nobody_else() -> None:
+    """I6, I7: data waits at its source; progress and messages still pass; and then all goes on."""
+    source, sink, bound = HandSource(), ListSink(), 10_000
+    stuck, free = WorkerId(1), WorkerId(0)
+    with WiredFlow(counted(source, sink, max_inflight=bound)) as run:
+        run.until(lambda: run.controller._progress.ready)
+        for ms in range(1000):
+            source.give(0, (1000 + ms, ms % 64))
+        worker = run.workers[0]
+        run.until(lambda: source.feeds[0].paused, without=stuck)
+        rest = len(source.feeds[0].chunks)
+        links, heard = run.links, 0
+        for n in range(200):
+            run.turn(without=stuck)
+            assert worker.inflight <= 2 * bound
+            assert worker._unread.by_peer[stuck] <= 20 * bound, "bytes on the wire, of those read"
+            links[COORDINATOR].tell(free, b"%d" % n)
+            links[COORDINATOR].tell(stuck, b"%d" % n)
+            heard += len(links[free].told())
+        assert rest > 500 and len(source.feeds[0].chunks) == rest, "it reads nothing any more"
+        run.until(lambda: bool(links[free].told()) or heard == 200, without=stuck)
+        until(links[stuck], links[stuck].told)
+        forsworn = run.controller.forsworn
+        run.controller.submit(Migrate("m", (Bin(0),), free))
+        run.until(lambda: routed(run, free), without=stuck)
+        assert run.controller.forsworn != forsworn, "progress passes"
+        source.end()
+        run.until(lambda: run.done)
+    assert len(sink.results) == 1000
+
+
+def routed(run: WiredFlow, worker: WorkerId) -> bool:
+    """Whether a worker has been told of a move."""
+    return bool(run.workers[worker]._assembly.routing._changes)
+
+
+EVIL = """
+import gc
+
+from connectors.links import CurveLinks
+
+
+def count(state, word):
+    links = next(thing for thing in gc.get_objects() if isinstance(thing, CurveLinks))
+    if links.me == 1:
+        {deed}
+    return state + 1, {{"word": word, "count": state + 1}}
+
+
+def say(line):
+    return None
+"""
+DEEDS = {
+    "a frame that means nothing": (
+        'links.send(0, [b"D garbage"])',
+        r"worker 0: worker 1: it sent garbage: a frame of a peer: it cannot be read",
+    ),
+    "no message": (
+        'links.tell(-1, b"garbage")',
+        r"the link to worker 1: it said what is not understood here",
+    ),
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_workers_garbage_ends_its_flow_with_a_sentence_that_names_it(
+    broker: Broker, prefix: str, tmp_path: Path, deed: str
+) -> None:
+    does, says = DEEDS[deed]
+    lines(broker.bootstrap, prefix, [f"{n} to be or not to be" for n in range(40)])
+    module = flow_folder(tmp_path, prefix)
+    (tmp_path / "counting.py").write_text(EVIL.format(deed=does))
+    words = ["run", str(module), "--prefix", prefix, "--patience", "90"]
+    with meander(tmp_path, broker.bootstrap, *words) as process:
+        assert process.exit_code(120) == 1
+        assert re.search(says, process.said.splitlines()[-1]), process.said
+        process.until_gone()

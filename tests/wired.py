@@ -1,0 +1,89 @@
+"""A flow whose members are the engine's own, on the real links: CURVE over TCP, in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Self
+
+from connectors.links import CurveLinks, Keys, Peer
+from dataflow.controller import Controller
+from dataflow.flow import Flow
+from dataflow.migrate.moves import Moves
+from dataflow.protocols import Links
+from dataflow.sim import SimClock, SimTopic
+from dataflow.testing import TestFlow
+from dataflow.worker import Worker, members_of
+from state.ids import COORDINATOR, WorkerId
+from tests.relay import relay
+
+DEADLINE = 60.0
+
+
+class WiredFlow(TestFlow):
+    """A flow that runs turn by turn, with all that it sends really under way.
+
+    `delay` seconds lie on each link, each way.
+    """
+
+    def __init__(self, flow: Flow, workers: int = 2, delay: float = 0.0) -> None:
+        self.opened = ExitStack()
+        self.links = {me: CurveLinks(me, Keys.fresh()) for me in members_of(workers)}
+        peers = {
+            me: Peer(me, self._through(links.address, delay), links.public)
+            for me, links in self.links.items()
+        }
+        for me, links in self.links.items():
+            links.admit(peer for peer in peers.values() if peer.worker != me)
+        for me, links in self.links.items():
+            links.connect(peer for peer in peers.values() if peer.worker != me)
+        super().__init__(flow, workers)
+        self.controller = Controller(
+            self._plan, workers, self.links[COORDINATOR], self.sim.clock, _journalled
+        )
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__(None, None, None)
+        for links in self.links.values():
+            links.part()
+        for links in self.links.values():
+            links.close(linger=0)
+        self.opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def turn(self, *, without: WorkerId | None = None) -> bool:
+        """Everybody's turn, perhaps but one worker's; whether anything was done."""
+        worked = False
+        for worker in self.workers:
+            if worker.me != without:
+                worked |= worker.step()
+                for report in worker.reports():
+                    self.controller.report(worker.me, report)
+        worked |= self.controller.step()
+        self.sim.clock.advance(0.0005)
+        if not worked:
+            self.links[COORDINATOR].wait(0.002)
+        return worked
+
+    def until(self, holds: Callable[[], bool], *, without: WorkerId | None = None) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not holds():
+            assert time.monotonic() < deadline, "it does not come to hold"
+            self.turn(without=without)
+
+    @property
+    def done(self) -> bool:
+        return self.controller.done and all(worker.done for worker in self.workers)
+
+    def _through(self, address: str, delay: float) -> str:
+        return self.opened.enter_context(relay(address, delay)).address if delay else address
+
+    def _build(self, me: WorkerId, links: Links, clock: SimClock, topic: SimTopic) -> Worker:
+        return super()._build(me, self.links[me], clock, topic)  # type: ignore[arg-type]
+
+
+def _journalled(_: Moves) -> Callable[[], bool]:
+    return lambda: True
