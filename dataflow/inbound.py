@@ -7,33 +7,50 @@ per change.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dataflow.batch import Batch
+from dataflow.graph import Graph, Location
 from dataflow.plan import Plan
 from dataflow.protocols import Frame
-from dataflow.wire import DataFrame, ProgressFrame, TakenFrame, decode
+from dataflow.wire import (
+    Anything,
+    Base,
+    Change,
+    DataFrame,
+    MemberFrame,
+    OpeningFrame,
+    ProgressFrame,
+    decode,
+)
 from schemas.errors import MeanderError
-from state.ids import WorkerId, member_name
+from state.ids import COORDINATOR, WorkerId, member_name
 
 
-def read(plan: Plan, sender: WorkerId, frame: Frame) -> ProgressFrame | DataFrame | TakenFrame:
+def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
     """A frame's meaning for this flow. Raises MeanderError, in the sender's name."""
     try:
         message = decode(frame)
     except MeanderError as error:
         raise MeanderError(member_name(sender), f"it sent garbage: {error}") from error
-    if wrong := _misfit(plan, message):
+    if wrong := _misfit(plan, sender, message):
         remedy = "run every worker with the same flow"
         raise MeanderError(member_name(sender), wrong, remedy)
     return message
 
 
-def _misfit(plan: Plan, message: ProgressFrame | DataFrame | TakenFrame) -> str:
+def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
     """What this flow does not have of all that a message names, or ''."""
     graph = plan.graph
     match message:
         case ProgressFrame(changes):
-            if not all(graph.has(location, time) for location, time, _ in changes):
-                return "it counts messages at a place or time that this flow does not have"
+            return _miscount(graph, changes)
+        case OpeningFrame(base, _, changes):
+            return _misplaced(graph, base) or _miscount(graph, changes)
+        case Base():
+            return _unfit(sender) or _misplaced(graph, message)
+        case MemberFrame(news):
+            return "" if news == "parted" else _unfit(sender)
         case DataFrame(edge, time, payload):
             carried = plan.crossing.get(edge)
             if carried is None:
@@ -44,3 +61,21 @@ def _misfit(plan: Plan, message: ProgressFrame | DataFrame | TakenFrame) -> str:
             if not graph.has(graph.edges[edge].target, time):
                 return f"it sent a message of time {time}, which edge {edge} does not have"
     return ""
+
+
+def _miscount(graph: Graph, changes: Iterable[Change]) -> str:
+    if all(graph.has(location, time) for location, time, _ in changes):
+        return ""
+    return "it counts messages at a place or time that this flow does not have"
+
+
+def _misplaced(graph: Graph, base: Base) -> str:
+    bounds = base.bounds
+    fits = len(bounds) == graph.locations and all(
+        graph.has(Location(at), time) for at, bound in enumerate(bounds) for time in bound
+    )
+    return "" if fits else "its base has a place or time that this flow does not have"
+
+
+def _unfit(sender: WorkerId) -> str:
+    return "" if sender == COORDINATOR else "it says what only the coordinator may say"

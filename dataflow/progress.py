@@ -11,13 +11,26 @@ Cost: per update O(changes), per changed location O(locations it reaches).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 from dataflow.graph import Graph, Location
-from dataflow.protocols import Links
-from dataflow.wire import Change, encode_progress
+from dataflow.protocols import Frame, Links
+from dataflow.wire import (
+    Base,
+    Change,
+    MemberFrame,
+    OpeningFrame,
+    ProgressFrame,
+    ProgressUpdate,
+    encode_member,
+    encode_opening,
+    encode_progress,
+)
+from schemas.errors import MeanderError
 from state.antichain import Antichain, MutableAntichain
-from state.ids import WorkerId
+from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import MIN_TIME, Time
 
 
@@ -69,6 +82,13 @@ class Tracker:
                 for target in self._reached[location]:
                     self._frontiers[target] = None
 
+    def forget(self, base: Base) -> None:
+        """Drop all counts before a base."""
+        for location, bound in enumerate(base.bounds):
+            if self._counts[location].forget(bound):
+                for target in self._reached[location]:
+                    self._frontiers[target] = None
+
     def frontier(self, location: Location) -> Antichain:
         """A lower bound of the times that may still arrive at (or leave from) a location."""
         known = self._frontiers[location]
@@ -96,23 +116,64 @@ class Tracker:
 
 
 class Progress:
-    """One member's part in progress tracking: its changes out, everyone's changes in."""
+    """One member's part in progress tracking: its changes out, everyone's changes in.
+
+    Members may come and go (`dataflow.membership` is the coordinator's part of that). Each keeps
+    its contribution, all that its own updates add up to, to open with it to whoever joins later,
+    and forgets what lies before the newest base: over all members that adds up to nothing. So a
+    newcomer ignores what lies before the newest base that an opening left out; but it computes no
+    frontier before it has heard of all that this base follows from, or it would pass what came
+    into being by updates that it has not seen.
+    """
 
     def __init__(
         self, graph: Graph, me: WorkerId, members: Sequence[WorkerId], links: Links
     ) -> None:
         self.changes = ChangeBatch()
+        self.base = Base(0, tuple(Antichain.of(scope.bottom) for scope in graph.scopes))
+        """Nothing before it is outstanding anywhere."""
+        self.contribution: dict[tuple[Location, Time], int] = {}
+        """What all of its own updates add up to from the base on."""
+        self.ended = False
+        """Whether this member has left the computation."""
+        self._me, self._links = me, links
         self._peers = [member for member in members if member != me]
-        self._links = links
         self._tracker = Tracker(graph)
+        self._welcome = True
         self._unopened = set(members)
-        self._me = me
-        self._bottoms = [Antichain.of(scope.bottom) for scope in graph.scopes]
+        self._parts_at: int | None = None
+        self._sent = 0
+        self._received: Counter[WorkerId] = Counter()
+        self._floor: Base | None = None
+        self._bottoms = self.base.bounds
+
+    @classmethod
+    def newcomer(cls, graph: Graph, me: WorkerId, links: Links) -> Self:
+        """Of a member that joins a running computation: it must not act before it is `welcome`."""
+        progress = cls(graph, me, [], links)
+        progress._welcome = False
+        return progress
+
+    @property
+    def welcome(self) -> bool:
+        """Whether it knows who the others are."""
+        return self._welcome
 
     @property
     def ready(self) -> bool:
         """Whether the openings of all members have come."""
-        return not self._unopened
+        return self._welcome and not self._unopened and self._floor is None
+
+    @property
+    def cut(self) -> tuple[tuple[WorkerId, int], ...]:
+        """How many updates of each member its frontiers follow from."""
+        heard = ((member, self._received[member]) for member in self._peers)
+        return ((self._me, self._sent), *heard)
+
+    @property
+    def peers(self) -> Sequence[WorkerId]:
+        """The other members, as far as it has been told."""
+        return self._peers
 
     def flush(self) -> bool:
         """Apply and broadcast the changes of one step; the first flush is the opening."""
@@ -121,16 +182,78 @@ class Progress:
         if not changes and not opening:
             return False
         self._tracker.update(changes)
+        self._contribute(changes)
         self._unopened.discard(self._me)
-        frame = encode_progress(changes)
+        self._sent += 1
+        self.tell_all(encode_progress(changes))
+        return True
+
+    def tell_all(self, frame: Frame) -> None:
+        """Send a frame to every other member, in order with the updates."""
         for peer in self._peers:
             self._links.send(peer, frame)
-        return True
+
+    def take(self, sender: WorkerId, update: ProgressUpdate) -> None:
+        """Act on what a peer says. Raises MeanderError for news that are none."""
+        match update:
+            case ProgressFrame(changes):
+                self.receive(sender, changes)
+            case Base():
+                self.rise(update)
+            case OpeningFrame(base, sent, changes):
+                self.receive(sender, changes)
+                self._received[sender] = sent
+                self._ignore_before(base)
+            case MemberFrame("welcome", members):
+                self._welcome = True
+                self._peers = list(members)
+                # Some may have been quicker to open than the coordinator to name them.
+                self._unopened.update(m for m in members if m not in self._received)
+                self._reach_floor()
+            case MemberFrame("joins", (member,)):
+                self.open_to(member)
+            case MemberFrame("parts", _, time):
+                self._parts_at = time
+                self._part()
+            case MemberFrame("gone", (member,)):
+                self.forget(member)
+            case _:
+                raise MeanderError(member_name(sender), f"its news of members are none: {update}")
 
     def receive(self, sender: WorkerId, changes: Iterable[Change]) -> None:
         """Apply a peer's update; the first of each peer is its opening."""
         self._tracker.update(changes)
+        self._received[sender] += 1
         self._unopened.discard(sender)
+        self._reach_floor()
+
+    def rise(self, base: Base) -> None:
+        """Forget what lies before a later base."""
+        if base.number <= self.base.number:
+            return
+        self.base = base
+        self.contribution = {
+            (location, time): count
+            for (location, time), count in self.contribution.items()
+            if not base.before(location, time)
+        }
+        self._part()
+
+    def open_to(self, member: WorkerId) -> None:
+        """From now on a newcomer hears of all changes; first of those so far."""
+        self._peers.append(member)
+        net = [(at, time, count) for (at, time), count in self.contribution.items()]
+        self._links.send(member, encode_opening(self.base, self._sent, net))
+
+    def forget(self, member: WorkerId) -> None:
+        """A member has left: all that it contributed lies before the base."""
+        if member == self._me:
+            self.ended = True
+        else:
+            self._peers.remove(member)
+            if member in self._unopened:
+                self._unopened.remove(member)
+                self._ignore_before(self.base)
 
     def frontier(self, location: Location) -> Antichain:
         """What may still arrive at a location, from anywhere in the computation."""
@@ -157,6 +280,35 @@ class Progress:
     def settled(self) -> bool:
         """Whether the whole computation is over."""
         return self.ready and self._tracker.settled()
+
+    def _contribute(self, changes: Iterable[Change]) -> None:
+        for location, time, delta in changes:
+            total = self.contribution.get((location, time), 0) + delta
+            if total:
+                self.contribution[location, time] = total
+            else:
+                del self.contribution[location, time]
+
+    def _ignore_before(self, base: Base) -> None:
+        if self._floor is None or base.number > self._floor.number:
+            self._floor = base
+        self._reach_floor()
+
+    def _reach_floor(self) -> None:
+        floor = self._floor
+        if floor is None or self._unopened or not self._welcome:
+            return
+        if all(self._received[member] >= sent for member, sent in floor.cut if member != self._me):
+            self._tracker.forget(floor)
+            self._floor = None
+
+    def _part(self) -> None:
+        """Say so once nothing can come any more and nothing is owed."""
+        if self._parts_at is None or self.contribution:
+            return
+        if all(outer(t) >= self._parts_at for bound in self.base.bounds for t in bound):
+            self._parts_at = None
+            self._links.send(COORDINATOR, encode_member("parted"))
 
 
 def outer(time: Time) -> int:

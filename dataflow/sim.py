@@ -17,7 +17,7 @@ from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.plan import Plan
 from dataflow.protocols import Frame
-from dataflow.wire import PROGRESS
+from dataflow.wire import of_progress
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId
@@ -80,7 +80,7 @@ class SimLinks:
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
         """Put a frame under way."""
-        lane = (self._me, peer, frame[0][:1] == PROGRESS)
+        lane = (self._me, peer, of_progress(frame))
         self._network.lanes.setdefault(lane, deque()).append(frame)
 
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:

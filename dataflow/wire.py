@@ -2,7 +2,8 @@
 
 A frame is a list of parts. Part 0 begins with its kind. Progress is msgpack; a batch is one part
 of Arrow IPC for its columns and one of plain values (`state.codec`); pointers to state and
-moves are plain values. Cost: one encoding per remote message, none for local ones.
+moves are plain values; news of members are msgpack. Cost: one encoding per remote message, none
+for local ones.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import numpy as np
@@ -23,16 +24,22 @@ from dataflow.migrate.moves import Moves
 from dataflow.protocols import Frame
 from schemas.errors import MeanderError
 from state import codec
+from state.antichain import Antichain
+from state.ids import WorkerId
 from state.manifest import Manifest
 from state.time import Time
 
 Payload = Batch | Manifest | Moves
 Change = tuple[Location, Time, int]
 
-PROGRESS, DATA, TAKEN = b"P", b"D", b"T"
+PROGRESS, MEMBERS, DATA, TAKEN = b"P", b"M", b"D", b"T"
 _COLUMNS = ("time", "origin", "partition", "offset", "index")
 _PLAIN = pa.schema([(name, pa.int64()) for name in _COLUMNS])
 _KEYED = pa.schema([*_PLAIN, ("key", pa.binary()), ("hash", pa.uint64())])
+
+
+News = Literal["welcome", "joins", "parts", "parted", "gone"]
+"""To a newcomer, of a newcomer, to one who is to part, of one who has nothing left, of its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,45 @@ class ProgressFrame:
     """One atomic update of a member."""
 
     changes: list[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A lower bound, at every location, of all that is still outstanding anywhere; the greater its
+    number, the later. It follows from so many updates of each member as `cut` says."""
+
+    number: int
+    bounds: tuple[Antichain, ...]
+    cut: tuple[tuple[WorkerId, int], ...] = ()
+
+    def before(self, location: Location, time: Time) -> bool:
+        """Whether nothing is outstanding any more at this location and time.
+
+        >>> Base(1, (Antichain.of(5),)).before(Location(0), 4)
+        True
+        """
+        return not self.bounds[location].less_equal(time)
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFrame:
+    """To a newcomer: all that the sender has contributed so far and that is not before its base."""
+
+    base: Base
+    sent: int
+    """In how many updates."""
+    changes: list[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFrame:
+    """News of who takes part."""
+
+    news: News
+    members: tuple[WorkerId, ...] = ()
+    """Of a welcome, all others; of an arrival or an end, the one."""
+    time: int = 0
+    """Of a parting, from when on nothing will be addressed to the one who parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +104,10 @@ class TakenFrame:
     size: int
 
 
+ProgressUpdate = ProgressFrame | Base | OpeningFrame | MemberFrame
+Anything = ProgressUpdate | DataFrame | TakenFrame
+
+
 def encode_progress(changes: list[Change]) -> Frame:
     """A progress update as a frame.
 
@@ -65,6 +115,34 @@ def encode_progress(changes: list[Change]) -> Frame:
     [(3, (5, 1), -1)]
     """
     return [PROGRESS + msgpack.packb(changes)]
+
+
+def encode_base(base: Base) -> Frame:
+    """A base as a frame.
+
+    >>> decode(encode_base(Base(1, (Antichain.of(5), Antichain()), ((WorkerId(0), 7),))))
+    Base(number=1, bounds=(Antichain(times=(5,)), Antichain(times=())), cut=((0, 7),))
+    """
+    return [MEMBERS + msgpack.packb(("base", *_plain_base(base)))]
+
+
+def encode_opening(base: Base, sent: int, changes: list[Change]) -> Frame:
+    """An opening to a newcomer as a frame."""
+    return [MEMBERS + msgpack.packb(("opening", *_plain_base(base), sent, changes))]
+
+
+def encode_member(news: News, members: tuple[WorkerId, ...] = (), time: int = 0) -> Frame:
+    """News of members as a frame.
+
+    >>> decode(encode_member("joins", (WorkerId(3),)))
+    MemberFrame(news='joins', members=(3,), time=0)
+    """
+    return [MEMBERS + msgpack.packb((news, members, time))]
+
+
+def of_progress(frame: Frame) -> bool:
+    """Whether it must stay in order with all others of its kind, and is never held back."""
+    return frame[0][:1] in (PROGRESS, MEMBERS)
 
 
 def encode_data(edge: EdgeId, time: Time, payload: Payload) -> Frame:
@@ -80,7 +158,7 @@ def encode_taken(size: int) -> Frame:
     return [TAKEN + msgpack.packb(size)]
 
 
-def decode(frame: Frame) -> ProgressFrame | DataFrame | TakenFrame:
+def decode(frame: Frame) -> Anything:
     """The frame's meaning. Raises MeanderError for one that has none."""
     try:
         return _decode(frame)
@@ -90,16 +168,56 @@ def decode(frame: Frame) -> ProgressFrame | DataFrame | TakenFrame:
         raise MeanderError("a frame of a peer", f"it cannot be read: {error}") from error
 
 
-def _decode(frame: Frame) -> ProgressFrame | DataFrame | TakenFrame:
+def _decode(frame: Frame) -> Anything:
     kind, body, parts = frame[0][:1], msgpack.unpackb(frame[0][1:], use_list=False), frame[1:]
     if kind == PROGRESS and not parts:
         return ProgressFrame([_change(*change) for change in body])
+    if kind == MEMBERS and not parts:
+        return _decode_members(*body)
     if kind == DATA:
         edge, time, name = body
         return DataFrame(EdgeId(_count(edge)), _time(time), _decode_payload(name, parts))
     if kind == TAKEN and not parts:
         return TakenFrame(_count(body))
     raise ValueError(f"{len(frame)} parts of kind {kind!r} mean nothing")
+
+
+def _decode_members(news: object, *said: object) -> Base | OpeningFrame | MemberFrame:
+    match news, said:
+        case "base", [number, bounds, cut]:
+            return _base(number, bounds, cut)
+        case "opening", [number, bounds, cut, sent, changes]:
+            net = [_change(*_many(change)) for change in _many(changes)]
+            return OpeningFrame(_base(number, bounds, cut), _count(sent), net)
+        case ("welcome" | "joins" | "parts" | "parted" | "gone") as news, [members, time]:
+            numbers = tuple(WorkerId(_whole(member)) for member in _many(members))
+            return MemberFrame(news, numbers, _count(time))
+    raise ValueError(f"{news!r} with {len(said)} parts is no news of members")
+
+
+def _plain_base(base: Base) -> tuple[object, ...]:
+    return base.number, [bound.times for bound in base.bounds], base.cut
+
+
+def _base(number: object, bounds: object, cut: object) -> Base:
+    pairs = [_many(pair) for pair in _many(cut)]
+    return Base(
+        _count(number),
+        tuple(Antichain.of(*map(_time, _many(bound))) for bound in _many(bounds)),
+        tuple((WorkerId(_whole(member)), _count(sent)) for member, sent in pairs),
+    )
+
+
+def _many(things: object) -> tuple[object, ...]:
+    if isinstance(things, tuple):
+        return things
+    raise TypeError(f"{things!r} is not a list")
+
+
+def _whole(number: object) -> int:
+    if isinstance(number, int):
+        return number
+    raise TypeError(f"{number!r} is no member")
 
 
 def _change(location: object, time: object, delta: object) -> Change:

@@ -23,7 +23,6 @@ from dataflow.protocols import Frame, Links
 from dataflow.unread import Unread
 from dataflow.wire import (
     DataFrame,
-    ProgressFrame,
     TakenFrame,
     encode_data,
     encode_taken,
@@ -135,8 +134,6 @@ class Worker:
     def take(self, sender: WorkerId, frame: Frame) -> None:
         """Act on one frame of a peer. Raises MeanderError for one that has no place here."""
         match read(self._plan, sender, frame):
-            case ProgressFrame(changes):
-                self._progress.receive(sender, changes)
             case TakenFrame(size):
                 self._unread.acknowledged(sender, size)
             case DataFrame(edge, time, payload):
@@ -151,6 +148,8 @@ class Worker:
                     )
                 self._meters.received(through, payload)
                 port.put(Message(time, payload))
+            case update:
+                self._progress.take(sender, update)
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""

@@ -117,6 +117,17 @@ class MutableAntichain:
         self.frontier = Antichain(minimal(self.positive()))
         return True
 
+    def forget(self, bound: Antichain) -> bool:
+        """Drop the counts of all times before a bound; whether the frontier changed.
+
+        >>> held = MutableAntichain()
+        >>> held.update(5, 1), held.update(7, 1), held.forget(Antichain.of(6)), held.frontier.times
+        (True, False, True, (7,))
+        """
+        self._counts = {t: count for t, count in self._counts.items() if bound.less_equal(t)}
+        before, self.frontier = self.frontier, Antichain(minimal(self.positive()))
+        return set(before) != set(self.frontier)
+
     def positive(self) -> Iterator[Time]:
         """The times with a positive count."""
         return (time for time, count in self._counts.items() if count > 0)

@@ -71,8 +71,17 @@ class World:
         self.members = [self._member(WorkerId(m), members) for m in range(members)]
 
     def _member(self, me: WorkerId, members: int) -> Member:
-        everyone = [WorkerId(m) for m in range(members)]
+        return self._member_among(me, [WorkerId(m) for m in range(members)])
+
+    def _member_among(self, me: WorkerId, everyone: list[WorkerId]) -> Member:
+        """One of the first members, who may hold what nobody has sent."""
         progress = self.planted.progress(self.graph, me, everyone, Link(self, me))
+        member = self._equipped(me, progress)
+        source = self.graph.nodes[0].outputs[0]
+        member.capabilities.append(member.outputs[source].open(self.graph.scopes[source].bottom))
+        return member
+
+    def _equipped(self, me: WorkerId, progress: Progress) -> Member:
         member = Member(me, progress)
 
         def deliver(edge: Edge, to: WorkerId, message: Message) -> None:
@@ -84,8 +93,6 @@ class World:
             for at in node.outputs:
                 edges = [edge for edge in self.graph.edges if edge.source == at]
                 member.outputs[at] = OutputPort(at, edges, progress, me, deliver)
-        source = self.graph.nodes[0].outputs[0]
-        member.capabilities.append(member.outputs[source].open(self.graph.scopes[source].bottom))
         return member
 
     # -- the truth
@@ -171,10 +178,13 @@ class World:
         if lanes:
             lane = lanes[which % len(lanes)]
             for _ in range(min(1 + how, len(self.updates[lane]))):
-                update = decode(self.updates[lane].popleft())
-                assert isinstance(update, ProgressFrame)
-                member.progress.receive(lane[0], update.changes)
+                self.hear(member, lane[0], self.updates[lane].popleft())
                 self.check(member)
+
+    def hear(self, member: Member, sender: WorkerId, frame: Frame) -> None:
+        update = decode(frame)
+        assert isinstance(update, ProgressFrame)
+        member.progress.receive(sender, update.changes)
 
     def bring_data(self, member: Member, which: int, how: int) -> None:
         lanes = [lane for lane in self.data if lane[1] == member.me and self.data[lane]]
