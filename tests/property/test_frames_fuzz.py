@@ -15,12 +15,10 @@ from dataflow.wire import DATA, decode
 from schemas.errors import MeanderError
 from state import codec
 from tests.property import frames
-from tests.property.budget import FIRST_SEED, SECONDS
+from tests.property.budget import FIRST_SEED, FRAMES, SECONDS
 
 ROOT = Path(__file__).parents[2]
 FLOOR = 5_000
-SHARE = 0.1
-"""Of the time that the migration oracle gets."""
 
 
 def test_a_mutated_frame_is_a_message_or_refused(
@@ -28,7 +26,7 @@ def test_a_mutated_frame_is_a_message_or_refused(
 ) -> None:
     place = tmp_path / "case"
     place.write_bytes(bytes(frames.PROGRESS_PLACE.size))
-    words = map(str, (place, FIRST_SEED, FLOOR, SHARE * SECONDS))
+    words = map(str, (place, FIRST_SEED, FLOOR, FRAMES * SECONDS))
     ran = subprocess.run(
         [sys.executable, "-m", "tests.property.frames", *words],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import pytest
 
 from dataflow import sim
+from dataflow.capability import Capability
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.migrate.migrator import Migrator
 from dataflow.migrate.routing import Routing
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.router import Router
 from dataflow.operators.rows import Rows
+from dataflow.operators.source import SourceOperator
 from dataflow.operators.timers import Timers
+from dataflow.progress import Progress
+from dataflow.sim import Lane, SimNetwork
+from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.store import Database
 from tests.property.cases import random_case
+from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import Run
 
 RUNS = 12
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    database = Database(tmp_path_factory.mktemp("stores"), 32 << 20)
-    yield database
-    database.close()
 
 
 def _settle_early(routing: Any, _: Antichain) -> None:
@@ -53,6 +52,16 @@ def _never_frozen(timers: Any, bin: int, time: int) -> None:
     timers._departures.setdefault(bin, []).append(time)
 
 
+_close_ended = SourceOperator._close_ended
+
+
+def _end_early(source: Any) -> bool:
+    for lane in source._lanes.values():
+        if source._reader.ended(lane.partition):
+            lane.queue.clear()
+    return _close_ended(source)
+
+
 PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "records do not wait for their bin": (Arrivals, "stash", lambda self, rows, bins: rows),
     "state is taken before it is final": (
@@ -70,7 +79,80 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
     ),
     "a move is folded in before it is decided": (Routing, "settle", _settle_early),
     "a worker applies what it may not own": (Keyed, "_passed", _only_data),
+    "a partition ends before its last record": (SourceOperator, "_close_ended", _end_early),
 }
+
+
+# -- in progress tracking, where frontiers are watched
+
+
+_flush, _downgrade, _deliver = (
+    Progress.flush,
+    Capability.downgrade,
+    SimNetwork.deliver,
+)
+
+
+def _forgetting(progress: Any) -> bool:
+    changes = progress.changes.take()
+    first = next((change for change in changes if change[2] < 0), None)
+    for change in changes:
+        if change != first:
+            progress.changes.add(*change)
+    return _flush(progress)
+
+
+def _overtaking(network: Any, lane: Lane, number: int) -> None:
+    frames = network.lanes[lane]
+    if lane[2] and len(frames) > 1:
+        frames.rotate(1)
+    _deliver(network, lane, number)
+
+
+def _too_far(capability: Any, time: Any) -> None:
+    _downgrade(capability, time + 1)
+
+
+def _split(progress: Any) -> bool:
+    if not progress.ready:
+        return _flush(progress)
+    changes = sorted(progress.changes.take(), key=lambda change: change[2])
+    for change in changes:
+        progress.changes.add(*change)
+        _flush(progress)
+    return bool(changes)
+
+
+PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
+    "a decrement is dropped": [(Progress, "flush", _forgetting)],
+    "an update is told in two, decrements first": [(Progress, "flush", _split)],
+    "an update overtakes those before it": [(SimNetwork, "deliver", _overtaking)],
+    "a capability is used after its release": [
+        (Capability, "check", lambda self, time: None),
+        (Capability, "downgrade", _too_far),
+    ],
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED_IN_PROGRESS)
+def test_a_planted_bug_of_progress_is_caught(
+    bug: str,
+    database: Database,
+    capabilities: list[Capability],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I1 or I7 fails: a frontier ahead, a message behind one, or a flow without an end."""
+    for owner, method, planted in PLANTED_IN_PROGRESS[bug]:
+        monkeypatch.setattr(owner, method, planted)
+    monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
+    namespace = count(1_000_000 * (101 + list(PLANTED_IN_PROGRESS).index(bug)))
+
+    def runs() -> None:
+        for seed in range(RUNS):
+            watch(random_case(seed), next(namespace), database, capabilities)
+
+    with pytest.raises((AssertionError, MeanderError), match=r"I1|I7"):
+        runs()
 
 
 @pytest.mark.parametrize("bug", PLANTED)

@@ -1,0 +1,171 @@
+"""I1 and I7 by brute force: no member reports a frontier ahead of what is really outstanding.
+
+What is outstanding is told from the things themselves (messages on links and at inputs, live
+capabilities), and where it may lead by walking the graph; the tracker has no part in that.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from dataflow import Flow
+from dataflow.capability import Capability
+from dataflow.graph import Graph, Location
+from dataflow.progress import Progress
+from dataflow.testing import ListSink, ListSource, TestFlow
+from dataflow.wire import DataFrame, decode
+from state.store import Database
+from state.time import Time
+from tests.graphs import some_graph, walked
+from tests.hand import assembly
+from tests.progress_world import Pointstamp, Script, World
+from tests.property import shapes
+from tests.property.budget import FIRST_SEED, FRONTIERS, seeds
+from tests.property.cases import Case, random_case, shortest
+
+FLOWS, WORLDS = 40, 300
+LOOKS = 0.2
+"""How often the whole system is looked at, per decision of the schedule."""
+
+
+class Watched:
+    """A whole flow on simulated workers, and what is outstanding in it."""
+
+    def __init__(self, run: TestFlow, made: list[Capability]) -> None:
+        self.run, self.made = run, made
+        self.graph: Graph = run._plan.graph
+        # Outputs that lead nowhere exist to be counted: nothing can ever come of what they hold.
+        sources = {edge.source for edge in self.graph.edges}
+        self.leads = {at for node in self.graph.nodes for at in node.inputs} | sources
+        self.known: dict[Pointstamp, set[Pointstamp]] = {}
+        self.looks = 0
+
+    def play(self) -> None:
+        sim = self.run.sim
+        while not sim.done:
+            sim.act()
+            if sim.rng.random() < LOOKS:
+                self.look()
+        self.look()
+        for progress in self.members():
+            assert not any(progress.frontier(at) for at in self.everywhere()), "all is over (I7)"
+        assert not set(self.outstanding())
+
+    def look(self) -> None:
+        self.looks += 1
+        results: dict[Location, set[Time]] = {}
+        for pointstamp in set(self.outstanding()):
+            for at, time in self.results(pointstamp):
+                results.setdefault(at, set()).add(time)
+        for progress in self.members():
+            if progress.ready:
+                for at, times in results.items():
+                    frontier = progress.frontier(at)
+                    ahead = [time for time in times if not frontier.less_equal(time)]
+                    assert not ahead, f"{frontier} at {at} is ahead of {ahead} (I1)"
+
+    def outstanding(self) -> Iterator[Pointstamp]:
+        self.made[:] = [capability for capability in self.made if capability._live]
+        yield from ((c.location, c.time) for c in self.made if c.location in self.leads)
+        for worker in self.run.workers:
+            for at, port in assembly(worker).inputs.items():
+                yield from ((at, message.time) for message in port._queue)
+        network = self.run.sim.network
+        under_way = [frame for lane in network.lanes.values() for frame in lane]
+        under_way += [frame for inbox in network.inboxes.values() for _, frame in inbox]
+        for frame in map(decode, under_way):
+            if isinstance(frame, DataFrame):
+                yield self.graph.edges[frame.edge].target, frame.time
+
+    def results(self, pointstamp: Pointstamp) -> set[Pointstamp]:
+        if pointstamp not in self.known:
+            self.known[pointstamp] = walked(self.graph, *pointstamp)
+        return self.known[pointstamp]
+
+    def members(self) -> Iterator[Progress]:
+        yield from (worker._progress for worker in self.run.workers)
+        yield self.run.sim.controller._progress
+
+    def everywhere(self) -> Iterator[Location]:
+        return map(Location, range(self.graph.locations))
+
+
+def flow_of(case: Case) -> Flow:
+    flow = Flow("f", bins=case.bits, max_inflight=case.max_inflight)
+    source = flow.source(ListSource(case.partitions, case.options))
+    other = None
+    if case.kind == "connect":
+        second = flow.source(ListSource(case.partitions[::-1], case.options), "other")
+        other = second.key_by(shapes.key)
+    shapes.define(case.kind, source.key_by(shapes.key), other).sink(ListSink())
+    return flow
+
+
+def watch(case: Case, namespace: int, database: Database, made: list[Capability]) -> int:
+    """Run a case under watch; how often it was looked at."""
+    made.clear()
+    run = TestFlow(flow_of(case), case.workers, case.seed, case.commands, database, namespace)
+    with run:
+        watched = Watched(run, made)
+        watched.play()
+        return watched.looks
+
+
+def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
+    database: Database,
+    capabilities: list[Capability],
+    record_property: Callable[[str, object], None],
+) -> None:
+    namespace, runs, looks = count(), 0, 0
+
+    def fails(case: Case) -> bool:
+        try:
+            watch(case, next(namespace), database, capabilities)
+        except Exception:
+            return True
+        return False
+
+    for seed in seeds(FRONTIERS / 2, FLOWS):
+        case = random_case(seed)
+        try:
+            looks += watch(case, next(namespace), database, capabilities)
+        except Exception:
+            found = traceback.format_exc()
+            pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
+        runs += 1
+    record_property("flows whose frontiers were watched", f"{runs} from seed {FIRST_SEED}")
+    record_property("looks at all that was outstanding", looks)
+
+
+def test_nor_on_graphs_with_loops_in_nested_scopes(
+    record_property: Callable[[str, object], None],
+) -> None:
+    worlds = 0
+    for seed in seeds(FRONTIERS / 2, WORLDS):
+        rng = random.Random(seed)
+        world = World(some_graph(rng), rng.randint(1, 6))
+        script = random_script(rng)
+        try:
+            if rng.random() < 0.5:
+                world.open_all()
+            world.play(script)
+            world.all_is_told()
+            world.come_to_an_end()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, script {script}: {error}") from error
+        worlds += 1
+    record_property("random graphs whose frontiers were watched", f"{worlds} from {FIRST_SEED}")
+
+
+def random_script(rng: random.Random) -> Script:
+    actions = len(World.ACTIONS)
+    steps = rng.randint(30, 200)
+    return [
+        (rng.randrange(actions), rng.randrange(6), rng.randrange(12), rng.randrange(4))
+        for _ in range(steps)
+    ]
