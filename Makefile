@@ -6,10 +6,12 @@ WANTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	if $$p -c '$(WANTED)' 2>/dev/null; then command -v $$p; break; fi; done)
 PROCESSES ?= 2
+SECONDS ?= 300
+SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test unit check format clean
+.PHONY: help venv java demo test unit soak check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -22,6 +24,10 @@ test: java ## run all tests, with one real broker
 
 unit: venv ## run the unit tests and doctests alone (no broker)
 	@$(BIN)/pytest $(CODE) tests/unit
+
+soak: venv ## try random schedules and frames for SECONDS (300) from seed SEED (the time)
+	@MEANDER_PROPERTY_SECONDS=$(SECONDS) MEANDER_SEED=$(SEED) \
+		$(BIN)/pytest --timeout $$(($(SECONDS) + 600)) tests/property
 
 check: venv ## lint, format, types, and the one-way imports
 	@$(BIN)/ruff check .
