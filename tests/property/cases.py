@@ -43,9 +43,11 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
     span = rng.choice([50, 2000, 100_000])
     keys = rng.choice([1, 4, 30])
     partitions = tuple(
-        _partition(rng, rng.randint(0, 40), span, keys) for _ in range(rng.randint(1, 5))
+        random_partition(rng, rng.randint(0, 40), span, keys) for _ in range(rng.randint(1, 5))
     )
-    commands = tuple(_command(rng, n, workers, bits, span) for n in range(rng.choice([0, 1, 3, 6])))
+    commands = tuple(
+        random_command(rng, n, workers, bits, span) for n in range(rng.choice([0, 1, 3, 6]))
+    )
     return Case(
         seed=seed,
         kind=rng.choice(kinds),
@@ -59,7 +61,7 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
     )
 
 
-def _partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Entry, ...]:
+def random_partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Entry, ...]:
     steps = sorted(rng.randint(0, span) for _ in range(size))
     jitter = rng.choice([0, 0, span // 4])
     return tuple(
@@ -68,7 +70,7 @@ def _partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Ent
     )
 
 
-def _command(rng: random.Random, n: int, workers: int, bits: int, span: int) -> Migrate:
+def random_command(rng: random.Random, n: int, workers: int, bits: int, span: int) -> Migrate:
     count = 1 << bits
     size = rng.choice([1, max(1, count // 2), count])
     bins = tuple(Bin(b) for b in rng.sample(range(count), size))
