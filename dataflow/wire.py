@@ -215,7 +215,7 @@ def _many(things: object) -> tuple[object, ...]:
 
 
 def _whole(number: object) -> int:
-    if isinstance(number, int):
+    if type(number) is int:
         return number
     raise TypeError(f"{number!r} is no member")
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,8 +55,9 @@ from dataflow.migrate.moves import Moves
 from dataflow.protocols import Frame
 from schemas.errors import MeanderError
 from state import codec
+from state.antichain import Antichain
 from state.bins import BinSpace
-from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
 from state.manifest import Description, LayerPointer, Manifest
 from state.topic import Place
 
@@ -129,6 +130,12 @@ def _write_wire(message: object) -> Frame:
             return wire.encode_data(edge, at, payload)
         case wire.TakenFrame(size):
             return wire.encode_taken(size)
+        case wire.Base():
+            return wire.encode_base(message)
+        case wire.OpeningFrame(base, sent, changes):
+            return wire.encode_opening(base, sent, changes)
+        case wire.MemberFrame(news, members, time):
+            return wire.encode_member(news, members, time)
     raise AssertionError(f"{message!r} is no message of the engine")
 
 
@@ -149,6 +156,15 @@ def _of_engine() -> Iterator[Kind]:
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
         ("taken", wire.encode_taken(4 << 20)),
+    ]
+    outer = [Antichain.of((5 << 40) + n) for n in range(12)]
+    bounds = (*outer, Antichain(), Antichain.of((3, 4), (4, 3)))
+    base = wire.Base(7, bounds, ((COORDINATOR, 3), (WorkerId(1), 1 << 33)))
+    frames += [
+        ("base", wire.encode_base(base)),
+        ("opening to a newcomer", wire.encode_opening(base, 12, changes)),
+        ("welcome", wire.encode_member("welcome", tuple(map(WorkerId, range(-1, 9))))),
+        ("parts", wire.encode_member("parts", (), 5 << 40)),
     ]
     for name, frame in frames:
         yield Kind(name, frame, wire.decode, _write_wire, MeanderError)
@@ -304,6 +320,13 @@ def _whole(message: object) -> bool:
             return all(_numbers(at, delta) and _is_time(t) for at, t, delta in changes)
         case wire.TakenFrame(size):
             return _numbers(size)
+        case wire.Base(number, bounds, cut):
+            times = [time for bound in bounds for time in bound]
+            return _numbers(number, *chain(*cut)) and all(map(_is_time, times))
+        case wire.OpeningFrame(base, sent, changes):
+            return _numbers(sent) and _whole(base) and _whole(wire.ProgressFrame(changes))
+        case wire.MemberFrame(_, members, time):
+            return _numbers(time, *members)
         case wire.DataFrame(edge, at, payload):
             return _numbers(edge) and _is_time(at) and _whole(payload)
         case Moves(command, at, target, bins):
