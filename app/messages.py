@@ -16,6 +16,9 @@ from dataflow.meters import BOUNDS
 from schemas.errors import MeanderError, SetupError
 
 M = TypeVar("M")
+Address = Annotated[str, Field(pattern=r"^tcp://\S+:\d{1,5}$")]
+Key = Annotated[bytes, Field(min_length=40, max_length=40)]
+"""Public, of CURVE."""
 
 
 class _Message(BaseModel):
@@ -34,8 +37,8 @@ class Register(_Message):
 
     kind: Literal["register"] = "register"
     token: bytes
-    address: str
-    public: bytes
+    address: Address
+    public: Key
     pid: int
     host: str
     versions: dict[str, str]
@@ -52,8 +55,8 @@ class Listed(_Message):
     """One member: where it listens, and the key it proves itself with."""
 
     worker: int
-    address: str
-    public: bytes
+    address: Address
+    public: Key
 
 
 class Roster(_Message):
@@ -138,11 +141,22 @@ class Log(_Message):
     text: str
 
 
+class Installed(_Part):
+    """A bin of an operator has come to the sender, with its state as of a time."""
+
+    event: Literal["bin_moved"]
+    operator: str
+    bin: int
+    time: int
+    bytes: int
+    keys: int
+
+
 class Report(_Message):
     """Events of the engine, for the controller."""
 
     kind: Literal["report"] = "report"
-    events: list[dict[str, str | int | float]]
+    events: list[Installed]
 
 
 class Failure(_Message):

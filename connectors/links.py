@@ -195,10 +195,10 @@ class CurveLinks:
         self._admitted.update((peer.public, peer.worker) for peer in peers)
 
     def connect(self, peers: Iterable[Peer]) -> None:
-        """Open the sending side to peers that have admitted this member."""
+        """Open the sending side to peers that have admitted this member. Raises LinkBroken when one
+        has named a key or an address that is none."""
         for peer in peers:
             dealer = self._socket(zmq.DEALER)
-            dealer.curve_serverkey = peer.public
             dealer.reconnect_ivl = -1
             dealer.heartbeat_ivl = self._silence_ms // 3
             dealer.heartbeat_timeout = self._silence_ms
@@ -207,7 +207,12 @@ class CurveLinks:
             self._poller.register(monitor, zmq.POLLIN)
             self._dealers[peer.worker] = dealer
             self._sent[peer.worker] = 0
-            dealer.connect(peer.address)
+            try:
+                dealer.curve_serverkey = peer.public
+                dealer.connect(peer.address)
+            except zmq.ZMQError as error:
+                cause = f"it listens where nobody can ({error.strerror})"
+                raise LinkBroken(peer.worker, cause) from error
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
         """Queue an engine frame. Raises LinkBroken when the connection is gone, MeanderError when

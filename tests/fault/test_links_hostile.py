@@ -270,6 +270,21 @@ def test_a_network_that_swallows_everything_is_noticed() -> None:
     pair.close()
 
 
+@pytest.mark.parametrize(
+    ("address", "key"),
+    [
+        ("tcp://:", b"k" * 40),
+        ("tcp://127.0.0.1:9", b"\0" * 40),
+    ],
+)
+def test_a_member_that_lists_no_address_or_key_is_named(address: str, key: bytes) -> None:
+    a = CurveLinks(A, Keys.fresh())
+    with pytest.raises(LinkBroken, match="the link to worker 1: it listens where nobody can"):
+        a.connect([Peer(B, address, key)])
+    a.part()
+    a.close(linger=0)
+
+
 # -- whole flows
 
 
