@@ -210,12 +210,12 @@ class Progress:
                 # Some may have been quicker to open than the coordinator to name them.
                 self._unopened.update(m for m in members if m not in self._received)
                 self._reach_floor()
-            case MemberFrame("joins", (member,)):
+            case MemberFrame("joins", (member,)) if member not in (self._me, *self._peers):
                 self.open_to(member)
             case MemberFrame("parts", _, time):
                 self._parts_at = time
                 self._part()
-            case MemberFrame("gone", (member,)):
+            case MemberFrame("gone", (member,)) if member in (self._me, *self._peers):
                 self.forget(member)
             case _:
                 raise MeanderError(member_name(sender), f"its news of members are none: {update}")

@@ -165,6 +165,8 @@ def _of_engine() -> Iterator[Kind]:
         ("opening to a newcomer", wire.encode_opening(base, 12, changes)),
         ("welcome", wire.encode_member("welcome", tuple(map(WorkerId, range(-1, 9))))),
         ("parts", wire.encode_member("parts", (), 5 << 40)),
+        ("gone", wire.encode_member("gone", (WorkerId(9),))),
+        ("joins", wire.encode_member("joins", (WorkerId(9),))),
     ]
     for name, frame in frames:
         yield Kind(name, frame, wire.decode, _write_wire, MeanderError)

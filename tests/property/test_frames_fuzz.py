@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgpack
 import pyarrow as pa
 import pytest
 
+from dataflow.protocols import Frame
+from dataflow.testing import TestFlow
 from dataflow.wire import DATA, decode
 from schemas.errors import MeanderError
 from state import codec
+from state.ids import COORDINATOR, WorkerId, member_name
+from state.store import Database
 from tests.property import frames
 from tests.property.budget import FIRST_SEED, FRAMES, SECONDS
+from tests.property.cases import random_case
+from tests.property.test_frontiers import flow_of
 
 ROOT = Path(__file__).parents[2]
 FLOOR = 5_000
+WORKERS, DAMAGED = 12, 300
+"""Runs, and damaged frames in each, that a worker of the engine takes."""
 
 
 def test_a_mutated_frame_is_a_message_or_refused(
@@ -92,3 +101,46 @@ def test_a_builder_that_builds_nothing_is_no_value() -> None:
     for values in (stray, bytes(msgpack.packb([msgpack.ExtType(3, b""), b"\xc7\0\1"]))):
         with pytest.raises(MeanderError):
             decode([*kind.frame[:2], b"\x91" + values])
+
+
+ENGINES = [kind.frame for kind in frames.KINDS if kind.refusal is MeanderError]
+"""Among them news of members that no worker has heard of."""
+
+
+@pytest.mark.parametrize("sender", [WorkerId(1), COORDINATOR])
+def test_a_running_worker_takes_a_mutated_frame_or_names_its_sender(
+    database: Database, sender: WorkerId
+) -> None:
+    """I1: also what can be read, and names what this flow does not have or what cannot be."""
+    answers = []
+    for seed in range(FIRST_SEED, FIRST_SEED + WORKERS):
+        rng, namespace = random.Random(seed), 2 * seed + (sender == COORDINATOR)
+        case = random_case(seed, ("chain", "timers", "connect"))
+        with TestFlow(flow_of(case), 2, seed, case.commands, database, namespace) as run:
+            sent = [*_sent(run, sender), *(frame for frame in ENGINES for _ in range(2))]
+            for _ in range(DAMAGED):
+                frame = rng.choice(sent)
+                for _ in range(rng.choice((0, 1, 1, 2))):
+                    frame = rng.choice(frames.DAMAGES)(frame, rng)
+                answers.append(_answer(run, sender, frame))
+    assert set(answers) == {"taken", "refused in the sender's name"}
+
+
+def _answer(run: TestFlow, sender: WorkerId, frame: Frame) -> str:
+    try:
+        run.workers[0].take(sender, frame)
+    except MeanderError as error:
+        named = member_name(sender) in str(error)
+        return "refused in the sender's name" if named else f"{error}: {[p.hex() for p in frame]}"
+    return "taken"
+
+
+def _sent(run: TestFlow, sender: WorkerId) -> Iterator[Frame]:
+    """What a member sends to worker 0 in the middle of a run."""
+    for _ in range(600):
+        if run.sim.done:
+            return
+        run.sim.act()
+        for lane, under_way in run.sim.network.lanes.items():
+            if lane[:2] == (sender, 0):
+                yield from under_way
