@@ -307,7 +307,7 @@ class Coordinator:
 
     def _report(self, worker: WorkerId, report: Report) -> None:
         for event in report.events:
-            self._controller.report(worker, dict(event))
+            self._controller.report(worker, event.model_dump())
 
     def _explain(self) -> None:
         """Have the log say what is waited for."""
