@@ -64,6 +64,8 @@ class Site:
     incarnation: Incarnation = FIRST
     alive: Callable[[], None] = lambda: None
     """Called often, also in the middle of a turn that user functions make long."""
+    joins: bool = False
+    """Whether this worker joins a running flow: it begins with nothing, and is told all."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,8 @@ class Assembly:
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
-        self.routing = Routing(flow.space, self.site.workers)
+        joins, workers = self.site.joins, self.site.workers
+        self.routing = Routing.unknown(flow.space) if joins else Routing(flow.space, workers)
         self.inflight = Inflight(flow.max_inflight)
         control = self._input(self.plan.migrator.inputs[0])
         operators = [self._build(node) for node in self.plan.nodes]

@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 from dataflow.capability import Capability
 from dataflow.holding import Holders, Holding
 from dataflow.inbound import read
+from dataflow.membership import Roster
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.routing import Routing, Transfer
-from dataflow.operators.base import Message
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.speed import Speed
-from dataflow.wire import DataFrame, ProgressFrame, encode_data
+from dataflow.staff import LATEST, Staff, introduction, shared_out
+from dataflow.wire import DataFrame, MemberFrame, ProgressFrame, encode_data
 from dataflow.worker import members_of
 from schemas.errors import MeanderError
 from state.antichain import Antichain
@@ -70,10 +71,12 @@ class Controller:
     def __init__(
         self, plan: Plan, workers: int, links: Links, clock: Clock, journal: Journal
     ) -> None:
-        self._plan, self._workers, self._links = plan, workers, links
+        self._plan, self._links = plan, links
         self._clock, self._journal = clock, journal
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
         self._routing = Routing(plan.flow.space, workers)
+        self._roster = Roster(plan.graph, self._progress, links)
+        self.staff = Staff(list(map(WorkerId, range(workers))), self._roster, clock)
         self._capability: Capability | None = Capability(
             plan.control.outputs[0], MIN_TIME, self._progress.changes
         )
@@ -107,6 +110,36 @@ class Controller:
             }
         )
 
+    def join(self, worker: WorkerId) -> None:
+        """A worker joins the running flow; its links stand. It owns no bins until some move to it.
+
+        Raises Refused where that cannot be.
+        """
+        forsworn = self._open_time()
+        self._progress.flush()
+        self.staff.admit(worker)
+        for moves in introduction(self._routing, forsworn):
+            self._tell(worker, moves)
+        self._events.append({"event": "joined", "worker": int(worker)})
+
+    def leave(self, id: str, worker: WorkerId) -> None:
+        """A worker leaves the running flow: its bins move to the others, then it ends.
+
+        Raises Refused where that cannot be.
+        """
+        others = self.staff.others(worker)
+        owned = [Bin(b) for b, owner in enumerate(self._final_owners()) if owner == worker]
+        shares = shared_out(owned, others)
+        names = {other: f"{id}/{other}" for other in shares}
+        to_come = [one.command.id for one in self._running if one.command.worker == worker]
+        if to_come:
+            raise Refused(
+                f"{member_name(worker)} gets bins by command {to_come[0]!r}: wait for its end"
+            )
+        for other, bins in shares.items():
+            self.submit(Migrate(names[other], bins, other, None, "sudden"))
+        self.staff.retire(worker, set(names.values()))
+
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take a worker's report of a bin that it has installed."""
         if event["event"] != "bin_moved":
@@ -123,6 +156,10 @@ class Controller:
         match read(self._plan, sender, frame):
             case ProgressFrame(changes):
                 self._progress.receive(sender, changes)
+            case MemberFrame() as news:
+                self._roster.take(sender, news)
+                self.staff.gone(sender)
+                self._events.append({"event": "left", "worker": int(sender)})
             case DataFrame():
                 raise MeanderError(member_name(sender), "it sent data to the coordinator")
 
@@ -137,7 +174,10 @@ class Controller:
             self._forswear()
             self._decide()
             self._finish_rounds()
-        return self._progress.flush() or received
+            self._dismiss()
+        flushed = self._progress.flush()
+        self.staff.announce()
+        return flushed or received
 
     def events(self) -> list[Event]:
         """What has happened since the last call."""
@@ -148,6 +188,11 @@ class Controller:
     def done(self) -> bool:
         """Whether the whole computation is over."""
         return self._progress.settled() and not self._running
+
+    @property
+    def ready(self) -> bool:
+        """Whether all members have opened, so that others may join."""
+        return self._progress.ready
 
     @property
     def busy(self) -> bool:
@@ -183,7 +228,10 @@ class Controller:
         """The owner of every bin after all moves decided so far."""
         control = self._progress.frontier(self._plan.migrator.inputs[0])
         least = min((t for t in control if isinstance(t, int)), default=None)
-        return self._routing.owners((1 << 62) if least is None else least - 1)
+        return self._routing.owners(LATEST if least is None else least - 1)
+
+    def _final_owners(self) -> list[WorkerId]:
+        return self._routing.owners(LATEST)
 
     # -- accepting
 
@@ -193,19 +241,24 @@ class Controller:
             raise Refused(f"id {command.id!r} was used before: give each command an id of its own")
         if not self._plan.keyed:
             raise Refused("this flow has no stateful operator, so there is nothing to move")
-        if not 0 <= command.worker < self._workers:
-            raise Refused(
-                f"worker {command.worker} is unknown: name one of 0 to {self._workers - 1}"
-            )
+        staying = self.staff.staying
+        if command.worker not in staying:
+            known = f"0 to {staying[-1]}" if staying == [*range(len(staying))] else str(staying)
+            raise Refused(f"worker {command.worker} is unknown: name one of {known}")
         if not command.bins:
             raise Refused(f"no bins are named: name some of 0 to {count - 1}, or 'all'")
         wrong = [int(bin) for bin in command.bins if not 0 <= bin < count]
         if wrong:
             raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
-        if self.forsworn is None:
-            raise Refused("the flow's sources have ended: a command has to come before that")
+        self._open_time()
         if command.time is not None:
             self._check_time(command, command.time)
+
+    def _open_time(self) -> int:
+        """The least time that is not forsworn. Raises Refused where there is none."""
+        if self.forsworn is None:
+            raise Refused("the flow's sources have ended: a command has to come before that")
+        return self.forsworn
 
     def _check_time(self, command: Migrate, time: int) -> None:
         assert self.forsworn is not None
@@ -250,15 +303,28 @@ class Controller:
                 round.sent = True
 
     def _send(self, moves: Moves) -> None:
+        self._routing.add(moves)
+        for worker in self.staff.working:
+            if self.staff.hears(worker, moves.time):
+                self._tell(worker, moves)
+
+    def _tell(self, worker: WorkerId, moves: Moves) -> None:
         assert self._capability is not None
         self._capability.check(moves.time)
-        self._routing.add(moves)
         edge = next(e for e in self._plan.graph.edges if e.source == self._capability.location)
-        message = Message(moves.time, moves)
-        for worker in range(self._workers):
-            self._progress.changes.add(edge.target, moves.time, 1)
-            frame = encode_data(edge.id, message.time, message.payload)
-            self._links.send(WorkerId(worker), frame)
+        self._progress.changes.add(edge.target, moves.time, 1)
+        self._links.send(worker, encode_data(edge.id, moves.time, moves))
+
+    def _dismiss(self) -> None:
+        """Let those go whose bins have moved."""
+        if self.forsworn is None:
+            return
+        running = {one.command.id for one in self._running}
+        for worker in self.staff.relieved(running):
+            until = self.forsworn
+            demand = Capability(self._plan.control.outputs[1], until, self._progress.changes)
+            self._demanded = max(self._demanded, until)
+            self.staff.dismiss(worker, until, demand)
 
     def _decide(self) -> None:
         """Once all commands up to a round's time are known, so is what it really moves."""

@@ -15,6 +15,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Links
 from dataflow.wire import Base, MemberFrame, encode_base, encode_member
 from schemas.errors import MeanderError
+from state.antichain import Antichain
 from state.ids import COORDINATOR, WorkerId, member_name
 
 
@@ -23,7 +24,7 @@ class Roster:
 
     def __init__(self, graph: Graph, progress: Progress, links: Links) -> None:
         self._progress, self._links = progress, links
-        self._locations = [Location(at) for at in range(graph.locations)]
+        self._graph = graph
         self._parting: set[WorkerId] = set()
 
     @property
@@ -55,10 +56,17 @@ class Roster:
     def announce(self) -> None:
         """A new base, as of the coordinator's frontiers; after a flush."""
         if self._progress.ready:
-            bounds = tuple(map(self._progress.frontier, self._locations))
+            bounds = tuple(map(self._bound, map(Location, range(self._graph.locations))))
             base = Base(self._progress.base.number + 1, bounds, self._progress.cut)
             self._progress.rise(base)
             self._progress.tell_all(encode_base(base))
+
+    def _bound(self, at: Location) -> Antichain:
+        """What is announced on a board comes out of nothing, so no frontier there bounds it; but
+        each member takes down what it has put up, so that adds up to nothing by itself."""
+        if at in self._graph.boards:
+            return Antichain.of(self._graph.scopes[at].bottom)
+        return self._progress.frontier(at)
 
     def take(self, sender: WorkerId, news: MemberFrame) -> None:
         """A member has nothing left: tell everyone, itself too, that it is gone."""

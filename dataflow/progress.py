@@ -145,7 +145,7 @@ class Progress:
         self._sent = 0
         self._received: Counter[WorkerId] = Counter()
         self._floor: Base | None = None
-        self._bottoms = self.base.bounds
+        self._bottoms, self._boards = self.base.bounds, graph.boards
 
     @classmethod
     def newcomer(cls, graph: Graph, me: WorkerId, links: Links) -> Self:
@@ -306,7 +306,8 @@ class Progress:
         """Say so once nothing can come any more and nothing is owed."""
         if self._parts_at is None or self.contribution:
             return
-        if all(outer(t) >= self._parts_at for bound in self.base.bounds for t in bound):
+        bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._boards)
+        if all(outer(t) >= self._parts_at for bound in bounds for t in bound):
             self._parts_at = None
             self._links.send(COORDINATOR, encode_member("parted"))
 

@@ -140,6 +140,24 @@ class SimTopic:
         return self._pending.pop(ticket) if self._rng.random() < 0.5 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A new worker joins, with the next number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A worker leaves."""
+
+    id: str
+    worker: WorkerId
+
+
+Command = Migrate | Join | Leave
+Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
+"""Makes one worker in its surroundings; the last says whether it joins a running flow."""
+
+
 @dataclass(slots=True)
 class Simulation:
     """A controller and its workers under one adversarial schedule."""
@@ -150,9 +168,14 @@ class Simulation:
     controller: Controller
     workers: list[Worker]
     network: SimNetwork
-    commands: list[Migrate]
+    commands: list[Command]
+    hire: Callable[[WorkerId], Worker]
     events: list[dict[str, object]] = field(default_factory=list)
     actions: int = 0
+    hired: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hired = len(self.workers)
 
     def run(self) -> None:
         """Until everything is done. Raises AssertionError when it does not end (I7)."""
@@ -178,18 +201,31 @@ class Simulation:
         elif choice < 0.92:
             self.controller.step()
             self._collect()
-        elif choice < 0.95 and self.commands:
+        elif choice < 0.95 and self.commands and self.controller.ready:
             self.submit(self.commands.pop(0))
         else:
             self.clock.advance(self.rng.random() * 0.004)
 
-    def submit(self, command: Migrate) -> None:
+    def submit(self, command: Command) -> None:
         """Give a command; a refusal is an event."""
         try:
-            self.controller.submit(command)
+            self._submit(command)
         except Refused as refusal:
-            self.events.append({"event": "rejected", "id": command.id, "reason": str(refusal)})
+            id = "" if isinstance(command, Join) else command.id
+            self.events.append({"event": "rejected", "id": id, "reason": str(refusal)})
         self._collect()
+
+    def _submit(self, command: Command) -> None:
+        match command:
+            case Migrate():
+                self.controller.submit(command)
+            case Leave(id, worker):
+                self.controller.leave(id, worker)
+            case Join():
+                number = WorkerId(self.hired)
+                self.controller.join(number)
+                self.hired += 1
+                self.workers.append(self.hire(number))
 
     def settle(self) -> None:
         """Let everything happen that can happen without the clock, fairly and in order."""
@@ -199,7 +235,7 @@ class Simulation:
             for lane in self.network.busy():
                 self.network.deliver(lane, 1 << 30)
                 worked = True
-            for worker in self.workers:
+            for worker in list(self.workers):
                 worked |= self._turn(worker)
             worked |= self.controller.step()
             self._collect()
@@ -209,18 +245,22 @@ class Simulation:
         worked = worker.step()
         for report in worker.reports():
             self.controller.report(worker.me, report)
+        if worker.left:
+            self._let_go(worker)
         return worked
+
+    def _let_go(self, worker: Worker) -> None:
+        assert worker.idle, "who leaves has nothing left to do"
+        assert not any(worker.state().values()), "and keeps no state (I2)"
+        worker.close()
+        self.workers.remove(worker)
 
     def _collect(self) -> None:
         self.events.extend(self.controller.events())
 
 
-Build = Callable[[WorkerId, SimLinks, SimClock, SimTopic], Worker]
-"""Makes one worker in its surroundings."""
-
-
 def simulate(
-    plan: Plan, workers: int, rng: random.Random, build: Build, commands: Sequence[Migrate] = ()
+    plan: Plan, workers: int, rng: random.Random, build: Build, commands: Sequence[Command] = ()
 ) -> Simulation:
     """Put a plan on simulated workers."""
     clock, network, topic = SimClock(), SimNetwork(), SimTopic(rng)
@@ -230,5 +270,9 @@ def simulate(
 
     controller = Controller(plan, workers, SimLinks(network, COORDINATOR), clock, journal)
     members = map(WorkerId, range(workers))
-    built = [build(me, SimLinks(network, me), clock, topic) for me in members]
-    return Simulation(plan, rng, clock, controller, built, network, list(commands))
+
+    def hire(me: WorkerId, joins: bool = True) -> Worker:
+        return build(me, SimLinks(network, me), clock, topic, joins)
+
+    built = [hire(me, joins=False) for me in members]
+    return Simulation(plan, rng, clock, controller, built, network, list(commands), hire)

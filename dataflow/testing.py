@@ -25,11 +25,10 @@ import numpy as np
 from dataflow.assembly import Site
 from dataflow.batch import Batch
 from dataflow.flow import Flow
-from dataflow.migrate.command import Migrate
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.protocols import Chunk, Partition, SinkWriter, SourceOptions, SourceReader
-from dataflow.sim import SimClock, SimLinks, SimTopic, Simulation, simulate
+from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
 from state.ids import WorkerId
 from state.store import Database
@@ -221,7 +220,7 @@ class TestFlow:
         flow: Flow,
         workers: int = 2,
         seed: int = 0,
-        commands: Sequence[Migrate] = (),
+        commands: Sequence[Command] = (),
         database: Database | None = None,
         namespace: int = 0,
     ) -> None:
@@ -273,7 +272,9 @@ class TestFlow:
                 known.update(states)
         return whole
 
-    def _build(self, me: WorkerId, links: SimLinks, clock: SimClock, topic: SimTopic) -> Worker:
+    def _build(
+        self, me: WorkerId, links: SimLinks, clock: SimClock, topic: SimTopic, joins: bool
+    ) -> Worker:
         assert self._database is not None
         database = self._database
 
@@ -294,5 +295,6 @@ class TestFlow:
             lambda name, codec: database.store(f"{self._namespace}/{me}/{name}", codec),
             reader,
             writer,
+            joins=joins,
         )
         return Worker(self._plan, site, links)

@@ -46,7 +46,11 @@ class Worker:
     def __init__(self, plan: Plan, site: Site, links: Links) -> None:
         self.me = site.me
         self._plan, self._links, self._site = plan, links, site
-        self._progress = Progress(plan.graph, site.me, members_of(site.workers), links)
+        self._progress = (
+            Progress.newcomer(plan.graph, site.me, links)
+            if site.joins
+            else Progress(plan.graph, site.me, members_of(site.workers), links)
+        )
         self._unread = Unread(plan.flow.max_waiting)
         self._reports: list[dict[str, object]] = []
         self._assembly = Assembly(plan, site, self._progress, self._deliver, self._reports.append)
@@ -56,6 +60,8 @@ class Worker:
     def step(self) -> bool:
         """One turn; whether anything was done."""
         received = self._receive()
+        if not self._progress.welcome:
+            return received
         scheduled = self._schedule()
         flushed = self._progress.flush()
         return received or flushed or scheduled
@@ -68,11 +74,18 @@ class Worker:
     @property
     def done(self) -> bool:
         """Whether the whole computation is over and everything of this worker is outside."""
-        return (
-            self._progress.settled()
-            and all(operator.finished() for operator in self._assembly.operators)
-            and self._site.dead.pending() == 0
-        )
+        return self._progress.settled() and self.idle
+
+    @property
+    def left(self) -> bool:
+        """Whether this worker has left the flow: nothing comes for it any more."""
+        return self._progress.ended
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of this worker is under way outside."""
+        finished = all(operator.finished() for operator in self._assembly.operators)
+        return finished and self._site.dead.pending() == 0
 
     def reports(self) -> list[dict[str, object]]:
         """Events for the coordinator since the last call, JSON-able."""

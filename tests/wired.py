@@ -81,8 +81,10 @@ class WiredFlow(TestFlow):
     def _through(self, address: str, delay: float) -> str:
         return self.opened.enter_context(relay(address, delay)).address if delay else address
 
-    def _build(self, me: WorkerId, links: Links, clock: SimClock, topic: SimTopic) -> Worker:
-        return super()._build(me, self.links[me], clock, topic)  # type: ignore[arg-type]
+    def _build(
+        self, me: WorkerId, links: Links, clock: SimClock, topic: SimTopic, joins: bool
+    ) -> Worker:
+        return super()._build(me, self.links[me], clock, topic, joins)  # type: ignore[arg-type]
 
 
 def _journalled(_: Moves) -> Callable[[], bool]:

@@ -19,6 +19,8 @@ from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, WorkerId
 
+NOBODY = WorkerId(-2)
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -42,11 +44,17 @@ class Routing:
 
     def __init__(self, space: BinSpace, workers: int) -> None:
         self.space = space
-        self.workers = workers
         self._owners: Int64s = np.array(
             [space.first_owner(Bin(b), workers) for b in range(space.count)], np.int64
         )
         self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
+
+    @staticmethod
+    def unknown(space: BinSpace) -> Routing:
+        """Of a newcomer, who is told by moves whose bins they are."""
+        routing = Routing(space, 1)
+        routing._owners[:] = NOBODY
+        return routing
 
     def add(self, moves: Moves) -> None:
         """Note a change, in any order of arrival."""
@@ -84,6 +92,10 @@ class Routing:
         while self._changes and not frontier.less_equal(self._changes[0][0]):
             _, _, moves, member = self._changes.pop(0)
             self._owners[member] = moves.target
+
+    def unsettled(self) -> list[Moves]:
+        """The changes that are not folded in, in order."""
+        return [moves for _, _, moves, _ in self._changes]
 
     def _owner(self, bin: Bin, before: int) -> WorkerId:
         owner = int(self._owners[bin])

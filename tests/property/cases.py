@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from dataflow.migrate.command import Migrate, Strategy
 from dataflow.protocols import SourceOptions
+from dataflow.sim import Command, Join, Leave
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 
@@ -25,11 +26,21 @@ class Case:
     options: SourceOptions
     control_lead: float
     max_inflight: int
+    staff: tuple[tuple[int, Join | Leave], ...] = ()
+    """Who comes and goes, and after how many commands."""
+
+    @property
+    def script(self) -> list[Command]:
+        """All that is asked for, in order."""
+        script: list[Command] = list(self.commands)
+        for after, change in self.staff:
+            script.insert(after, change)
+        return script
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {self.kind}, {self.workers} workers, 2**{self.bits} bins"]
         lines += [f"  partition {p}: {list(records)}" for p, records in enumerate(self.partitions)]
-        lines += [f"  command {command}" for command in self.commands]
+        lines += [f"  command {command}" for command in self.script]
         return "\n".join([*lines, f"  {self.options}, control_lead {self.control_lead}"])
 
 
@@ -59,6 +70,24 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
         control_lead=rng.choice([0.0, 0.25]),
         max_inflight=rng.choice([300, 64 << 20]),
     )
+
+
+def with_comings_and_goings(case: Case) -> Case:
+    """The same case, into which workers join, get some of the bins, and leave again."""
+    rng = random.Random(case.seed)
+    newcomers = rng.randint(1, 3)
+    everyone = case.workers + newcomers
+    commands = tuple(
+        replace(command, worker=WorkerId(rng.randrange(everyone)))
+        if rng.random() < 0.6
+        else command
+        for command in case.commands
+    )
+    changes: list[Join | Leave] = [Join() for _ in range(newcomers)]
+    leavers = range(case.workers, case.workers + rng.randint(0, newcomers))
+    changes.extend(Leave(f"l{number}", WorkerId(number)) for number in leavers)
+    staff = tuple((rng.randint(0, len(commands) + n), one) for n, one in enumerate(changes))
+    return replace(case, commands=commands, staff=staff)
 
 
 def random_partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Entry, ...]:
@@ -96,6 +125,9 @@ def _smaller(case: Case) -> list[Case]:
     found = [
         replace(case, commands=case.commands[:i] + case.commands[i + 1 :])
         for i in range(len(case.commands))
+    ]
+    found += [
+        replace(case, staff=case.staff[:i] + case.staff[i + 1 :]) for i in range(len(case.staff))
     ]
     for p, records in enumerate(case.partitions):
         for half in (len(records) // 2, 1):

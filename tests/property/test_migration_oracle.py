@@ -19,7 +19,7 @@ from state.store import Database
 from state.time import from_millis
 from tests.property import reference, shapes
 from tests.property.budget import FIRST_SEED, ORACLE, seeds
-from tests.property.cases import Case, Entry, random_case, shortest
+from tests.property.cases import Case, Entry, random_case, shortest, with_comings_and_goings
 from tests.property.reference import Record
 
 FLOOR = 300
@@ -31,6 +31,8 @@ class Run:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.raw, self.other_raw, self.sink = ListSink(), ListSink(), ListSink()
+        self.changes: Counter[str] = Counter()
+        """What has happened, by name."""
         self.flow = Flow(
             "f", bins=case.bits, max_inflight=case.max_inflight, control_lead=case.control_lead
         )
@@ -46,10 +48,11 @@ class Run:
             other = second.key_by(shapes.key)
         shapes.define(self.case.kind, source.key_by(shapes.key), other).sink(self.sink)
         run = TestFlow(
-            self.flow, self.case.workers, self.case.seed, self.case.commands, database, namespace
+            self.flow, self.case.workers, self.case.seed, self.case.script, database, namespace
         )
         with run:
             run.run()
+            self.changes = Counter(str(event["event"]) for event in run.events)
             self.check_times(run)
             if self.case.kind == "arrival":
                 self.check_arrival(run)
@@ -122,7 +125,7 @@ class Run:
     def check_commands(self, run: TestFlow) -> None:
         said = defaultdict(list)
         for event in run.events:
-            said[event["id"]].append(event["event"])
+            said[event.get("id")].append(event["event"])
         for command in self.case.commands:
             first, *_, last = (*said[command.id], said[command.id][-1])
             assert (first, last) in {("accepted", "completed"), ("rejected", "rejected")}
@@ -150,6 +153,7 @@ def test_results_and_state_equal_the_reference(
 ) -> None:
     namespace = count()
     kinds: Counter[str] = Counter()
+    changes: Counter[str] = Counter()
     moved = 0
 
     def fails(case: Case) -> bool:
@@ -161,6 +165,8 @@ def test_results_and_state_equal_the_reference(
 
     for seed in seeds(ORACLE, FLOOR):
         case = random_case(seed)
+        if seed % 3 == 2:
+            case = with_comings_and_goings(case)
         run = Run(case)
         try:
             run.check(database, next(namespace))
@@ -168,8 +174,10 @@ def test_results_and_state_equal_the_reference(
             found = traceback.format_exc()
             pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
         kinds[case.kind] += 1
+        changes.update(run.changes)
         moved += len(case.commands)
     runs = f"{sum(kinds.values())} from seed {FIRST_SEED}"
     record_property("random runs on simulated workers", runs)
     record_property("their commands", moved)
     record_property("their kinds", dict(kinds))
+    record_property("workers that joined and left", f"{changes['joined']} and {changes['left']}")

@@ -27,7 +27,7 @@ from tests.property.cases import random_case
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import Run
 
-RUNS = 12
+RUNS = 40
 
 
 def _settle_early(routing: Any, _: Antichain) -> None:

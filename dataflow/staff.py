@@ -1,0 +1,133 @@
+"""Who works: the controller's part in workers' joining and leaving a running flow.
+
+Guarantees that a newcomer knows the owner of every bin at every time from which on it may get
+records, and that a leaver is let go only when none is its own and none will be. Invariant: nothing
+at or after `until` of a leaver is addressed to it, so once every frontier has passed that time, and
+all that it contributed is over, nobody will miss it. Cost: a base for every member every second,
+every few milliseconds while somebody waits to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dataflow.capability import Capability
+from dataflow.membership import Roster
+from dataflow.migrate.command import Refused
+from dataflow.migrate.moves import Moves
+from dataflow.migrate.routing import Routing
+from dataflow.protocols import Clock
+from state.ids import Bin, WorkerId, member_name
+from state.time import MIN_TIME
+
+BASE_EVERY = 1.0
+"""Seconds between two bases, which keep openings to newcomers small."""
+WHILE_LEAVING = 0.005
+"""The same while a worker waits for one to leave."""
+LATEST = 1 << 62
+
+
+@dataclass(slots=True)
+class Leaving:
+    """A worker on its way out: its bins move first."""
+
+    awaited: set[str]
+    """The commands that take its bins away."""
+    until: int | None = None
+    demand: Capability | None = None
+    """So that idle sources pass `until`."""
+
+
+class Staff:
+    """The workers of a flow, as the controller sees them."""
+
+    def __init__(self, workers: Sequence[WorkerId], roster: Roster, clock: Clock) -> None:
+        self.staying = list(workers)
+        self.leaving: dict[WorkerId, Leaving] = {}
+        self._roster, self._clock = roster, clock
+        self._base_at = 0.0
+
+    @property
+    def working(self) -> list[WorkerId]:
+        """All, also those who are to leave."""
+        return [*self.staying, *self.leaving]
+
+    def hears(self, worker: WorkerId, time: int) -> bool:
+        """Whether a change of owners at this time concerns a worker."""
+        leaving = self.leaving.get(worker)
+        return leaving is None or leaving.until is None or time < leaving.until
+
+    def admit(self, worker: WorkerId) -> None:
+        """A worker joins. Raises Refused where that cannot be."""
+        if worker in self.working:
+            raise Refused(f"{member_name(worker)} works already: give the newcomer another number")
+        self._roster.admit(worker)
+        self.staying.append(worker)
+
+    def others(self, worker: WorkerId) -> list[WorkerId]:
+        """Who stays when a worker leaves. Raises Refused where nobody does."""
+        if worker not in self.staying:
+            raise Refused(f"{member_name(worker)} is unknown: name one of {_some(self.staying)}")
+        others = [one for one in self.staying if one != worker]
+        if not others:
+            raise Refused(f"{member_name(worker)} is the last: end the flow instead")
+        return others
+
+    def retire(self, worker: WorkerId, awaited: set[str]) -> None:
+        """A worker leaves once these commands are completed."""
+        self.staying.remove(worker)
+        self.leaving[worker] = Leaving(awaited)
+
+    def relieved(self, running: set[str]) -> list[WorkerId]:
+        """Leavers whose bins have all moved, and who have not been dismissed."""
+        return [
+            worker
+            for worker, leaving in self.leaving.items()
+            if leaving.until is None and not leaving.awaited & running
+        ]
+
+    def dismiss(self, worker: WorkerId, until: int, demand: Capability) -> None:
+        """A leaver owns nothing from `until` on."""
+        leaving = self.leaving[worker]
+        leaving.until, leaving.demand = until, demand
+        self._roster.dismiss(worker, until)
+
+    def gone(self, worker: WorkerId) -> None:
+        """A leaver has left."""
+        demand = self.leaving.pop(worker).demand
+        if demand is not None:
+            demand.drop()
+
+    def announce(self) -> None:
+        """A base now and then; after a flush."""
+        now = self._clock.monotonic()
+        if now >= self._base_at:
+            self._base_at = now + (WHILE_LEAVING if self._roster.parting else BASE_EVERY)
+            self._roster.announce()
+
+
+def introduction(routing: Routing, forsworn: int) -> list[Moves]:
+    """What a newcomer must be told of owners, as moves: as of now, then what is to change."""
+    owners = routing.owners(max(forsworn - 1, MIN_TIME))
+    held = {
+        owner: tuple(Bin(b) for b, one in enumerate(owners) if one == owner)
+        for owner in sorted(set(owners))
+    }
+    # No command has an empty id, so these come before what moves at the same time.
+    now = [Moves("", forsworn, owner, bins) for owner, bins in held.items()]
+    return [*now, *(moves for moves in routing.unsettled() if moves.time >= forsworn)]
+
+
+def shared_out(bins: Sequence[Bin], workers: Sequence[WorkerId]) -> dict[WorkerId, tuple[Bin, ...]]:
+    """Bins evenly over workers.
+
+    >>> shared_out([Bin(4), Bin(5), Bin(9)], [WorkerId(1), WorkerId(2)])
+    {1: (4, 9), 2: (5,)}
+    """
+    shares = {worker: tuple(bins[n :: len(workers)]) for n, worker in enumerate(workers)}
+    return {worker: share for worker, share in shares.items() if share}
+
+
+def _some(workers: Sequence[WorkerId]) -> str:
+    return ", ".join(map(str, workers))
