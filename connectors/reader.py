@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -24,7 +25,7 @@ from connectors.client import Fetched
 from connectors.dead_letter import Unreadable
 from connectors.upkeep import Commits, Look
 from dataflow.batch import Batch
-from dataflow.protocols import Chunk, DeadLetters, Partition, WorkerContext
+from dataflow.protocols import Chunk, DeadLetters, Partition, Rest, WorkerContext
 from schemas.errors import MeanderError
 from state.time import from_millis
 
@@ -109,7 +110,7 @@ class KafkaReader:
         self._average = 2.0 * RECORD
         self._commits = Commits(context.settings, topic, group)
         self._look = Look(context.settings, topic, total)
-        self._orders: deque[Lane] = deque()
+        self._orders: deque[Callable[[], None]] = deque()
         self._handover: Fetched | None = None
         self._ours = True
         self._turn = threading.Semaphore(0)
@@ -148,9 +149,7 @@ class KafkaReader:
         lane.paused = False
         if lane.stopped and not lane.whole:
             lane.stopped = False
-            self._orders.append(lane)
-            if self._ours:
-                self._obey()
+            self._order(partial(self._consumer.resume, [self._place(lane)]))
 
     def idle(self, partition: Partition) -> bool:
         """Whether all that the log held at the last look has been handed out."""
@@ -162,9 +161,31 @@ class KafkaReader:
         lane = self._lanes[partition]
         return lane.whole and not lane.held and (not self.unreadable or not self._dead.pending())
 
+    def release(self, partition: Partition) -> Rest:
+        """Read no more of a partition; what of it has not been handed out."""
+        lane = self._lanes.pop(partition)
+        self.partitions.remove(partition)
+        self._order(partial(self._unassign, lane))
+        return Rest(lane.held[0].offset() if lane.held else lane.position, lane.end)
+
+    def adopt(self, partition: Partition, rest: Rest) -> None:
+        """Read what is left of a partition that another worker has released."""
+        start = rest.offset
+        lane = self._lanes[partition] = Lane(partition, start, rest.end, start, start)
+        self.partitions.append(partition)
+        assign = partial(self._consumer.incremental_assign, [self._place(lane, start)])
+        if self._orders:
+            # Among them may be to let go of this very partition.
+            self._order(assign)
+        else:
+            # Needs not wait for the waiter's nap to end, as what comes is taken by the owner.
+            assign()
+
     def passed(self, partition: Partition, offset: int) -> None:
         """All results of the records before `offset` are delivered (for lag tools)."""
-        self._lanes[partition].passed = offset
+        # Whoever reads it now says so from the next record on.
+        if (lane := self._lanes.get(partition)) is not None:
+            lane.passed = offset
 
     def held(self, partition: Partition) -> int:
         """Bytes of a partition that have been read and not yet been handed out."""
@@ -203,7 +224,9 @@ class KafkaReader:
         if error is not None:
             self._sort_error(message, error)
             return
-        lane = self._lanes[Partition(message.partition())]
+        lane = self._lanes.get(Partition(message.partition()))
+        if lane is None:
+            return
         offset = message.offset()
         if lane.end is not None and offset >= lane.end:
             lane.position = max(lane.position, offset)
@@ -219,8 +242,8 @@ class KafkaReader:
 
     def _sort_error(self, message: Fetched, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            lane = self._lanes[Partition(message.partition())]
-            lane.position, lane.at_end = max(lane.position, message.offset()), True
+            if (lane := self._lanes.get(Partition(message.partition()))) is not None:
+                lane.position, lane.at_end = max(lane.position, message.offset()), True
         elif not client.transient(error):
             raise client.translate(error, f"topic {self._topic!r}")
 
@@ -312,10 +335,22 @@ class KafkaReader:
             self._look.now_and_then()
         return None
 
+    def _order(self, order: Callable[[], None]) -> None:
+        """Have the consumer do something that only the queue's owner may have it do."""
+        self._orders.append(order)
+        if self._ours:
+            self._obey()
+
     def _obey(self) -> None:
-        """Resume what the worker wants resumed; for whoever owns the queue."""
+        """Carry out the worker's orders; for whoever owns the queue."""
         while self._orders:
-            self._consumer.resume([self._place(self._orders.popleft())])
+            self._orders.popleft()()
+
+    def _unassign(self, lane: Lane) -> None:
+        self._consumer.incremental_unassign([self._place(lane)])
+        if self._handover is not None and self._handover.partition() == lane.partition:
+            # It was fetched before this; should the partition come back, it is fetched again.
+            self._handover = None
 
     def _fail(self, error: MeanderError) -> None:
         self._failure = error

@@ -9,6 +9,7 @@ from itertools import count
 
 from dataflow.bound import Bound
 from dataflow.graph import Edge, Location
+from dataflow.migrate.handover import Handover
 from dataflow.migrate.migrator import Migrator, Outlet
 from dataflow.migrate.routing import Routing
 from dataflow.nodes import (
@@ -103,7 +104,15 @@ class Assembly:
             lambda: LayerId(self.site.incarnation, self.site.me, next(sequence)),
         )
         # First, so that operators know of every move that the control frontier has passed.
-        self.operators = [migrator, *operators]
+        self.operators = [migrator, self._handover(), *operators]
+
+    def _handover(self) -> Handover:
+        orders, outputs = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs
+        outlets = {
+            self.plan.origin(source): (self.sources[source.name], self._output_at(output))
+            for source, output in zip(self.plan.sources, outputs, strict=True)
+        }
+        return Handover(orders, outlets)
 
     def close(self) -> None:
         """Close every operator."""
@@ -139,11 +148,13 @@ class Assembly:
             plan.waiting_locations,
             plan.control.outputs[1:],
             plan.ends,
+            plan.arrivals,
         )
         self.sources[node.name] = SourceOperator(
             plan.origin(node),
             self.site.open_reader(node),
             node.spec.options,
+            self._input(ports.inputs[0]),
             self._output_at(ports.outputs[0]),
             self._output_at(ports.outputs[1]),
             around,

@@ -13,15 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dataflow.capability import Capability
+from dataflow.graph import Location
 from dataflow.holding import Holders, Holding
 from dataflow.inbound import read
 from dataflow.membership import Roster
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order
 from dataflow.migrate.routing import Routing, Transfer
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
+from dataflow.reading import Place, Reading
 from dataflow.speed import Speed
 from dataflow.staff import LATEST, Staff, introduction, shared_out
 from dataflow.wire import DataFrame, MemberFrame, ProgressFrame, encode_data
@@ -76,6 +79,7 @@ class Controller:
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
         self._routing = Routing(plan.flow.space, workers)
         self._roster = Roster(plan.graph, self._progress, links)
+        self._reading = Reading(plan, self._progress)
         self.staff = Staff(list(map(WorkerId, range(workers))), self._roster, clock)
         self._capability: Capability | None = Capability(
             plan.control.outputs[0], MIN_TIME, self._progress.changes
@@ -119,29 +123,55 @@ class Controller:
         self._progress.flush()
         self.staff.admit(worker)
         for moves in introduction(self._routing, forsworn):
-            self._tell(worker, moves)
+            self._tell(worker, self._plan.migrator.inputs[0], moves)
         self._events.append({"event": "joined", "worker": int(worker)})
 
     def leave(self, id: str, worker: WorkerId) -> None:
-        """A worker leaves the running flow: its bins move to the others, then it ends.
+        """A worker leaves the running flow: its bins and partitions go to the others, then it ends.
 
         Raises Refused where that cannot be.
         """
         others = self.staff.others(worker)
-        owned = [Bin(b) for b, owner in enumerate(self._final_owners()) if owner == worker]
-        shares = shared_out(owned, others)
-        names = {other: f"{id}/{other}" for other in shares}
+        time = self._open_time()
         to_come = [one.command.id for one in self._running if one.command.worker == worker]
-        if to_come:
-            raise Refused(
-                f"{member_name(worker)} gets bins by command {to_come[0]!r}: wait for its end"
-            )
-        for other, bins in shares.items():
-            self.submit(Migrate(names[other], bins, other, None, "sudden"))
-        self.staff.retire(worker, set(names.values()))
+        if to_come or self._reading.coming_to(worker):
+            what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
+            raise Refused(f"{member_name(worker)} gets {what}: wait for the end of that")
+        # Also what a command has promised to others for later: it must be gone before.
+        owners = self._routing.owners(time)
+        owned = [Bin(b) for b, owner in enumerate(owners) if owner == worker]
+        moves = [
+            Migrate(f"{id}/{other}", bins, other, None, "sudden")
+            for other, bins in shared_out(owned, others).items()
+        ]
+        for command in moves:
+            self._check(command)
+        for n, place in enumerate(self._reading.of(worker)):
+            self._order(f"{id}/{place[0]}.{place[1]}", place, others[n % len(others)], time)
+        for command in moves:
+            self.submit(command)
+        names = {command.id for command in moves}
+        self.staff.retire(worker, names | self._reading.going_from(worker))
+
+    def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
+        """Another worker reads a partition from now on. Raises Refused where that cannot be."""
+        if worker not in self.staff.staying:
+            raise Refused(f"worker {worker} is unknown")
+        self._order(id, self._reading.place(source, partition), worker, self._open_time())
+
+    def _order(self, id: str, place: Place, target: WorkerId, time: int) -> None:
+        order = self._reading.begin(id, place, target, time)
+        self._demanded = max(self._demanded, time)
+        for worker in self.staff.working:
+            if self.staff.hears(worker, time):
+                self._tell(worker, self._plan.handover.inputs[0], order)
 
     def report(self, worker: WorkerId, event: Event) -> None:
-        """Take a worker's report of a bin that it has installed."""
+        """Take a worker's report of what it reads, or of a bin that it has installed."""
+        if event["event"] == "reads":
+            partitions = event["partitions"]
+            assert isinstance(partitions, list)
+            self._reading.noted(worker, str(event["source"]), partitions)
         if event["event"] != "bin_moved":
             return
         key = (str(event["operator"]), int(str(event["bin"])))
@@ -174,6 +204,7 @@ class Controller:
             self._forswear()
             self._decide()
             self._finish_rounds()
+            self._finish_orders()
             self._dismiss()
         flushed = self._progress.flush()
         self.staff.announce()
@@ -229,9 +260,6 @@ class Controller:
         control = self._progress.frontier(self._plan.migrator.inputs[0])
         least = min((t for t in control if isinstance(t, int)), default=None)
         return self._routing.owners(LATEST if least is None else least - 1)
-
-    def _final_owners(self) -> list[WorkerId]:
-        return self._routing.owners(LATEST)
 
     # -- accepting
 
@@ -306,21 +334,35 @@ class Controller:
         self._routing.add(moves)
         for worker in self.staff.working:
             if self.staff.hears(worker, moves.time):
-                self._tell(worker, moves)
+                self._tell(worker, self._plan.migrator.inputs[0], moves)
 
-    def _tell(self, worker: WorkerId, moves: Moves) -> None:
+    def _tell(self, worker: WorkerId, at: Location, decision: Moves | Order) -> None:
         assert self._capability is not None
-        self._capability.check(moves.time)
-        edge = next(e for e in self._plan.graph.edges if e.source == self._capability.location)
-        self._progress.changes.add(edge.target, moves.time, 1)
-        self._links.send(worker, encode_data(edge.id, moves.time, moves))
+        self._capability.check(decision.time)
+        edge = next(edge for edge in self._plan.graph.edges if edge.target == at)
+        self._progress.changes.add(at, decision.time, 1)
+        self._links.send(worker, encode_data(edge.id, decision.time, decision))
+
+    def _finish_orders(self) -> None:
+        for handing in self._reading.finish():
+            order = handing.order
+            self._events.append(
+                {
+                    "event": "partition_moved",
+                    "id": handing.id,
+                    "source": self._plan.sources[order.source].name,
+                    "partition": int(order.partition),
+                    "worker": int(order.target),
+                    "time": order.time,
+                }
+            )
 
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""
         if self.forsworn is None:
             return
         running = {one.command.id for one in self._running}
-        for worker in self.staff.relieved(running):
+        for worker in self.staff.relieved(running | self._reading.running):
             until = self.forsworn
             demand = Capability(self._plan.control.outputs[1], until, self._progress.changes)
             self._demanded = max(self._demanded, until)
@@ -426,7 +468,8 @@ class Controller:
                 return None
             target = max((r.moves.time + 1 for r in rounds if r.sent), default=self._now)
         else:
-            demanded = (r.moves.time + 1 for r in rounds if r.sent and r.demand is not None)
+            demanded = [r.moves.time + 1 for r in rounds if r.sent and r.demand is not None]
+            demanded += [time + 1 for time in self._reading.times]
             data = self._data(furthest)
             lead = 0 if self._more_to_come else self._speed.lead(data, self._plan.flow.control_lead)
             # Half of the lead may be used up before the workers have to hear of it.

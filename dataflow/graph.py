@@ -86,19 +86,14 @@ class Graph:
         self.edges: list[Edge] = []
         self.scopes: list[Scope] = []
         """Of each location."""
+        self.boards: set[Location] = set()
+        """Outputs that lead nowhere, at which an operator announces what it likes: out of nothing,
+        as it bounds nobody's frontier."""
 
     @property
     def locations(self) -> int:
         """How many there are."""
         return len(self.scopes)
-
-    @cached_property
-    def boards(self) -> frozenset[Location]:
-        """Outputs that nothing leads to or from: what is announced there comes out of nothing, and
-        bounds nobody's frontier."""
-        read = {edge.source for edge in self.edges}
-        starts = (node for node in self.nodes if not node.inputs)
-        return frozenset(at for node in starts for at in node.outputs if at not in read)
 
     def has(self, location: Location, time: Time) -> bool:
         """Whether there is such a place, and such a time there.

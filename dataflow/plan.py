@@ -15,6 +15,7 @@ from dataflow.flow import Flow
 from dataflow.graph import EdgeId, Graph, Location
 from dataflow.graph import Node as Ports
 from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order, Parcel
 from dataflow.nodes import (
     ExchangeNode,
     KeyedNode,
@@ -44,7 +45,10 @@ class Plan:
         # The control source has two outputs: commands, and demands of commands without a time.
         self.control = self.graph.node("control", 0, 2)
         self.migrator = self.graph.node("migrator", 1, len(self.keyed))
+        self.handover = self.graph.node("handover", 1, len(self.sources))
         self.graph.edge(self.control.outputs[0], self.migrator.inputs[0])
+        self.graph.edge(self.control.outputs[0], self.handover.inputs[0])
+        self.graph.boards.add(self.control.outputs[1])
         for node in self.nodes:
             self._add(node)
         for node in self.nodes:
@@ -54,9 +58,12 @@ class Plan:
                 self.graph.edge(self.ports[upstream.name].outputs[0], target)
         for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
             self.graph.edge(output, self.pointers(keyed))
+        for output, source in zip(self.handover.outputs, self.sources, strict=True):
+            self.graph.edge(output, self.ports[source.name].inputs[0])
+            self.graph.boards.add(self.ports[source.name].outputs[1])
 
     def _add(self, node: Node) -> None:
-        inputs = len(upstreams(node)) + isinstance(node, KeyedNode)
+        inputs = len(upstreams(node)) + isinstance(node, KeyedNode | SourceNode)
         outputs = 2 if isinstance(node, SourceNode) else 1
         self.ports[node.name] = self.graph.node(node.name, inputs, outputs)
 
@@ -72,11 +79,20 @@ class Plan:
     @cached_property
     def crossing(self) -> dict[EdgeId, type]:
         """The edges that lead from member to member, and what travels on each."""
-        carried: dict[Location, type] = dict.fromkeys(self.migrator.outputs, Manifest)
-        carried[self.control.outputs[0]] = Moves
-        exchanges = (node.name for node in self.nodes if isinstance(node, ExchangeNode))
-        carried.update((self.ports[name].outputs[0], Batch) for name in exchanges)
-        return {e.id: carried[e.source] for e in self.graph.edges if e.source in carried}
+        carried: dict[Location, type] = {self.migrator.inputs[0]: Moves}
+        carried[self.handover.inputs[0]] = Order
+        carried.update((self.pointers(keyed), Manifest) for keyed in self.keyed)
+        carried.update((self.ports[source.name].inputs[0], Parcel) for source in self.sources)
+        exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
+        outputs = {self.ports[exchange.name].outputs[0] for exchange in exchanges}
+        carried.update((e.target, Batch) for e in self.graph.edges if e.source in outputs)
+        return {e.id: carried[e.target] for e in self.graph.edges if e.target in carried}
+
+    @property
+    def arrivals(self) -> list[Location]:
+        """Where records come in that are applied in the order of their arrival."""
+        ordered = [keyed for keyed in self.keyed if keyed.order == "arrival"]
+        return [at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]]
 
     @property
     def source_locations(self) -> list[Location]:

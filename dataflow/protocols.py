@@ -58,6 +58,16 @@ class Chunk:
     """Bytes on the topic."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left to read of a partition."""
+
+    offset: int
+    """Of the next record."""
+    end: int | None
+    """Where a bounded run ends: the first offset that is not read."""
+
+
 class SourceReader(Protocol):
     """One worker's share of a source."""
 
@@ -83,6 +93,12 @@ class SourceReader(Protocol):
 
     def ended(self, partition: Partition) -> bool:
         """Whether a bounded run has handed out this partition to its end."""
+
+    def release(self, partition: Partition) -> Rest:
+        """Read no more of a partition; what of it has not been handed out."""
+
+    def adopt(self, partition: Partition, rest: Rest) -> None:
+        """Read what is left of a partition that another worker has released."""
 
     def passed(self, partition: Partition, offset: int) -> None:
         """All results of the records before `offset` are delivered (for lag tools)."""

@@ -8,7 +8,7 @@ link are independent. What runs on it is the real engine: store, wire format and
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -153,7 +153,17 @@ class Leave:
     worker: WorkerId
 
 
-Command = Migrate | Join | Leave
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A worker reads a partition from now on."""
+
+    id: str
+    source: str
+    partition: int
+    worker: WorkerId
+
+
+Command = Migrate | Join | Leave | HandOver
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Makes one worker in its surroundings; the last says whether it joins a running flow."""
 
@@ -173,6 +183,8 @@ class Simulation:
     events: list[dict[str, object]] = field(default_factory=list)
     actions: int = 0
     hired: int = field(init=False)
+    counters: Counter[str] = field(default_factory=Counter)
+    """What those counted who have left."""
 
     def __post_init__(self) -> None:
         self.hired = len(self.workers)
@@ -221,6 +233,8 @@ class Simulation:
                 self.controller.submit(command)
             case Leave(id, worker):
                 self.controller.leave(id, worker)
+            case HandOver(id, source, partition, worker):
+                self.controller.hand_over(id, source, partition, worker)
             case Join():
                 number = WorkerId(self.hired)
                 self.controller.join(number)
@@ -253,6 +267,7 @@ class Simulation:
         assert worker.idle, "who leaves has nothing left to do"
         assert not any(worker.state().values()), "and keeps no state (I2)"
         worker.close()
+        self.counters += worker.counters
         self.workers.remove(worker)
 
     def _collect(self) -> None:

@@ -27,7 +27,7 @@ from dataflow.batch import Batch
 from dataflow.flow import Flow
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
-from dataflow.protocols import Chunk, Partition, SinkWriter, SourceOptions, SourceReader
+from dataflow.protocols import Chunk, Partition, Rest, SinkWriter, SourceOptions, SourceReader
 from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
 from state.ids import WorkerId
@@ -81,7 +81,7 @@ class ListReader:
     def __init__(
         self, source: ListSource, partitions: Sequence[Partition], rng: random.Random
     ) -> None:
-        self.partitions = partitions
+        self.partitions = list(partitions)
         self.unreadable = 0
         self._source, self._rng = source, rng
         self._paused: set[Partition] = set()
@@ -132,6 +132,18 @@ class ListReader:
     def ended(self, partition: Partition) -> bool:
         """Whether all there is has been handed out."""
         return self._next[partition] == len(self._source.partitions[partition])
+
+    def release(self, partition: Partition) -> Rest:
+        """Hand out no more of it for good."""
+        self.partitions.remove(partition)
+        del self._end[partition]
+        return Rest(self._next.pop(partition), None)
+
+    def adopt(self, partition: Partition, rest: Rest) -> None:
+        """Go on where another reader has stopped."""
+        self.partitions.append(partition)
+        self._paused.discard(partition)
+        self._next[partition] = self._end[partition] = rest.offset
 
     def passed(self, partition: Partition, offset: int) -> None:
         """Nobody watches the lag of a list."""

@@ -21,6 +21,7 @@ import pyarrow as pa
 from dataflow.batch import Batch, Int64s, UInt64s
 from dataflow.graph import EdgeId, Location
 from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame
 from schemas.errors import MeanderError
 from state import codec
@@ -29,7 +30,7 @@ from state.ids import WorkerId
 from state.manifest import Manifest
 from state.time import Time
 
-Payload = Batch | Manifest | Moves
+Payload = Batch | Manifest | Moves | Order | Parcel
 Change = tuple[Location, Time, int]
 
 PROGRESS, MEMBERS, DATA, TAKEN = b"P", b"M", b"D", b"T"
@@ -248,6 +249,10 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
             return Manifest.from_bytes(manifest)
         case "Moves", [moves]:
             return Moves.from_bytes(moves)
+        case "Order", [order]:
+            return Order.from_bytes(order)
+        case "Parcel", [parcel]:
+            return Parcel.from_bytes(parcel)
     raise ValueError(f"{len(parts)} parts of {name!r} are no payload")
 
 

@@ -54,8 +54,11 @@ class Worker:
         self._unread = Unread(plan.flow.max_waiting)
         self._reports: list[dict[str, object]] = []
         self._assembly = Assembly(plan, site, self._progress, self._deliver, self._reports.append)
-        operators = [plan.migrator, *(plan.ports[node.name] for node in plan.nodes)]
+        operators = [plan.migrator, plan.handover, *(plan.ports[node.name] for node in plan.nodes)]
         self._meters = Meters(plan.graph, operators)
+        for name, source in self._assembly.sources.items():
+            reads = [int(standing.partition) for standing in source.standing()]
+            self._reports.append({"event": "reads", "source": name, "partitions": reads})
 
     def step(self) -> bool:
         """One turn; whether anything was done."""

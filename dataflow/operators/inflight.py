@@ -51,6 +51,10 @@ class Inflight:
         """Count what has been read."""
         self.bytes += size
 
+    def unread(self, size: int) -> None:
+        """What has been read will not be sent: somebody else reads it again."""
+        self.bytes -= size
+
     def sent(self, sent: Sent) -> None:
         """Note what will be free once the sinks have passed its time."""
         key = (id(sent.reader), sent.partition)

@@ -21,10 +21,11 @@ from dataflow.batch import Batch, Int64s
 from dataflow.capability import Capability
 from dataflow.graph import Location
 from dataflow.meters import Histogram
-from dataflow.operators.base import OutputPort
+from dataflow.migrate.parcels import Parcel
+from dataflow.operators.base import InputPort, OutputPort
 from dataflow.operators.inflight import Inflight, Sent
 from dataflow.progress import Progress, outer
-from dataflow.protocols import Chunk, Clock, Partition, SourceOptions, SourceReader
+from dataflow.protocols import Chunk, Clock, Partition, Rest, SourceOptions, SourceReader
 from state.antichain import Antichain
 from state.time import MIN_TIME, from_millis
 
@@ -59,6 +60,8 @@ class Lane:
     held: Capability | None = None
     queue: deque[Pending] = field(default_factory=deque)
     paused: bool = False
+    after: int | None = None
+    """What another worker sent of it, up to this time, has to be taken before more is sent."""
 
     @property
     def time(self) -> int:
@@ -80,6 +83,8 @@ class Around:
     """Where commands without a time wait for the frontier to pass them."""
     ends: Sequence[Location]
     """The outputs of the sinks: the flow's probe."""
+    arrivals: Sequence[Location]
+    """Where records come in that are applied in the order of their arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class SourceOperator:
         origin: int,
         reader: SourceReader,
         options: SourceOptions,
+        parcels: InputPort,
         output: OutputPort,
         held: OutputPort,
         around: Around,
@@ -109,7 +115,7 @@ class SourceOperator:
         counters: Counter[str],
     ) -> None:
         self._origin, self._reader, self._options = origin, reader, options
-        self._output, self._held, self._around = output, held, around
+        self._parcels, self._output, self._held, self._around = parcels, output, held, around
         self._progress, self._clock, self._inflight = progress, clock, inflight
         self._counters = counters
         self._unreadable = 0
@@ -124,7 +130,8 @@ class SourceOperator:
     def schedule(self) -> bool:
         """Read, send, and move on what stands still."""
         self._inflight.settle(self._passed(), self._clock.monotonic())
-        read = self._read()
+        adopted = self._adopt()
+        read = self._read() or adopted
         self._choose_what_to_read()
         self._announce_full()
         if not self._progress.ready:
@@ -163,6 +170,52 @@ class SourceOperator:
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
+
+    # -- partitions that change hands
+
+    def reads(self, partition: Partition) -> bool:
+        """Whether a partition is read here, and has not ended."""
+        return partition in self._lanes
+
+    def release(self, partition: Partition, at: int) -> Parcel | None:
+        """Let go of a partition once its frontier has come to `at`; None before."""
+        lane = self._lanes[partition]
+        if lane.time < at:
+            return None
+        # What another worker sends later must not be of the time of what was sent here.
+        self._move(lane, lane.newest + 1)
+        rest = self._reader.release(partition)
+        if lane.queue:
+            head = lane.queue[0]
+            rest = Rest(int(head.chunk.offsets[head.row]), rest.end)
+            self._give_back(lane)
+        del self._lanes[partition]
+        if lane.held is not None:
+            lane.held.drop()
+        parcel = Parcel(partition, rest, lane.maximum, lane.newest, lane.time)
+        lane.capability.drop()
+        return parcel
+
+    def _give_back(self, lane: Lane) -> None:
+        for pending in lane.queue:
+            if pending.row:
+                self._sent(lane, pending, int(pending.chunk.offsets[pending.row]))
+            else:
+                self._inflight.unread(pending.chunk.size)
+
+    def _adopt(self) -> bool:
+        adopted = False
+        for message in self._parcels.drain():
+            adopted = True
+            parcel = message.payload
+            assert isinstance(parcel, Parcel)
+            capability, now = self._output.mint(message), self._clock.monotonic()
+            capability.downgrade(parcel.frontier)
+            lane = Lane(parcel.partition, capability, now, now, parcel.maximum, parcel.newest)
+            lane.after = parcel.newest if self._around.arrivals else None
+            self._lanes[parcel.partition] = lane
+            self._reader.adopt(parcel.partition, parcel.rest)
+        return adopted
 
     # -- reading
 
@@ -210,9 +263,20 @@ class SourceOperator:
     def _send(self) -> bool:
         sent = False
         for lane in sorted(self._lanes.values(), key=self._next_time):
-            if lane.queue:
+            if lane.queue and self._may_go_on(lane):
                 sent |= self._send_lane(lane)
+            elif lane.queue and lane.held is None:
+                lane.held = self._held.open(self._next_time(lane))
         return sent
+
+    def _may_go_on(self, lane: Lane) -> bool:
+        """Whether all has been taken that another worker sent of this partition."""
+        if lane.after is not None:
+            frontiers = map(self._progress.frontier, self._around.arrivals)
+            if any(frontier.less_equal(lane.after) for frontier in frontiers):
+                return False
+            lane.after = None
+        return True
 
     def _next_time(self, lane: Lane) -> int:
         if not lane.queue:
@@ -254,12 +318,17 @@ class SourceOperator:
         lane.maximum, lane.newest, head.row = int(natural[-1]), last, until
         if until == len(chunk.values):
             lane.queue.popleft()
-            next_offset = int(chunk.offsets[-1]) + 1
-            self._inflight.sent(
-                Sent(last, chunk.size, self._reader, lane.partition, next_offset, head.read_at,
-                     self.delays)
-            )  # fmt: skip
+            self._sent(lane, head, int(chunk.offsets[-1]) + 1)
         self._move(lane, last)
+
+    def _sent(self, lane: Lane, head: Pending, next_offset: int) -> None:
+        """All that will be sent of a chunk has been: what it takes is free once that is passed."""
+        self._inflight.sent(
+            Sent(
+                lane.newest, head.chunk.size, self._reader, lane.partition, next_offset,
+                head.read_at, self.delays,
+            )
+        )  # fmt: skip
 
     def _announce(self, lane: Lane, limit: int) -> None:
         """Move on to the next record's time, which is known; say so if it has to wait."""

@@ -56,6 +56,38 @@ def test_two_workers_share_a_topic_and_leave_nothing_out(rig: Rig) -> None:
     assert sorted(read, key=str) == sorted(range(500), key=str)
 
 
+def test_partitions_go_from_reader_to_reader_and_each_record_comes_once_and_in_order(
+    rig: Rig,
+) -> None:
+    topic, partition = rig.topic("in", 2), Partition(1)
+    produce(rig.bootstrap, topic, numbers(6_000, 2))
+    here, there = rig.context(worker=0, workers=2), rig.context(worker=1, workers=2)
+    with (
+        rig.reading(KafkaSource(topic), here) as one,
+        rig.reading(KafkaSource(topic), there) as two,
+    ):
+        holder, other = (one, two) if partition in one.reader.partitions else (two, one)
+        read: list[object] = []
+
+        def more() -> list[object]:
+            return [value for chunk in holder.of(partition) for value in chunk.values]
+
+        while len(read) < 3_000:
+            holder.chunks.clear()
+            enough = min(500, 3_000 - len(read))
+            holder.until(lambda: len(more()) >= enough, "more records")  # noqa: B023
+            read += more()
+            rest = holder.reader.release(partition)
+            assert rest.offset == len(read)
+            # There and back at once: nothing fetched before may come twice.
+            holder.reader.adopt(partition, rest)
+            other.reader.adopt(partition, holder.reader.release(partition))
+            holder, other = other, holder
+        assert read == list(range(1, 6_000, 2))
+        assert partition not in other.reader.partitions
+        holder.to_end()
+
+
 def test_a_worker_without_a_partition_has_nothing_to_do(rig: Rig) -> None:
     topic = rig.topic("in")
     idler = next(worker for worker in range(2) if not assigned(topic, 1, worker, 2))

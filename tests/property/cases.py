@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dataflow.migrate.command import Migrate, Strategy
 from dataflow.protocols import SourceOptions
-from dataflow.sim import Command, Join, Leave
+from dataflow.sim import Command, HandOver, Join, Leave
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 
@@ -26,7 +26,7 @@ class Case:
     options: SourceOptions
     control_lead: float
     max_inflight: int
-    staff: tuple[tuple[int, Join | Leave], ...] = ()
+    staff: tuple[tuple[int, Join | Leave | HandOver], ...] = ()
     """Who comes and goes, and after how many commands."""
 
     @property
@@ -83,9 +83,12 @@ def with_comings_and_goings(case: Case) -> Case:
         else command
         for command in case.commands
     )
-    changes: list[Join | Leave] = [Join() for _ in range(newcomers)]
-    leavers = range(case.workers, case.workers + rng.randint(0, newcomers))
+    changes: list[Join | Leave | HandOver] = [Join() for _ in range(newcomers)]
+    leavers = rng.sample(range(everyone), rng.randint(0, everyone - 1))
     changes.extend(Leave(f"l{number}", WorkerId(number)) for number in leavers)
+    for n in range(rng.randint(0, 3)):
+        partition, reader = rng.randrange(len(case.partitions)), rng.randrange(everyone)
+        changes.append(HandOver(f"h{n}", "source", partition, WorkerId(reader)))
     staff = tuple((rng.randint(0, len(commands) + n), one) for n, one in enumerate(changes))
     return replace(case, commands=commands, staff=staff)
 

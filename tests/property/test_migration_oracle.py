@@ -72,7 +72,7 @@ class Run:
         bumps = self.bumps(self.raw, self.case.partitions)
         if self.case.kind == "connect":
             bumps += self.bumps(self.other_raw, self.case.partitions[::-1])
-        counted = sum((worker.counters for worker in run.workers), Counter[str]())
+        counted = sum((worker.counters for worker in run.workers), run.sim.counters)
         assert counted["bumps"] == bumps
 
     def bumps(self, raw: ListSink, partitions: Sequence[Sequence[Entry]]) -> int:
@@ -181,3 +181,4 @@ def test_results_and_state_equal_the_reference(
     record_property("their commands", moved)
     record_property("their kinds", dict(kinds))
     record_property("workers that joined and left", f"{changes['joined']} and {changes['left']}")
+    record_property("partitions that changed hands", changes["partition_moved"])

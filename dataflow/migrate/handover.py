@@ -1,0 +1,56 @@
+"""Hands source partitions from worker to worker (design 3): the old reader says where it stopped.
+
+Guarantees that a partition is read by one worker at any moment, each record once, and that its
+times go on where they were. An order of time t is kept as a capability for t by whoever reads the
+partition, until the partition's frontier has come to t; then the old reader lets go, and where to
+read on travels under t to the new one, whose capability comes with it (I1). In a flow that answers
+as records arrive, the new reader waits until all that the old one sent has been taken (I3).
+Cost: nothing while there are no orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dataflow.capability import Capability
+from dataflow.migrate.parcels import Order
+from dataflow.operators.base import InputPort, OutputPort, Quiet
+from dataflow.operators.source import SourceOperator
+
+
+class Handover(Quiet):
+    """The orders for one worker's sources."""
+
+    def __init__(
+        self, orders: InputPort, outlets: Mapping[int, tuple[SourceOperator, OutputPort]]
+    ) -> None:
+        self._orders, self._outlets = orders, outlets
+        self._open: list[tuple[Order, Capability]] = []
+
+    def schedule(self) -> bool:
+        """Take orders, and carry out those whose time has come."""
+        received = self._receive()
+        done = [one for one in self._open if self._carry_out(*one)]
+        self._open = [one for one in self._open if one not in done]
+        return received or bool(done)
+
+    def _receive(self) -> bool:
+        received = False
+        for message in self._orders.drain():
+            received = True
+            assert isinstance(message.payload, Order)
+            source, output = self._outlets[message.payload.source]
+            if source.reads(message.payload.partition):
+                self._open.append((message.payload, output.mint(message)))
+        return received
+
+    def _carry_out(self, order: Order, capability: Capability) -> bool:
+        source, output = self._outlets[order.source]
+        if source.reads(order.partition):
+            parcel = source.release(order.partition, order.time)
+            if parcel is None:
+                return False
+            output.send(capability, order.time, parcel, order.target)
+        # Else a bounded run has come to the partition's end meanwhile.
+        capability.drop()
+        return True

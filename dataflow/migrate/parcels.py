@@ -1,0 +1,68 @@
+"""What travels when a source partition changes hands: the order to do so, and where to read on."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import msgpack
+
+from dataflow.protocols import Partition, Rest
+from state.ids import WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """From the coordinator to all: once a partition has come to `time`, `target` reads it.
+
+    >>> order = Order(0, Partition(3), 7, WorkerId(1))
+    >>> Order.from_bytes(order.to_bytes()) == order
+    True
+    """
+
+    source: int
+    """The source's number in the flow."""
+    partition: Partition
+    time: int
+    target: WorkerId
+
+    def to_bytes(self) -> bytes:
+        """As it travels on the wire."""
+        return bytes(msgpack.packb(astuple(self)))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Order:
+        """The inverse. Raises ValueError for anything else."""
+        source, partition, time, target = map(int, msgpack.unpackb(data))
+        return Order(source, Partition(partition), time, WorkerId(target))
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """From the old reader of a partition to the new one.
+
+    >>> parcel = Parcel(Partition(3), Rest(100, None), 7, 8, 9)
+    >>> Parcel.from_bytes(parcel.to_bytes()) == parcel
+    True
+    """
+
+    partition: Partition
+    rest: Rest
+    """What the old reader has not sent."""
+    maximum: int
+    """The running maximum of what its records ask for."""
+    newest: int
+    """The time of the last record sent."""
+    frontier: int
+    """The partition's frontier, later than `newest`."""
+
+    def to_bytes(self) -> bytes:
+        """As it travels on the wire."""
+        return bytes(msgpack.packb(astuple(self)))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Parcel:
+        """The inverse. Raises ValueError for anything else."""
+        partition, (offset, end), *times = msgpack.unpackb(data)
+        maximum, newest, frontier = map(int, times)
+        rest = Rest(int(offset), None if end is None else int(end))
+        return Parcel(Partition(int(partition)), rest, maximum, newest, frontier)
