@@ -298,7 +298,10 @@ class Progress:
         floor = self._floor
         if floor is None or self._unopened or not self._welcome:
             return
-        if all(self._received[member] >= sent for member, sent in floor.cut if member != self._me):
+        # What others contributed, who are gone, lies before it as a whole.
+        if all(
+            self._received[member] >= sent for member, sent in floor.cut if member in self._peers
+        ):
             self._tracker.forget(floor)
             self._floor = None
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from dataflow.graph import Graph, Location
@@ -154,7 +154,16 @@ SCRIPTS = st.lists(
 )
 
 
+# One leaves, and only an older base, which follows from its updates, is known when the next joins.
+AFTER_A_LEAVER = [
+    (15, 0, 0, 0), *[(0, 2, 0, 0)] * 3, (4, 1, 0, 0), (8, 1, 0, 0), (10, 0, 0, 0), (16, 0, 0, 0),
+    *[(0, 0, 0, 1)] * 6, (3, 0, 0, 1), *[(0, 0, 0, 0)] * 30, (10, 1, 0, 1), (17, 0, 0, 0),
+    (10, 1, 0, 1), (10, 0, 0, 0), (15, 0, 0, 0),
+]  # fmt: skip
+
+
 @settings(max_examples=200, deadline=None)
+@example(seed=0, workers=1, script=AFTER_A_LEAVER)
 @given(seed=st.integers(0, 1 << 32), workers=st.integers(1, 3), script=SCRIPTS)
 def test_frontiers_stay_safe_while_members_come_and_go(
     seed: int, workers: int, script: list[tuple[int, int, int, int]]

@@ -36,8 +36,8 @@ def _settle_early(routing: Any, _: Antichain) -> None:
         routing._owners[member] = moves.target
 
 
-def _only_data(keyed: Any) -> Antichain:
-    return Antichain.of(*(time for port in keyed._inputs for time in port.frontier))
+def _only_control(keyed: Any) -> Antichain:
+    return keyed._control()  # type: ignore[no-any-return]
 
 
 _receive = Router._receive
@@ -78,7 +78,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
         _unbound,
     ),
     "a move is folded in before it is decided": (Routing, "settle", _settle_early),
-    "a worker applies what it may not own": (Keyed, "_passed", _only_data),
+    "records are applied before all have come": (Keyed, "_passed", _only_control),
     "a partition ends before its last record": (SourceOperator, "_close_ended", _end_early),
 }
 
