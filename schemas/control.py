@@ -1,9 +1,10 @@
 """Commands on the control topic: JSON that anyone can type, checked before anyone obeys it.
 
 Guarantees that a `Migrate` names existing bins or keys, an existing worker, and nothing besides;
-whoever asks for less or more gets one sentence that says what would be right. The published schema
-is `migrate.schema.json`. What depends on the flow's past (an id used twice, a time already
-forsworn) is the coordinator's to reject.
+whoever asks for less or more gets one sentence that says what would be right. Texts are bounded,
+quoted ones too, so that what is said of a command fits into a record. The published schema is
+`migrate.schema.json`. What depends on the flow's past (an id used twice, a time already forsworn)
+is the coordinator's to reject.
 """
 
 from __future__ import annotations
@@ -26,7 +27,21 @@ from pydantic_core import from_json
 
 from schemas.errors import MeanderError
 
-PlainKey = StrictStr | StrictInt | StrictFloat | StrictBool | None
+MAX_COMMAND = 512 << 10
+"""Bytes of a command: enough to name each of the most bins there can be."""
+
+MAX_ID = 200
+"""Characters of an id: it is said again in each event of its command, and in heartbeats."""
+
+MAX_KEY = 64 << 10
+"""Characters of a key that is a text; a longer one would not fit beside its state when it moves."""
+
+QUOTED = 60
+"""Characters of what a rejection quotes."""
+
+PlainKey = (
+    Annotated[StrictStr, Field(max_length=MAX_KEY)] | StrictInt | StrictFloat | StrictBool | None
+)
 """A key as JSON can write it; other keys are named by their bins."""
 
 MAX_MILLIS = (1 << 43) - 1
@@ -46,7 +61,7 @@ class Rejected(MeanderError):
 
     def __init__(self, command: str | None, cause: str, remedy: str = "") -> None:
         self.command = command
-        """The command's id, as far as it could be read."""
+        """The command's id, as far as it could be read; one that is too long is cut."""
         super().__init__("command" if command is None else f"command {command!r}", cause, remedy)
 
 
@@ -58,7 +73,10 @@ class Migrate(BaseModel):
     )
 
     type: Literal["migrate"]
-    id: Annotated[str, Field(min_length=1, description="Not yet used in this run of the flow.")]
+    id: Annotated[
+        str,
+        Field(min_length=1, max_length=MAX_ID, description="Not yet used in this run of the flow."),
+    ]
     worker: Annotated[int, Field(ge=0, description="Who owns the bins from then on.")]
     bins: Annotated[
         Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | Literal["all"] | None,
@@ -94,7 +112,7 @@ def parse_command(data: bytes | None, bins: int, workers: int) -> Migrate:
     """
     fields = _object(data)
     name = fields.get("id")
-    command = name if isinstance(name, str) and name else None
+    command = _cut(name, MAX_ID) if isinstance(name, str) and name else None
     try:
         migrate = Migrate.model_validate(fields)
     except ValidationError as error:
@@ -107,6 +125,9 @@ def _object(data: bytes | None) -> Mapping[str, object]:
     right = 'write one JSON object such as {"type":"migrate","id":"m1","bins":[0],"worker":1}'
     if not data:
         raise Rejected(None, "the record is empty", right)
+    if len(data) > MAX_COMMAND:
+        cause = f"the record takes {len(data):,} bytes, and a command at most {MAX_COMMAND:,}"
+        raise Rejected(None, cause, 'name fewer bins or keys, or "bins": "all"')
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
@@ -118,10 +139,11 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 _RIGHT = {
     "type": "the one known type is 'migrate'",
-    "id": "give an id that is a text and was never used before",
+    "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",
     "bins": 'give a list of bins\' numbers such as [0, 1], or "all"',
-    "keys": 'give a list of texts, numbers, booleans or nulls, such as ["N14228"]',
+    "keys": f"give a list of texts of at most {MAX_KEY:,} characters, numbers, booleans or nulls,"
+    ' such as ["N14228"]',
     "whole_bins": "give true or false",
     "time": f"give milliseconds since 1970 from 0 to {MAX_MILLIS}, or null for as soon as possible",
     "strategy": "give 'fluid' or 'sudden'",
@@ -134,7 +156,7 @@ def _translate(
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        return Rejected(command, f"it has an unknown field {name!r}", _known())
+        return Rejected(command, f"it has an unknown field {_short(name)}", _known())
     if first["type"] == "missing":
         return Rejected(command, f"it has no {name!r}", _RIGHT[name])
     return Rejected(command, f"{name!r} cannot be {_short(fields[name])}", _RIGHT[name])
@@ -145,8 +167,11 @@ def _known() -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return _cut(repr(value), QUOTED)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _check(migrate: Migrate, bins: int, workers: int) -> None:
@@ -162,8 +187,10 @@ def _check(migrate: Migrate, bins: int, workers: int) -> None:
         )
     if migrate.worker >= workers:
         last = f"a worker from 0 to {workers - 1}" if workers > 1 else "worker 0, the only one"
-        raise Rejected(migrate.id, f"there is no worker {migrate.worker}", f"name {last}")
+        raise Rejected(migrate.id, f"there is no worker {_short(migrate.worker)}", f"name {last}")
     if isinstance(migrate.bins, list) and max(migrate.bins) >= bins:
         raise Rejected(
-            migrate.id, f"there is no bin {max(migrate.bins)}", f"name bins from 0 to {bins - 1}"
+            migrate.id,
+            f"there is no bin {_short(max(migrate.bins))}",
+            f"name bins from 0 to {bins - 1}",
         )

@@ -9,7 +9,9 @@ import jsonschema
 import pytest
 
 import schemas
-from schemas.control import Migrate, Rejected, parse_command
+from schemas.control import MAX_COMMAND, MAX_ID, Migrate, Rejected, parse_command
+from schemas.status import CommandRejected
+from state.bins import MAX_BITS
 
 PUBLISHED = Path(str(schemas.__file__)).parent / "migrate.schema.json"
 BINS, WORKERS = 256, 2
@@ -39,6 +41,7 @@ GOOD = {
     "a time": command(time=1_357_034_400_000),
     "no time, spelled out": command(time=None),
     "sudden": command(strategy="sudden"),
+    "the longest id": command(id="x" * MAX_ID),
 }
 
 
@@ -60,6 +63,14 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "no type": (without("type"), "it has no 'type'; the one known type is 'migrate'"),
     "no id": (without("id"), "it has no 'id'; give an id"),
     "empty id": (command(id=""), "'id' cannot be ''; give an id"),
+    "a long id": (
+        command(id="x" * 201),
+        "'id' cannot be 'xxxxx",
+    ),
+    "a long key": (
+        without("bins") | {"keys": ["k" * 65_537], "whole_bins": True},
+        "give a list of texts of at most 65,536 characters",
+    ),
     "no worker": (without("worker"), "it has no 'worker'; give a worker's number"),
     "worker as text": (command(worker="1"), "'worker' cannot be '1'; give a worker's number"),
     "negative worker": (command(worker=-1), "'worker' cannot be -1"),
@@ -115,3 +126,39 @@ def test_a_rejection_names_the_command_where_its_id_could_be_read() -> None:
     with pytest.raises(Rejected) as unnamed:
         parse(command(id=5))
     assert (named.value.command, unnamed.value.command) == ("m1", None)
+
+
+LONG = "x" * 400_000
+HUGE = {
+    "its id": command(id=LONG),
+    "its id, and a wrong worker": command(id=LONG, worker=9),
+    "an unknown field": command(**{LONG: 1}),
+    "a wrong value": command(strategy=LONG),
+    "a worker of many digits": command(worker=10**4000),
+    "a bin of many digits": command(bins=[10**4000]),
+    "a key": without("bins") | {"keys": [LONG], "whole_bins": True},
+    "all of it": command(keys=[LONG, LONG, LONG]),
+}
+
+
+@pytest.mark.parametrize("fields", HUGE.values(), ids=HUGE)
+def test_what_is_said_of_a_command_is_small_however_large_it_is(fields: dict[str, object]) -> None:
+    with pytest.raises(Rejected) as refusal:
+        parse(fields)
+    name = refusal.value.command or "offset 7"
+    said = CommandRejected(id=name, offset=7, reason=str(refusal.value))
+    assert len(said.to_bytes()) < 1000
+
+
+def test_a_record_that_is_too_large_is_refused_unread() -> None:
+    spaces = json.dumps(command()).encode().ljust(MAX_COMMAND)
+    assert parse_command(spaces, BINS, WORKERS).bins == [0]
+    with pytest.raises(Rejected, match="takes 524,289 bytes, and a command at most 524,288; name"):
+        parse_command(spaces + b" ", BINS, WORKERS)
+
+
+def test_a_command_may_name_each_of_the_most_bins() -> None:
+    count = 1 << MAX_BITS
+    every = command(bins=list(range(count)))
+    parsed = parse_command(json.dumps(every).encode(), count, WORKERS)
+    assert len(parsed.bins or ()) == count
