@@ -14,8 +14,8 @@ from typing import Literal
 
 from pydantic_core import from_json, to_json
 
-from schemas.control import MAX_MILLIS
 from state import codec
+from state.time import whole
 
 Format = Literal["json", "bytes", "str"]
 Decoder = Callable[[bytes], object]
@@ -81,22 +81,6 @@ def field(name: str) -> FieldTime:
     FieldTime(name='at')
     """
     return FieldTime(name)
-
-
-def whole(millis: object) -> int:
-    """Milliseconds since 1970 as a logical time can hold them; before 1970 counts as 1970.
-
-    >>> whole(7), whole(-7)
-    (7, 0)
-    >>> whole(7.5)
-    Traceback (most recent call last):
-    ValueError: a time is whole milliseconds since 1970, not 7.5
-    """
-    if not isinstance(millis, int) or isinstance(millis, bool):
-        raise ValueError(f"a time is whole milliseconds since 1970, not {millis!r}")  # noqa: TRY004
-    if millis > MAX_MILLIS:
-        raise ValueError(f"a time of {millis} milliseconds lies beyond the year 2248")
-    return max(millis, 0)
 
 
 def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:

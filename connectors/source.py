@@ -23,11 +23,11 @@ from connectors.formats import (
     HeaderTime,
     TimeExtractor,
     decoder,
-    whole,
 )
 from connectors.reader import Bounds, KafkaReader, Readable
 from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
 from schemas.errors import MeanderError, SetupError
+from state.time import whole
 
 
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:

@@ -7,6 +7,11 @@ b <= d. All that the engine asks of a time is `less_equal`, `join` and `meet`.
 
 from __future__ import annotations
 
+from operator import index
+from typing import SupportsIndex, cast
+
+from schemas.control import MAX_MILLIS
+
 Time = int | tuple[int, ...]
 
 SEQUENCE_BITS = 20
@@ -30,6 +35,28 @@ def to_millis(time: int) -> int:
     5
     """
     return time >> SEQUENCE_BITS
+
+
+def whole(millis: object) -> int:
+    """Milliseconds since 1970 as an outer time can hold them, whoever says them; before 1970 counts
+    as 1970. Raises ValueError.
+
+    >>> whole(7), whole(-7)
+    (7, 0)
+    >>> whole(7.5)
+    Traceback (most recent call last):
+    ValueError: a time is whole milliseconds since 1970, not 7.5
+    """
+    try:
+        # Other libraries have integers of their own, which neither grow nor travel like an int.
+        number = None if isinstance(millis, bool) else index(cast(SupportsIndex, millis))
+    except TypeError:
+        number = None
+    if number is None:
+        raise ValueError(f"a time is whole milliseconds since 1970, not {millis!r}")
+    if number > MAX_MILLIS:
+        raise ValueError(f"a time of {number} milliseconds lies beyond the year 2248")
+    return max(number, MIN_TIME)
 
 
 def less_equal(left: Time, right: Time) -> bool:

@@ -23,7 +23,7 @@ from state import codec
 from state.codec import StateCodec
 from state.layer import STATE_LIMIT
 from state.memtable import weigh
-from state.time import from_millis, to_millis
+from state.time import from_millis, to_millis, whole
 
 States = dict[bytes, object]
 """Sealed states by encoded key; a key that is absent has no state yet."""
@@ -149,7 +149,7 @@ class Context:
     def timer(self, at_ms: int) -> None:
         """Be called back for this key once the flow's time has passed `at_ms`, which must be later
         than now. Setting one twice for one key and time is setting it once."""
-        time = from_millis(at_ms)
+        time = from_millis(whole(at_ms))
         if time <= self._time:
             raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
         if not self._timed:

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from connectors.formats import Format, decoder, encoder, field, header, plain_key, whole
-from schemas.control import MAX_MILLIS
+from connectors.formats import Format, decoder, encoder, field, header, plain_key
 from state import codec
 
 
@@ -68,13 +67,6 @@ def test_a_header_that_is_no_whole_number_is_no_time(value: bytes | None) -> Non
 def test_a_field_that_is_no_whole_number_is_no_time(value: object) -> None:
     with pytest.raises(ValueError):
         field("at").millis(value)
-
-
-def test_times_are_kept_within_what_a_logical_time_can_hold() -> None:
-    assert whole(MAX_MILLIS) == MAX_MILLIS
-    assert whole(-1) == 0
-    with pytest.raises(ValueError, match="beyond the year 2248"):
-        whole(MAX_MILLIS + 1)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dataflow import Flow
 from dataflow.operators.logic import Context, Process, Sealing
 from dataflow.testing import ListSink, ListSource
+from schemas.control import MAX_MILLIS
 from state import codec
 from state.codec import PLAIN
 from state.time import from_millis, to_millis
@@ -59,6 +61,40 @@ def test_a_timer_that_is_not_after_now_is_refused(start: Start, later_ms: int) -
     ((operator, _, reason),) = run.dead.letters
     assert operator == "p" and "not after the record's 1000 ms" in reason
     assert [value for _, value, _ in got] == [(KEY, [5])]
+
+
+def _at(context: Any, state: list[object], at: object) -> list[object]:
+    context.timer(at)
+    return [*state, 1]
+
+
+@pytest.mark.parametrize("at", [MAX_MILLIS + 1, 10**18, 10**30, 2000.0, float("inf"), True, "2000"])
+def test_a_timer_that_is_no_time_is_refused_where_it_is_set(start: Start, at: object) -> None:
+    """I5: the record is set aside, and the run goes on."""
+    run, got = run_process(start, [[(1000, at), (1001, 2000)]], _at, _ring)
+    ((operator, value, reason),) = run.dead.letters
+    assert (operator, value) == ("p", at) and reason.startswith("ValueError: a time ")
+    assert [(ms, value) for ms, value, _ in got] == [(2000, (KEY, [1]))]
+
+
+def test_a_timer_at_the_last_of_all_times_fires(start: Start) -> None:
+    run, got = run_process(start, [[(1000, MAX_MILLIS)]], _at, _ring)
+    assert (got[0][0], run.dead.letters) == (MAX_MILLIS, [])
+
+
+def test_a_timer_may_be_told_by_an_integer_of_numpys_and_moves(start: Start) -> None:
+    """I2: it leaves its worker as any other."""
+
+    def numpys(context: Any, state: list[object], value: int) -> list[object]:
+        context.timer(np.int64(value))
+        return [*state, 1]
+
+    run, got = run_process(start, [[(1000, 3000), (2000, 4000)]], numpys, _ring, [move(1500, 1)])
+    assert [(ms, value, worker) for ms, value, worker in got] == [
+        (3000, (KEY, [1, 1]), 1),
+        (4000, (KEY, [1, 1]), 1),
+    ]
+    assert run.dead.letters == []
 
 
 def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.control import MAX_MILLIS
 from state.antichain import Antichain, MutableAntichain, minimal
-from state.time import Time, from_millis, join, less_equal, less_than, meet, to_millis
+from state.time import Time, from_millis, join, less_equal, less_than, meet, to_millis, whole
 
 SMALL = st.integers(0, 4)
 Scope = st.SearchStrategy[Time]
@@ -87,6 +89,25 @@ def test_milliseconds_and_a_sequence_make_one_time_in_their_order(ms: int, seque
     assert to_millis(time) == ms
     assert from_millis(ms) <= time < from_millis(ms + 1)
     assert -(1 << 63) <= time < 1 << 63
+
+
+def test_milliseconds_that_somebody_says_are_kept_within_what_a_time_can_hold() -> None:
+    assert whole(MAX_MILLIS) == MAX_MILLIS
+    assert from_millis(whole(MAX_MILLIS), (1 << 20) - 1) == (1 << 63) - 1
+    assert whole(-1) == 0
+    with pytest.raises(ValueError, match="beyond the year 2248"):
+        whole(MAX_MILLIS + 1)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint64])
+def test_an_integer_of_another_library_is_a_time_as_a_plain_int(kind: type[np.integer]) -> None:
+    assert (whole(kind(7)), type(whole(kind(7)))) == (7, int)
+
+
+@pytest.mark.parametrize("said", [7.0, np.float64(7), "7", None, True, np.True_, np.array([7, 8])])
+def test_what_is_no_whole_number_is_no_time(said: object) -> None:
+    with pytest.raises(ValueError, match="a time is whole milliseconds since 1970, not "):
+        whole(said)
 
 
 # -- antichains
