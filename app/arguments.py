@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -56,9 +58,9 @@ class Arguments(BaseModel):
         """The flow's module."""
         return Source(self.entry, self.files)
 
-    def context(self, wakeup: Wakeup, max_waiting: int) -> WorkerContext:
+    def context(self, wakeup: Wakeup, max_waiting: int, alive: Callable[[], None]) -> WorkerContext:
         """What connectors get."""
         return WorkerContext(
             self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),
-            self.until_end, self.start, wakeup, max_waiting,
+            self.until_end, self.start, wakeup, max_waiting, alive,
         )  # fmt: skip

@@ -142,7 +142,7 @@ class Task:
         arguments = self._arguments
         topics = names(arguments.prefix, arguments.flow)
         flow = load_flow(arguments.source.unpack(self._folder / "flow"))
-        context = arguments.context(self._links.wakeup, flow.max_waiting)
+        context = arguments.context(self._links.wakeup, flow.max_waiting, self._alive)
         with contextlib.ExitStack() as opened:
             database = opened.enter_context(
                 contextlib.closing(Database(self._folder / "state", flow.state_memory))

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from connectors import client, topics
 from connectors.formats import Encoder, Format, encoder, plain_key
@@ -53,8 +53,9 @@ class KafkaWriter:
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
         self._topic = spec.topic
-        self._encode = encoder(spec.value)
-        self._key = _key_writer(spec.key)
+        self._value = _Part("value", encoder(spec.value), callable(spec.value))
+        self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
+        self._alive = context.alive
         self._worker = _number("meander.worker", context.worker)
         self._outbox = Outbox(context.settings, spec.topic, context.max_waiting)
         self._tickets: deque[Shipment] = deque()
@@ -65,10 +66,10 @@ class KafkaWriter:
 
         Raises RowRefused, before anything is sent, for a row that cannot be written.
         """
-        values = self._encoded(self._encode, batch.values, "value", batch)
+        values = self._encoded(self._value, batch.values, batch)
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
-            keys = self._encoded(self._key, batch.keys, "key", batch)
+            keys = self._encoded(self._key, batch.keys, batch)
         self._tickets.append(self._outbox.ship(values, keys, self._headers(batch)))
         return self._delivered + len(self._tickets)
 
@@ -100,22 +101,34 @@ class KafkaWriter:
             )
         ]
 
-    def _encoded(
-        self, encode: Callable[[T], bytes | None], column: Sequence[T], part: str, batch: Batch
-    ) -> list[bytes | None]:
+    def _encoded(self, part: _Part[T], column: Sequence[T], batch: Batch) -> list[bytes | None]:
         encoded: list[bytes | None] = []
-        try:
-            encoded.extend(map(encode, column))
-        except Exception as error:
-            row = len(encoded)
-            raise RowRefused(
-                row,
-                f"topic {self._topic!r}",
-                f"the {part} of the result from partition {batch.partitions[row]}, offset "
-                f"{batch.offsets[row]} cannot be written: {type(error).__name__}: {error}",
-                f"map results to what the sink's {part} format takes, or give it a function",
-            ) from error
+        at_once = 1 if part.own else max(1, len(column))
+        for start in range(0, len(column), at_once):
+            self._alive()
+            try:
+                encoded.extend(map(part.encode, column[start : start + at_once]))
+            except Exception as error:
+                row = len(encoded)
+                raise RowRefused(
+                    row,
+                    f"topic {self._topic!r}",
+                    f"the {part.name} of the result from partition {batch.partitions[row]}, offset "
+                    f"{batch.offsets[row]} cannot be written: {type(error).__name__}: {error}",
+                    f"map results to what the sink's {part.name} format takes, or give it a"
+                    " function",
+                ) from error
         return encoded
+
+
+@dataclass(frozen=True, slots=True)
+class _Part(Generic[T]):
+    """How the value or the key of a record is written."""
+
+    name: str
+    encode: Callable[[T], bytes | None]
+    own: bool
+    """Whether by a function of the user's, which may take its time."""
 
 
 @lru_cache(maxsize=4096)

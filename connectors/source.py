@@ -80,13 +80,13 @@ class KafkaSource:
             consumer,
             group,
             bounds,
-            self._reading(),
+            self._reading(context.alive),
             self.fail_fast,
             context,
             dead,
         )
 
-    def _reading(self) -> Callable[[Fetched], Readable]:
+    def _reading(self, alive: Callable[[], None]) -> Callable[[Fetched], Readable]:
         """What makes a value and its time of a record; raises ValueError saying what is wrong."""
         value_of, key_of, millis_of = decoder(self.value), decoder(self.key), self._millis_of()
         pairs = self.pairs
@@ -105,7 +105,16 @@ class KafkaSource:
                 cause = f"its {part} cannot be read: {type(error).__name__}: {error}"
                 raise ValueError(cause) from error
 
-        return read
+        def read_heard(message: Fetched) -> Readable:
+            alive()
+            return read(message)
+
+        return read_heard if self._own else read
+
+    @property
+    def _own(self) -> bool:
+        """Whether a function of the user's takes part in reading a record."""
+        return callable(self.value) or (self.pairs and callable(self.key)) or callable(self.time)
 
     def _millis_of(self) -> Callable[[Fetched, object], int]:
         extract = self.time

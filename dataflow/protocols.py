@@ -7,7 +7,7 @@ call may be made from another thread than the worker's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
@@ -159,6 +159,9 @@ class WorkerContext:
     wakeup: Wakeup
     max_waiting: int
     """Bytes that may wait to be delivered at one sink."""
+    alive: Callable[[], None]
+    """To be called before each call of a user's function, outside of what catches its errors: it is
+    how a worker is heard of in a long turn, and it raises when nobody hears."""
 
 
 class Wakeup(Protocol):

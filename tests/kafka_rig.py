@@ -53,10 +53,11 @@ class Rig:
         flow: str = "flow",
         settings: dict[str, str] | None = None,
         max_waiting: int = 1 << 30,
+        alive: Callable[[], None] = lambda: None,
     ) -> WorkerContext:
         return WorkerContext(
             flow, self.prefix, WorkerId(worker), workers, self.settings | (settings or {}),
-            until_end, start, self.wakeup, max_waiting,
+            until_end, start, self.wakeup, max_waiting, alive,
         )  # fmt: skip
 
     @contextmanager

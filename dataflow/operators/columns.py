@@ -131,6 +131,7 @@ class Columnar:
     def _round(
         self, states: States, batch: Batch, values: Column, rows: Column, results: list[object]
     ) -> npt.NDArray[np.bool_]:
+        self._guard.alive()
         try:
             self._step(states, batch, values, rows.tolist(), results)
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises

@@ -73,6 +73,31 @@ def test_a_users_functions_make_value_and_key(rig: Rig) -> None:
     assert (record.key, record.value) == (b"<k>", b"(1, 2)")
 
 
+def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(rig: Rig) -> None:
+    heard: list[str] = []
+
+    def encode(value: object) -> bytes:
+        heard.append("value")
+        return repr(value).encode()
+
+    sink = KafkaSink(rig.topic("out"), encode)
+    writer = sink.open(rig.context(alive=lambda: heard.append("alive")))
+    await_ticket(writer, writer.write(batch([1, 2, 3])))
+    writer.close()
+    assert heard == ["alive", "value"] * 3
+
+
+def test_a_worker_whom_nobody_hears_refuses_no_record_for_that(rig: Rig) -> None:
+    def unheard() -> None:
+        raise MeanderError("the coordinator", "nothing was heard")
+
+    writer = KafkaSink(rig.topic("out"), lambda _: b"").open(rig.context(alive=unheard))
+    with pytest.raises(MeanderError, match="nothing was heard") as raised:
+        writer.write(batch(["a"]))
+    writer.close()
+    assert not isinstance(raised.value, RowRefused)
+
+
 def test_one_key_keeps_its_order_and_its_partition(rig: Rig) -> None:
     topic = rig.topic("out", 4)
     writer = KafkaSink(topic).open(rig.context())

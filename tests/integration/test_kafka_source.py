@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -287,6 +288,48 @@ def test_fail_fast_names_the_record(
     with (
         rig.reading(on(source, topic, fail_fast=True)) as reading,
         pytest.raises(MeanderError, match=f"'{topic}', partition 0, offset 1: {reason}"),
+    ):
+        reading.to_end()
+
+
+SLOW = {
+    "the value": KafkaSource("in", value=int),
+    "the key": KafkaSource("in", key=bytes.decode, pairs=True),
+    "the time": KafkaSource("in", time=lambda value: 7),
+}
+QUICK = {
+    "JSON": KafkaSource("in", time=header("at")),
+    "a key that nobody asks for": KafkaSource("in", key=bytes.decode),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [(source, 30) for source in SLOW.values()] + [(source, 0) for source in QUICK.values()],
+    ids=[*SLOW, *QUICK],
+)
+def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(
+    rig: Rig, source: KafkaSource, calls: int
+) -> None:
+    topic, heard = rig.topic("in"), list[None]()
+    produce(rig.bootstrap, topic, [Record(b"7", b"k", headers=[("at", b"7")])] * 30)
+    context = rig.context(alive=lambda: heard.append(None))
+    with rig.reading(replace(source, topic=topic), context) as reading:
+        reading.to_end()
+    assert len(heard) == calls
+
+
+def test_a_worker_whom_nobody_hears_sets_no_record_aside_for_that(rig: Rig) -> None:
+    topic = rig.topic("in")
+    produce(rig.bootstrap, topic, [Record(b"7")])
+
+    def unheard() -> None:
+        raise MeanderError("the coordinator", "nothing was heard")
+
+    source = KafkaSource(topic, value=int)
+    with (
+        rig.reading(source, rig.context(alive=unheard)) as reading,
+        pytest.raises(MeanderError, match="nothing was heard"),
     ):
         reading.to_end()
 

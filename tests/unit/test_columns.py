@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from dataflow import Flow, columns
 from dataflow.migrate.command import Migrate
 from dataflow.operators.columns import Columnar, ColumnFold
+from dataflow.operators.errors import Guard
 from dataflow.operators.logic import Sealing, States
 from dataflow.operators.rows import Rows
 from dataflow.testing import ListSink, ListSource
@@ -247,6 +249,22 @@ def test_the_record_at_which_a_column_step_fails_is_found_and_the_others_are_ans
     assert results == [1, 3, 4, 6]
     assert [(value, reason) for _, value, reason, _ in dead.letters] == [(7, "RuntimeError: seven")]
     assert set(states.values()) == {(3,), (4,), (6,)}
+
+
+def test_a_worker_is_heard_of_before_each_call_of_a_column_step() -> None:
+    """A round that fails is asked for again, row by row."""
+    calls: list[str] = []
+
+    def step(states: columns.Columns, values: columns.Column) -> Any:
+        calls.append(f"step of {len(values)}")
+        return _refuses_seven(states, values)
+
+    errors = Guard("fold", "skip", Dead(), Counter(), alive=lambda: calls.append("alive"))
+    logic = Columnar(own(step), Sealing(PLAIN), errors)
+    logic.apply({}, Rows.of(records([1, 7, 3], keys=[0, 1, 0]), 0))
+    assert calls == [
+        "alive", "step of 2", "alive", "step of 1", "alive", "step of 1", "alive", "step of 1",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
