@@ -248,12 +248,22 @@ def test_another_python_on_an_executor_is_named(
         rig.run()
 
 
-def test_a_slow_function_is_no_dead_worker(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("quick", "slow", "answer"),
+    [
+        ("flat_map(str.split)", "flat_map(slowly)", "[line]"),
+        ('value="str"', "value=slowly", "line.decode()"),
+        ('value="json"', "value=slowly", 'b"7"'),
+    ],
+    ids=["a step", "a source's format", "a sink's format"],
+)
+def test_a_slow_function_is_no_dead_worker(rig: Rig, quick: str, slow: str, answer: str) -> None:
     """A batch of records may take many times the lease: what counts is a record."""
     lines(rig.bootstrap, rig.prefix, ["word"] * 40)
-    source = rig.module.read_text().replace("flat_map(str.split)", "flat_map(slowly)")
-    slow = "import time\n\ndef slowly(line):\n    time.sleep(0.2)\n    return [line]\n"
-    rig.module.write_text(slow + source)
+    source = rig.module.read_text()
+    assert source.count(quick) == 1
+    slowly = f"import time\n\ndef slowly(line):\n    time.sleep(0.2)\n    return {answer}\n"
+    rig.module.write_text(slowly + source.replace(quick, slow))
 
     rig.run(replace(rig.options(workers=1), lease=1.0))
 
