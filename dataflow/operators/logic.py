@@ -61,7 +61,7 @@ class Sealing:
     def seal(self, state: object) -> object:
         """The state so that nobody can change it. Raises MeanderError for one that could not move:
         what a flow answers must not depend on whether its bins do."""
-        sealed = codec.seal(state) if self._plain else codec.Sealed(self.codec.encode(state))
+        sealed = codec.seal(state) if self._plain else self._own(state)
         # What it takes in memory is known for less than its bytes, and is more than half of them.
         if weigh(sealed) > LARGEST // 2 and (size := len(codec.encoded(sealed))) > LARGEST:
             raise MeanderError(
@@ -70,6 +70,16 @@ class Sealing:
                 "keep less per key, or spread it over several keys",
             )
         return sealed
+
+    def _own(self, state: object) -> codec.Sealed:
+        data: object = self.codec.encode(state)
+        if not isinstance(data, bytes):
+            raise MeanderError(
+                f"codec {self.codec.name!r}",
+                f"its encode returned {type(data).__name__}, and only bytes can move",
+                "return bytes",
+            )
+        return codec.Sealed(data)
 
     def unseal(self, sealed: object) -> object:
         """The state, afresh if it could be changed."""

@@ -234,6 +234,40 @@ def _pair_step(state: object, value: int) -> tuple[object, int]:
     return state, state.left
 
 
+class Lines:
+    """A user's codec, whose bytes are none for an even number."""
+
+    name = "lines"
+
+    def __init__(self, made: Callable[[str], object]) -> None:
+        self._made = made
+
+    def encode(self, state: object) -> Any:
+        return str(state).encode() if int(str(state)) % 2 else self._made(str(state))
+
+    def decode(self, data: bytes) -> object:
+        return int(data)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [(str, "str"), (lambda text: bytearray(text, "ascii"), "bytearray"), (lambda _: None, "None")],
+)
+def test_a_codec_that_gives_no_bytes_is_refused_before_a_bin_moves(
+    start: Start, made: Any, says: str
+) -> None:
+    """I4: whether a flow goes on must not depend on whether its bins move."""
+    flow, sink = Flow("f", bins=1), ListSink()
+    keyed = flow.source(ListSource([[(ms, ms) for ms in range(1, 4)]])).key_by(lambda v: "k")
+    keyed.fold("newest", lambda: 1, lambda _, v: (v, v), codec=Lines(made)).sink(sink)
+    run = start(flow)
+    run.run()
+    ((operator, value, reason),) = run.dead.letters
+    assert (operator, value, sink.values) == ("newest", 2, [1, 3])
+    assert f"codec 'lines': its encode returned {says}" in reason
+    assert run.state()["newest"] == {codec.encode("k"): b"3"}
+
+
 def test_a_users_own_codec_keeps_what_plain_values_cannot(start: Start) -> None:
     """I4: and a state that it refuses leaves the one before untouched."""
     flow, sink = Flow("f", bins=1), ListSink()
