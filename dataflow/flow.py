@@ -198,6 +198,11 @@ class KeyedStream(Stream[T]):
     ) -> KeyedStream[Any]:
         """One result per record: `(state, value) -> (state, result)`, or a fold over columns
         (`dataflow.columns`) in place of `init` and `step`."""
+        if isinstance(init, ColumnFold) is (step is not None):
+            raise SetupError(f"operator {name!r}",
+                             "a fold needs an init and a step, or a fold over columns alone",
+                             "give it a step (state, value) -> (state, result), or in place of both"
+                             " a fold such as columns.count()")  # fmt: skip
         logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
         return self._keyed(name, (self._node,), logic, order, codec, on_error)
 

@@ -19,6 +19,7 @@ from dataflow.batch import Batch
 from dataflow.operators.errors import Guard
 from dataflow.operators.logic import Sealing, States, Timer
 from dataflow.operators.rows import Rows
+from schemas.errors import SetupError
 
 Column = npt.NDArray[np.generic]
 Columns = tuple[Column, ...]
@@ -32,6 +33,7 @@ class ColumnFold:
 
     `init` is the state of a new key, one plain value per state column; `dtypes` are the columns'
     types, `dtype` the values'. `of` names the field of the value to use, None for the value itself.
+    What the step returns as states must be exactly what columns of these types hold.
 
     >>> total = ColumnFold((0,), lambda s, v: ((s[0] + v,), s[0] + v), ("int64",), "int64")
     >>> states, results = total.step((np.array([10, 20]),), np.array([1, 2]))
@@ -44,6 +46,17 @@ class ColumnFold:
     dtypes: tuple[str, ...]
     dtype: str
     of: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            for value, dtype in zip(self.init, self.dtypes, strict=True):
+                _exact([value], dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SetupError(
+                "a fold over columns",
+                f"its init {self.init!r} does not fit its dtypes {self.dtypes!r}: {error}",
+                "give one value per state column, of its type",
+            ) from None
 
 
 def count() -> ColumnFold:
@@ -107,6 +120,7 @@ class Columnar:
 
     def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._fold, self._sealing, self._guard = fold, sealing, guard
+        self._whole = np.dtype(fold.dtype).kind in "iu"
 
     def apply(self, states: States, rows: Rows) -> Batch:
         """One result per record, in order."""
@@ -162,7 +176,8 @@ class Columnar:
         transposed = zip(*before, strict=True)
         columns = tuple(_column(c, dtype) for c, dtype in zip(transposed, fold.dtypes, strict=True))
         after, answers = fold.step(columns, values[rows])
-        sealed = [sealing.seal(state) for state in zip(*(c.tolist() for c in after), strict=True)]
+        kept = [_plain(c, dtype) for c, dtype in zip(after, fold.dtypes, strict=True)]
+        sealed = [sealing.seal(state) for state in zip(*kept, strict=True)]
         plain = answers.tolist()
         if len(sealed) != len(rows) or len(plain) != len(rows):
             raise ValueError(f"the step returned {len(plain)} results for {len(rows)} keys")
@@ -185,7 +200,7 @@ class Columnar:
             isinstance(found, bool) or not isinstance(found, int | float)
         ):
             raise TypeError(f"{found!r} is not a number")
-        if self._fold.dtype == "int64" and not isinstance(found, int):
+        if self._whole and not isinstance(found, int):
             raise TypeError(f"{found!r} is not an int")
         return found
 
@@ -201,6 +216,27 @@ class Columnar:
 def _column(values: Sequence[object], dtype: str) -> Column:
     column = np.empty(len(values), np.dtype(dtype))
     column[:] = values
+    return column
+
+
+def _plain(column: Column, dtype: str) -> list[object]:
+    """A column of states as plain values of its declared type."""
+    plain: list[object] = column.tolist()
+    # Columns of other libraries have no such type, and do as well.
+    if getattr(column, "dtype", None) != dtype or column.ndim != 1:
+        plain = _exact(plain, dtype).tolist()
+    return plain
+
+
+def _exact(values: Sequence[object], dtype: str) -> Column:
+    """A column of just these values. Raises ValueError where its type cannot hold one."""
+    column = _column(values, dtype)
+    if column.dtype.kind == "O":
+        return column
+    for value, held in zip(values, column.tolist(), strict=True):
+        # NaN, which is not equal to itself, is held as NaN.
+        if value != held and value == value:
+            raise ValueError(f"the state {value!r} would become {held!r} in a column of {dtype}")
     return column
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from dataflow.operators.errors import Guard
 from dataflow.operators.logic import Sealing, States
 from dataflow.operators.rows import Rows
 from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError
+from schemas.errors import MeanderError, SetupError
 from state import codec
 from state.codec import PLAIN
 from state.ids import Bin, WorkerId
@@ -281,6 +282,72 @@ def test_a_step_that_returns_nonsense_changes_no_state(step: columns.ColumnStep)
     """I4."""
     results, states, dead = run(own(step), [[(0, 1), (1, 2)]])
     assert (len(results) + len(dead.letters), len(states)) == (2, len(results))
+
+
+def _half(states: columns.Columns, values: columns.Column) -> Any:
+    after = operator.truediv(operator.add(states[0] * 2, values), 2)
+    return (after,), after
+
+
+def test_a_state_that_its_column_cannot_hold_is_refused_and_not_cut() -> None:
+    """I4: 0.5 as int64 would be 0 in the next batch; 1.0 is 1."""
+    results, states, dead = run(own(_half), [[(0, 2), (1, 1), (2, 4)], [(0, 2), (1, 2)]])
+    assert results == [1.0, 2.0, 2.0, 1.0]
+    assert bits(tuple(states.values())) == bits(((2,), (2,), (1,)))
+    ((_, value, reason, _),) = dead.letters
+    assert value == 1
+    assert "ValueError: the state 0.5 would become 0 in a column of int64" in reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "state", "says"),
+    [
+        ("int8", 300, "OverflowError"),
+        ("int64", math.nan, "ValueError"),
+        ("int64", "5", "the state '5' would become 5"),
+        ("int64", None, "TypeError"),
+        ("float64", (1 << 53) + 1, "would become 9007199254740992.0"),
+        ("float32", 0.1, "would become 0.10000000149011612"),
+        ("int64", [5, 6], "ValueError"),
+    ],
+)
+def test_no_state_is_bent_to_fit_its_column(dtype: str, state: object, says: str) -> None:
+    def step(states: columns.Columns, values: columns.Column) -> Any:
+        return (np.array([state] * len(values), "object"),), values
+
+    results, states, dead = run(ColumnFold((0,), step, (dtype,), "int64"), [[(0, 1)]])
+    assert (results, states) == ([], {})
+    assert says in dead.letters[0][2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "state"), [("float64", math.nan), ("float64", 7), ("int8", True), ("float32", 0.5)]
+)
+def test_what_a_column_holds_exactly_may_be_returned_as_another_type(
+    dtype: str, state: object
+) -> None:
+    def step(states: columns.Columns, values: columns.Column) -> Any:
+        return (np.array([state] * len(values), "object"),), values
+
+    _, states, dead = run(ColumnFold((0,), step, (dtype,), "int64"), [[(0, 1)]])
+    expected = np.array([state], dtype).tolist()
+    assert (dead.letters, bits(states[codec.encode(0)])) == ([], bits(tuple(expected)))
+
+
+@pytest.mark.parametrize(
+    ("init", "dtypes"), [((0.5,), ("int64",)), ((0, 0), ("int64",)), ((None,), ("float64",))]
+)
+def test_a_fold_whose_init_does_not_fit_its_columns_is_refused(
+    init: tuple[object, ...], dtypes: tuple[str, ...]
+) -> None:
+    with pytest.raises(SetupError, match="does not fit its dtypes"):
+        ColumnFold(init, _half, dtypes, "int64")
+
+
+def test_an_integer_column_of_any_width_takes_no_fraction() -> None:
+    results, _, dead = run(columns.max(dtype="int32"), [[(0, 1.5), (0, 2)]])
+    assert results == [2]
+    assert "1.5 is not an int" in dead.letters[0][2]
 
 
 def test_a_column_step_may_keep_what_it_was_given_without_harm() -> None:

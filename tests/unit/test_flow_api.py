@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream
+from dataflow import Flow, KeyedStream, columns
 from dataflow.nodes import ExchangeNode, StepsNode
 from dataflow.plan import Plan
 from dataflow.testing import ListSink, ListSource
@@ -210,6 +210,14 @@ def test_two_operators_cannot_keep_state_under_one_name(
     keyed.fold("n", lambda: 0, _count)
     with pytest.raises(SetupError, match=r"operator 'n': another operator .* has its name"):
         second(keyed)
+
+
+def test_a_fold_without_a_step_is_refused_when_it_is_defined() -> None:
+    keyed = Flow("f").source(ListSource([])).key_by(lambda v: v)
+    with pytest.raises(SetupError, match=r"operator 'x': a fold needs .* give it a step"):
+        keyed.fold("x", lambda: 0)  # type: ignore[call-overload]
+    with pytest.raises(SetupError, match=r"operator 'x': .* or a fold over columns alone"):
+        keyed.fold("x", columns.count(), lambda n, v: (n, v))  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a.b", "día", "a\0"])
