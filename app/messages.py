@@ -13,6 +13,7 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from dataflow.meters import BOUNDS
+from dataflow.operators.errors import told
 from schemas.errors import MeanderError, SetupError
 
 M = TypeVar("M")
@@ -152,11 +153,19 @@ class Installed(_Part):
     keys: int
 
 
+class Reads(_Part):
+    """The partitions of a source that the sender reads from its start on."""
+
+    event: Literal["reads"]
+    source: str
+    partitions: list[int]
+
+
 class Report(_Message):
     """Events of the engine, for the controller."""
 
     kind: Literal["report"] = "report"
-    events: list[Installed]
+    events: list[Annotated[Installed | Reads, Field(discriminator="event")]]
 
 
 class Failure(_Message):
@@ -181,7 +190,7 @@ class Failure(_Message):
         """What an exception at a member tells the coordinator."""
         known = error if isinstance(error, MeanderError) else None
         if known is None:
-            cause = f"{type(error).__name__}: {error}"
+            cause = told(error)
             return Failure(concerns=member, cause=cause, remedy="", setup=False, trace=trace)
         return Failure(
             concerns=known.concerns, cause=known.cause, remedy=known.remedy,

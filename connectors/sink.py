@@ -18,6 +18,7 @@ from connectors import client, topics
 from connectors.formats import Encoder, Format, encoder, plain_key
 from connectors.outbox import Headers, Outbox, Shipment
 from dataflow.batch import Batch
+from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import WorkerContext
 from schemas.refused import RowRefused
 from state import codec
@@ -108,13 +109,13 @@ class KafkaWriter:
             self._alive()
             try:
                 encoded.extend(map(part.encode, column[start : start + at_once]))
-            except Exception as error:
+            except FAILURES as error:
                 row = len(encoded)
                 raise RowRefused(
                     row,
                     f"topic {self._topic!r}",
                     f"the {part.name} of the result from partition {batch.partitions[row]}, offset "
-                    f"{batch.offsets[row]} cannot be written: {type(error).__name__}: {error}",
+                    f"{batch.offsets[row]} cannot be written: {told(error)}",
                     f"map results to what the sink's {part.name} format takes, or give it a"
                     " function",
                 ) from error

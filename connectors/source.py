@@ -25,6 +25,7 @@ from connectors.formats import (
     decoder,
 )
 from connectors.reader import Bounds, KafkaReader, Readable
+from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
 from schemas.errors import MeanderError, SetupError
 from state.time import whole
@@ -101,8 +102,8 @@ class KafkaSource:
                     return value, millis
                 part = "key"
                 return (key_of(message.key()), value), millis
-            except Exception as error:
-                cause = f"its {part} cannot be read: {type(error).__name__}: {error}"
+            except FAILURES as error:
+                cause = f"its {part} cannot be read: {told(error)}"
                 raise ValueError(cause) from error
 
         def read_heard(message: Fetched) -> Readable:

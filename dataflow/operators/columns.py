@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataflow.batch import Batch
-from dataflow.operators.errors import Guard
+from dataflow.operators.errors import FAILURES, Guard
 from dataflow.operators.logic import Sealing, States, Timer
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
@@ -148,7 +148,7 @@ class Columnar:
         self._guard.alive()
         try:
             self._step(states, batch, values, rows.tolist(), results)
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        except FAILURES as error:
             if len(rows) == 1:
                 self._guard.failed(batch, int(rows[0]), error)
                 return np.zeros(1, np.bool_)
@@ -207,7 +207,7 @@ class Columnar:
     def _fits(self, batch: Batch, row: int) -> bool:
         try:
             _column([self._value(batch.values[row])], self._fold.dtype)
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        except FAILURES as error:
             self._guard.failed(batch, row, error)
             return False
         return True

@@ -17,6 +17,23 @@ from schemas.errors import MeanderError
 
 OnError = Literal["dead_letter", "skip", "fail"]
 
+FAILURES = (Exception, SystemExit)
+"""What a user's function may raise that is its own failure: also that it ends the program. What
+others want of the program (KeyboardInterrupt) is none."""
+
+
+def told(error: BaseException) -> str:
+    """What a user's function has raised, in words: the text of an exception is user's code too.
+
+    >>> told(KeyError("dest"))
+    "KeyError: 'dest'"
+    """
+    try:
+        text = str(error)
+    except FAILURES as second:
+        text = f"(its own text cannot be had: {type(second).__name__})"
+    return f"{type(error).__name__}: {text}"
+
 
 def _unheard() -> None:
     """Where nobody waits for a sign of life."""
@@ -39,9 +56,9 @@ class Guard:
         self.operator, self._policy, self._dead, self._counters = operator, policy, dead, counters
         self.alive = alive
 
-    def failed(self, batch: Batch, row: int, error: Exception) -> None:
+    def failed(self, batch: Batch, row: int, error: BaseException) -> None:
         """Deal with one record. Raises MeanderError under `fail`."""
-        reason = f"{type(error).__name__}: {error}"
+        reason = told(error)
         if self._policy == "fail":
             where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
             raise MeanderError(

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from dataflow.batch import Batch
-from dataflow.operators.errors import Guard
+from dataflow.operators.errors import FAILURES, Guard
 from dataflow.operators.rows import Rows
 from dataflow.operators.steps import append_index
 from schemas.errors import MeanderError
@@ -115,7 +115,7 @@ class Fold:
                 state = unseal(states[key]) if key in states else self._init()
                 state, result = step(state, value)
                 states[key] = seal(state)
-            except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            except FAILURES as error:
                 self._guard.failed(batch, row, error)
             else:
                 kept.append(row)
@@ -245,7 +245,7 @@ class Process:
         try:
             state = self._sealing.unseal(states[key]) if key in states else self._init()
             sealed = self._sealing.seal(function(context, state))
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        except FAILURES as error:
             self._guard.failed(batch, row, error)
             return
         states[key] = sealed

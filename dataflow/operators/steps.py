@@ -15,7 +15,7 @@ import numpy as np
 
 from dataflow.batch import Batch, Int64s
 from dataflow.operators.base import InputPort, OutputPort, Quiet
-from dataflow.operators.errors import Guard, OnError
+from dataflow.operators.errors import FAILURES, Guard, OnError
 from schemas.errors import MeanderError
 from state import codec
 from state.bins import BinSpace
@@ -189,7 +189,7 @@ def _each(
         alive()
         try:
             result = function(value)
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        except FAILURES as error:
             guard.failed(batch, row, error)
         else:
             kept.append(row)

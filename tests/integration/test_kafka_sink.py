@@ -128,6 +128,27 @@ def test_a_row_that_cannot_be_written_is_named_and_the_rest_can_still_go(rig: Ri
     assert [record.value for record in consume_all(rig.bootstrap, topic)] == [b"1", b"3"]
 
 
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("raised", [Wordless(), SystemExit(3)], ids=["no text", "an exit"])
+def test_whatever_a_users_function_raises_is_one_rows_refusal(
+    rig: Rig, raised: BaseException
+) -> None:
+    def encode(value: object) -> bytes:
+        if value == 2:
+            raise raised
+        return b""
+
+    writer = KafkaSink(rig.topic("out"), encode).open(rig.context())
+    with pytest.raises(RowRefused, match=f"cannot be written: {type(raised).__name__}") as refusal:
+        writer.write(batch([1, 2, 3]))
+    writer.close()
+    assert refusal.value.row == 1
+
+
 def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
     missing = rig.prefix + "nowhere"
     with pytest.raises(SetupError, match=f"topic '{missing}': it does not exist; create it"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -244,11 +245,18 @@ def test_an_empty_topic_is_idle_and_ended(rig: Rig) -> None:
         assert reading.to_idle().to_end().values == []
 
 
+def unless_empty(data: bytes) -> bytes:
+    if not data:
+        sys.exit("nothing to read")
+    return data
+
+
 UNREADABLE = {
     "value": (KafkaSource("in"), Record(b"{oops", b"k"), "its value cannot be read: ValueError"),
     "text": (KafkaSource("in", value="str"), Record(b"\xff"), "its value cannot be read: Unicode"),
     "time": (KafkaSource("in", time=header("at")), Record(b"1"), "its time cannot be read: Val"),
     "key": (KafkaSource("in", pairs=True), Record(b"1", b"\xff"), "its key cannot be read"),
+    "exit": (KafkaSource("in", value=unless_empty), Record(b""), "its value cannot be read: Sys"),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from dataflow import Flow
+from dataflow.operators.columns import ColumnFold
 from dataflow.operators.errors import OnError
 from dataflow.operators.logic import LARGEST
 from dataflow.testing import ListSink, ListSource
@@ -60,6 +62,88 @@ def test_fail_names_operator_place_reason_and_remedy_and_keeps_the_cause() -> No
     assert "operator 'total'" in said and "partition 3, offset 41" in said
     assert "ZeroDivisionError" in said and "on_error='dead_letter'" in said
     assert raised.value.__cause__ is error and dead.letters == []
+
+
+# -- what a function may raise
+
+
+class Wordless(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def _wordless(value: object) -> Any:
+    raise Wordless
+
+
+def _exits(value: object) -> Any:
+    sys.exit(3)
+
+
+def _interrupted(value: object) -> Any:
+    raise KeyboardInterrupt
+
+
+RAISING = {
+    "map": lambda stream, raising, policy: stream.map(raising, on_error=policy),
+    "filter": lambda stream, raising, policy: stream.filter(raising, on_error=policy),
+    "flat_map": lambda stream, raising, policy: stream.flat_map(raising, on_error=policy),
+    "inspect": lambda stream, raising, policy: stream.inspect(raising, on_error=policy),
+    "key_by": lambda stream, raising, policy: stream.key_by(raising, on_error=policy),
+    "fold": lambda stream, raising, policy: stream.key_by(str).fold(
+        "total", int, lambda state, value: raising(value), on_error=policy
+    ),
+    "column fold": lambda stream, raising, policy: stream.key_by(str).fold(
+        "total",
+        ColumnFold((0,), lambda state, values: raising(values), ("int64",), "int64"),
+        on_error=policy,
+    ),
+    "process": lambda stream, raising, policy: stream.key_by(str).process(
+        "total", int, lambda context, state, value: raising(value), on_error=policy
+    ),
+}
+
+
+def _raise(start: Start, kind: str, raising: Any, policy: OnError) -> tuple[HandFlow, ListSink]:
+    flow, sink = Flow("f", bins=1), ListSink()
+    stream = flow.source(ListSource([[(ms, ms) for ms in range(1, 4)]]))
+    RAISING[kind](stream, raising, policy).sink(sink)
+    run = start(flow)
+    run.run()
+    return run, sink
+
+
+WORDS = {
+    _wordless: "Wordless: (its own text cannot be had: RuntimeError)",
+    _exits: "SystemExit: 3",
+}
+
+
+@pytest.mark.parametrize("kind", RAISING)
+@pytest.mark.parametrize("raising", WORDS)
+def test_an_exception_without_a_text_and_an_exit_are_failures_like_others(
+    start: Start, kind: str, raising: Any
+) -> None:
+    """I5."""
+    run, sink = _raise(start, kind, raising, "dead_letter")
+    assert [reason for _, _, reason in run.dead.letters] == [WORDS[raising]] * 3
+    assert sink.values == []
+
+
+@pytest.mark.parametrize("kind", RAISING)
+@pytest.mark.parametrize("raising", WORDS)
+def test_they_end_a_flow_with_a_sentence_when_asked(start: Start, kind: str, raising: Any) -> None:
+    with pytest.raises(MeanderError) as ended:
+        _raise(start, kind, raising, "fail")
+    assert WORDS[raising] in str(ended.value)
+
+
+@pytest.mark.parametrize("kind", RAISING)
+def test_ctrl_c_is_no_functions_failure(start: Start, kind: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _raise(start, kind, _interrupted, "dead_letter")
 
 
 # -- in a flow, at every kind of operator
