@@ -250,16 +250,17 @@ class Coordinator:
 
     def conduct(self, signals: Signals | None) -> int | None:
         """Run until a bounded run has ended (None) or a signal has come (its number)."""
+        options = self._prepared.options
+        journal = Journal(self._decisions, self._prepared.incarnation)
+        # Before anybody can report to it.
+        self._controller = Controller(
+            self._prepared.plan, options.workers, self._links, SystemClock(), journal
+        )
         while not self._crew.connected:
             self._housekeeping()
             if signals is not None and signals.received:
                 return signals.received
             self._links.wait(IDLE)
-        options = self._prepared.options
-        journal = Journal(self._decisions, self._prepared.incarnation)
-        self._controller = Controller(
-            self._prepared.plan, options.workers, self._links, SystemClock(), journal
-        )
         commands = Commands(
             self._prepared.plan, options.workers, self._control, journal, self._controller
         )

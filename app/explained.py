@@ -25,9 +25,10 @@ _WHEN = {
 
 
 def frontiers(held: Iterable[HeldBack]) -> dict[Hashable, Wait]:
-    """The frontiers that something waits for; one that has moved is another wait."""
+    """The frontiers that something waits for; one that has moved, or is held back by something else
+    than before, is another wait."""
     return {
-        (one.probe, one.since_ms): Wait(
+        (one.probe, one.since_ms, one.kind, one.name, one.partition): Wait(
             f"the frontier of {one.probe!r}, held back by {one.by}", _WHEN[one.kind]
         )
         for one in held

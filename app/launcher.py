@@ -12,6 +12,8 @@ import contextlib
 import logging
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -34,8 +37,12 @@ from schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger(__name__)
 
-JVM_END = 3.0
+JVM_END = 1.0
 """Seconds until a JVM that does not end is killed."""
+JVM_SEEN = 0.5
+"""Seconds after which a JVM whose connections break is taken to live on."""
+CONNECT = 3.0
+"""Seconds that a master gets to accept a connection."""
 
 # The JVM only keeps Python processes here: its second compiler and parallel garbage collection
 # double the CPU time of a start (17 s against 9 s measured) and give nothing back.
@@ -83,6 +90,8 @@ def session(
     What the JVM says goes to a file, and to the terminal only where it cannot start.
     Raises SetupError where there is no Java, or no master answers.
     """
+    expect_master(master)
+    expect_host(host)
     java()
     python = sys.executable
     os.environ["PYSPARK_PYTHON"] = (
@@ -99,23 +108,83 @@ def session(
         except PySparkException as error:
             raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
         try:
-            spark = SparkSession(_context(conf, gateway, master))
+            spark = _session(conf, gateway, master)
             try:
                 yield spark
             finally:
-                spark.stop()
+                _stop(spark)
         finally:
             gateway.shutdown()
             _end(gateway.proc)
 
 
-def _context(conf: SparkConf, gateway: object, master: str) -> SparkContext:
-    try:
-        return SparkContext(conf=conf, gateway=gateway)
-    except (PySparkException, Py4JError) as error:
+def expect_master(master: str) -> None:
+    """Raises SetupError for what is no master, and for a standalone one that does not answer: Spark
+    itself tries for a minute, and then fails without a word.
+
+    >>> expect_master("bogus")
+    Traceback (most recent call last):
+    schemas.errors.SetupError: Spark master 'bogus': there is no such kind; write local[4], ...
+    """
+    if re.fullmatch(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+", master):
+        return
+    places = re.fullmatch(r"spark://(.+:\d+)", master)
+    if places is None:
         raise SetupError(
-            f"Spark master {master!r}", first_line(str(error)), "start it, or correct --master"
+            f"Spark master {master!r}",
+            "there is no such kind",
+            "write local[4], spark://host:7077, yarn or k8s://https://host:port",
+        )
+    said = ""
+    for place in places[1].split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), CONNECT).close()
+        except (OSError, ValueError) as error:
+            said = str(error)
+        else:
+            return
+    raise SetupError(
+        f"Spark master {master!r}",
+        f"nobody answers there ({said})",
+        "start it (start-master.sh of Spark), or correct --master",
+    )
+
+
+def expect_host(host: str) -> None:
+    """Raises SetupError for an address that is not one of this machine's."""
+    try:
+        with socket.socket() as tried:
+            tried.bind((host, 0))
+    except OSError as error:
+        raise SetupError(
+            f"address {host!r}",
+            f"it is none of this machine's ({error.strerror or error})",
+            "name one at which the workers reach it: --host",
         ) from error
+
+
+def _session(conf: SparkConf, gateway: object, master: str) -> SparkSession:
+    try:
+        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except (PySparkException, Py4JError) as error:
+        # Of a context that has been stopped Spark does not even say what failed.
+        with contextlib.suppress(Py4JError):
+            said = first_line(str(error))
+            raise SetupError(
+                f"Spark master {master!r}", said, "start it, or correct --master"
+            ) from error
+        raise SetupError(
+            f"Spark master {master!r}", "it took no application", "see its log"
+        ) from error
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop it, if there still is a JVM to do so."""
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as error:
+        log.debug("Spark could not be stopped: %s", error)
 
 
 def _end(jvm: subprocess.Popen[bytes]) -> None:
@@ -147,6 +216,7 @@ class SparkTask:
         self, spark: SparkSession, group: str, name: str, blob: bytes, ended: Callable[[], None]
     ) -> None:
         self._spark, self._context = spark, spark.sparkContext
+        self._jvm = _jvm(self._context)
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
         self.ended: Ended | None = None
@@ -186,9 +256,35 @@ class SparkTask:
             told = Failure.from_bytes(bytes(failure)).error() if failure else None
             self.ended = Ended(told)
         except (PySparkException, Py4JError) as error:
-            self.ended = Ended(translate(self._name, str(error)))
+            self.ended = Ended(self._why(str(error)))
+        except (OSError, EOFError) as error:
+            self.ended = Ended(self._why(f"{type(error).__name__}: {error}"))
         finally:
             self._on_end()
+
+    def _why(self, said: str) -> MeanderError:
+        """What ended it: the JVM where that is gone, else what Spark says."""
+        try:
+            code = self._jvm.wait(JVM_SEEN)
+        except subprocess.TimeoutExpired:
+            return translate(self._name, said)
+        cause = f"Spark's JVM has ended ({_signal(code)})"
+        return MeanderError(self._name, cause, "see whether memory has run out on this machine")
+
+
+def _jvm(context: SparkContext) -> subprocess.Popen[bytes]:
+    gateway = context._gateway
+    assert gateway is not None, "a session is made here, with a JVM of its own"
+    return cast("subprocess.Popen[bytes]", gateway.proc)
+
+
+def _signal(code: int) -> str:
+    """How a process ended.
+
+    >>> _signal(-9), _signal(3)
+    ('killed by SIGKILL', 'exit code 3')
+    """
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def entry(
@@ -234,5 +330,11 @@ def translate(name: str, said: str) -> MeanderError:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without a full stop."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), text).rstrip(".")
+    r"""The first line that says something, without a full stop; of an error in Java its cause.
+
+    >>> first_line("An error occurred while calling o1.x.\n: org.apache.spark.X: No such place.")
+    'org.apache.spark.X: No such place'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return next(iter([*causes, *lines]), text).rstrip(".")

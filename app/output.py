@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -112,8 +113,13 @@ def log_to(output: Output, debug: bool) -> None:
     else:
         handler = RichHandler(console=output.console, show_path=False, log_time_format="%X")
         handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.addFilter(_not_of_py4j)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """What py4j logs, some of it in the name of all, it raises too: there it gets a sentence."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def shown(value: object) -> str:

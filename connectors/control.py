@@ -13,7 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from connectors import client, topics
 from connectors.client import Fetched, Settings
@@ -41,6 +47,7 @@ class ControlTopic:
         self._topic = topic
         self._contact = client.contact(settings)
         topics.partitions_of(client.admin(settings), topic)
+        self._settings, self._group = settings, group
         self._consumer = client.consumer(settings, group)
         try:
             self._consumer.assign([TopicPartition(topic, 0, self._start())])
@@ -73,22 +80,25 @@ class ControlTopic:
     def _start(self) -> int:
         """Behind the last command dealt with; at a first start behind all there are."""
         low, high = client.watermarks(self._consumer, self._topic, 0)
-        committed = client.answered(self._committed, f"topic {self._topic!r}")
+        committed = client.answered(self._committed, f"consumer group {self._group!r}")
         if committed >= 0:
             return max(committed, low)
         place = TopicPartition(self._topic, 0, high)
         client.answered(
             lambda: self._consumer.commit(offsets=[place], asynchronous=False),
-            f"topic {self._topic!r}",
+            f"consumer group {self._group!r}",
         )
         return high
 
     def _committed(self) -> int:
-        place = TopicPartition(self._topic, 0)
-        (committed,) = self._consumer.committed([place], timeout=client.ANSWER)
+        # Not the consumer's way to ask, which takes a refusal for silence.
+        place = ConsumerGroupTopicPartitions(self._group, [TopicPartition(self._topic, 0)])
+        admin = client.admin(self._settings)
+        asked = admin.list_consumer_group_offsets([place], request_timeout=client.ANSWER)
+        (committed,) = asked[self._group].result().topic_partitions
         if committed.error is not None:
             raise KafkaException(committed.error)
-        return committed.offset
+        return int(committed.offset)
 
 
 def give(settings: Settings, topic: str, command: bytes) -> int:

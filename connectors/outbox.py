@@ -40,19 +40,21 @@ _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 class Shipment:
     """Records that are under way together; librdkafka calls it once for each."""
 
-    __slots__ = ("_outbox", "_size", "count", "left")
+    __slots__ = ("_heard", "_outbox", "_size", "count", "left")
 
     def __init__(self, outbox: Outbox, count: int, size: int) -> None:
         self._outbox, self._size = outbox, size
         self.count = self.left = count
+        self._heard = True
 
     def __call__(self, error: KafkaError | None, _: Message) -> None:
         """One of them is durable, or will never be."""
         self.left -= 1
         if error is not None:
+            self._heard = False
             self._outbox.failed(error)
         if not self.left:
-            self._outbox.arrived(self.count, self._size)
+            self._outbox.over(self.count, self._size, self._heard)
 
 
 class Outbox:
@@ -105,11 +107,11 @@ class Outbox:
             self._go((value, key, shipment, those, -1))
         return shipment
 
-    def arrived(self, count: int, size: int) -> None:
-        """So many records and bytes are no longer under way."""
+    def over(self, count: int, size: int, heard: bool) -> None:
+        """So many records and bytes are no longer under way; whether a broker has said so."""
         self._under_way -= count
         self._bytes -= size
-        if self._contact.lost and self._failure is None:
+        if heard and self._contact.lost:
             self._contact.heard()
 
     def failed(self, error: KafkaError) -> None:
@@ -183,7 +185,7 @@ class Outbox:
     ) -> None:
         if error is not None:
             self.failed(error)
-        self.arrived(1, size)
+        self.over(1, size, error is None)
         if error is None:
             done(message)
 

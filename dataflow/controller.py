@@ -227,8 +227,8 @@ class Controller:
 
     @property
     def busy(self) -> bool:
-        """Whether commands are under way."""
-        return bool(self._running)
+        """Whether bins are moving, or about to: the time of a command may be far off."""
+        return any(map(self._due, self._running))
 
     def rounds(self) -> list[Round]:
         """Bins that move now, each with those that move at its time."""
@@ -464,7 +464,7 @@ class Controller:
         unsent = min((r.moves.time for r in rounds if not r.sent), default=None)
         if furthest is None:
             # The sources have ended: what is under way goes on, and nothing else can come.
-            if unsent is None and not self._more_to_come:
+            if unsent is None and not any(running.waiting for running in self._running):
                 return None
             target = max((r.moves.time + 1 for r in rounds if r.sent), default=self._now)
         else:
@@ -480,7 +480,11 @@ class Controller:
     @property
     def _more_to_come(self) -> bool:
         """Whether bins wait for those before them: then the next time had better be soon."""
-        return any(running.waiting for running in self._running)
+        return any(running.waiting and self._due(running) for running in self._running)
+
+    def _due(self, running: Running) -> bool:
+        """Whether it is to be sent, or the time of some of its bins can be no other any more."""
+        return any(not round.sent or self._passed(round.moves.time) for round in running.rounds)
 
     def _data(self, furthest: int) -> int:
         """How far the data has come: idle sources that only follow a command do not count, or the

@@ -120,7 +120,7 @@ class FlowProcess:
                 marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes()
                 if marked and alive(int(folder.name)):
                     command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    found.append(f"{folder.name}: {command[:150]}")
+                    found.append(f"{folder.name}: {command}")
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
         return found

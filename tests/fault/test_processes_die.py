@@ -76,6 +76,19 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
     until(lambda: not any(alive(int(pid)) for pid in workers.values()), "both have ended", 60)
 
 
+def test_a_killed_jvm_ends_the_flow_with_a_sentence(running: FlowProcess) -> None:
+    (jvm,) = [line for line in running.living() if "SparkSubmit" in line]
+    os.kill(int(jvm.partition(":")[0]), signal.SIGKILL)
+
+    assert running.exit_code() == 1
+    last = running.said.splitlines()[-1]
+    assert "Spark's JVM has ended (killed by SIGKILL)" in last
+    assert "Traceback" not in running.said
+    assert "Exception" not in running.said
+    assert str(running.until_event("failed")["reason"]) == last
+    running.until_gone()
+
+
 def test_the_workers_of_a_killed_driver_end_themselves(running: FlowProcess) -> None:
     os.kill(running.process.pid, signal.SIGKILL)
 

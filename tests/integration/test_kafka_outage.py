@@ -118,7 +118,7 @@ def test_state_is_appended_and_fetched_across_an_outage(running: LocalBroker) ->
 
 
 def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
-    running: LocalBroker,
+    running: LocalBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(running.bootstrap, "g.")
     source, sink = rig.topic("in"), rig.topic("out")
@@ -130,9 +130,11 @@ def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
         await_ticket(writer, writer.write(batch([0])))
         reading.reader.passed(Partition(0), 1)
         running.kill()
+        wait_for(caplog, "no broker answers", reading)
         ticket = writer.write(batch([1] * 1_000))
     assert writer.delivered() < ticket
     writer.close()
+    assert "answers again" not in caplog.text, "giving up is not an answer"
 
 
 def test_no_broker_at_the_start_is_a_sentence_that_names_it(

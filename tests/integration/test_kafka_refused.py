@@ -16,7 +16,10 @@ from confluent_kafka.admin import (
 
 from connectors import KafkaSink, KafkaSource, broker
 from connectors.broker import LocalBroker
+from connectors.client import admin as client_admin
 from connectors.client import translate
+from connectors.control import ControlTopic
+from connectors.topics import ensure_internal, group
 from schemas.errors import MeanderError, SetupError
 from tests.kafka_rig import Rig, await_ticket, batch
 from tests.kafka_tools import admin
@@ -81,6 +84,14 @@ def test_a_sink_that_may_not_be_written(rig: Rig) -> None:
     guard(rig, ResourceType.TOPIC, topic, AclOperation.WRITE)
     with pytest.raises(SetupError, match=f"topic '{topic}': the broker refused access"):
         write_one(rig, topic)
+
+
+def test_a_group_that_may_not_be_used(rig: Rig) -> None:
+    names = ensure_internal(client_admin(rig.settings), rig.prefix, "guarded")
+    name = group(rig.prefix, "guarded")
+    guard(rig, ResourceType.GROUP, name, AclOperation.READ)
+    with pytest.raises(SetupError, match=f"consumer group '{name}': the broker refused access to"):
+        ControlTopic(rig.settings, names.control, name)
 
 
 def write_one(rig: Rig, topic: str) -> None:

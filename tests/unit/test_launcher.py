@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import socket
+
 import pytest
 
-from app.launcher import translate
+from app import coordinator, crew, flow_status, launcher
+from app.launcher import expect_host, expect_master, translate
 from schemas.errors import SetupError
 
 SAID = {
@@ -22,3 +26,41 @@ def test_what_has_to_be_put_right_is_named(said: str) -> None:
     assert isinstance(error, SetupError)
     with pytest.raises(SetupError, match=SAID[said]):
         raise error
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*]", "local[4,2]", "yarn", "k8s://x"]
+)
+def test_what_may_be_a_master_is_left_to_spark(master: str) -> None:
+    expect_master(master)
+
+
+@pytest.mark.parametrize(
+    ("master", "says"),
+    [
+        ("bogus", "there is no such kind; write local"),
+        ("local[x]", "there is no such kind; write local"),
+        ("spark://127.0.0.1", "there is no such kind; write local"),
+        ("spark://127.0.0.1:1", "nobody answers there .*refused.*; start it"),
+        ("spark://127.0.0.1:1,127.0.0.1:2", "nobody answers there"),
+    ],
+)
+def test_what_is_no_master_is_named_before_spark_tries_for_a_minute(master: str, says: str) -> None:
+    with pytest.raises(SetupError, match=rf"Spark master '{re.escape(master)}': {says}"):
+        expect_master(master)
+
+
+def test_one_master_that_answers_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        expect_master(f"spark://127.0.0.1:1,127.0.0.1:{master.getsockname()[1]}")
+
+
+def test_an_address_that_is_not_this_machines_is_named() -> None:
+    expect_host("127.0.0.1")
+    with pytest.raises(SetupError, match="address '192.0.2.1': it is none of this machine's"):
+        expect_host("192.0.2.1")
+
+
+def test_all_that_an_end_may_wait_for_is_less_than_five_seconds() -> None:
+    waits = coordinator.STOP_WITHIN + 2 * crew.LEAVE + launcher.JVM_END + flow_status.LAST_WORD
+    assert waits < 5
