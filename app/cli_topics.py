@@ -13,6 +13,7 @@ from app.output import Output
 from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
 from connectors import client
 from connectors.topics import Names, TopicRow, describe
+from schemas.errors import SetupError
 
 commands = typer.Typer(
     cls=Commands,
@@ -47,8 +48,8 @@ def topics(
 @commands.command(epilog="Example: meander topics create lines counts --partitions 4")
 def create(
     names: Annotated[list[str], typer.Argument(help="The topics' names.", show_default=False)],
-    partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 4,
-    copies: Annotated[int, typer.Option(min=1, help="Of each record.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each topic.")] = 4,
+    copies: Annotated[int, typer.Option(min=1, max=10_000, help="Of each record.")] = 1,
     bootstrap: Bootstrap = None,
     set_: Set = None,
     config: Config = None,
@@ -57,7 +58,7 @@ def create(
     """Create topics for a flow to read or write; what exists stays as it is."""
     admin = client.admin(settings(config, set_, bootstrap).kafka())
     made = admin.create_topics(
-        [NewTopic(name, partitions, copies) for name in names],
+        [NewTopic(name, partitions, copies) for name in dict.fromkeys(names)],
         operation_timeout=client.ANSWER,
         request_timeout=client.ANSWER,
     )
@@ -67,11 +68,24 @@ def create(
         try:
             future.result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            reason: KafkaError = error.args[0]
+            if (remedy := _REMEDIES.get(reason.code())) is not None:
+                cause = f"Kafka refuses to create it ({reason.str()})"
+                raise SetupError(f"topic {name!r}", cause, remedy) from None
+            if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise client.translate(error, f"topic {name!r}", admin.bootstrap) from None
             state = "exists"
         rows.append([name, state])
     Output.of(as_json).table("topics", ["topic", "state"], rows)
+
+
+_REMEDIES = {
+    KafkaError.TOPIC_EXCEPTION: "give it a name of letters, digits, '.', '_' and '-', at most 249",
+    KafkaError.INVALID_REPLICATION_FACTOR: "give fewer --copies, or start more brokers",
+    KafkaError.INVALID_PARTITIONS: "give another number of --partitions",
+    KafkaError.POLICY_VIOLATION: "give what the cluster's policy allows, or have it changed",
+}
+"""What helps where a topic cannot be as it is wanted."""
 
 
 def _row(row: TopicRow) -> list[object]:

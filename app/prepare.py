@@ -1,8 +1,8 @@
 """What is seen to before a flow is launched.
 
-Guarantees that all that can be checked at the driver has been: the module loads and defines a flow,
-the topics it reads and writes exist, the internal topics are as they must be, and the flow is this
-driver's and no other's. Cost: some round trips to Kafka.
+Guarantees that all that can be checked at the driver has been: where to start is a position, the
+module loads and defines a flow, the topics it reads and writes exist, the internal topics are as
+they must be, and the flow is this driver's and no other's. Cost: some round trips to Kafka.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.loader import Source, collect, load_flow
 from app.options import Options
 from connectors import client
 from connectors.sink import KafkaSink
-from connectors.source import KafkaSource
+from connectors.source import KafkaSource, position
 from connectors.status import claim
 from connectors.topics import Names, ensure_internal, group, partitions_of
 from dataflow.nodes import SinkNode
@@ -53,6 +53,7 @@ class Prepared:
 
 def prepare(module: Path, options: Options) -> Prepared:
     """Load a flow, see to its topics and claim it. Raises SetupError, also while another has it."""
+    position(options.start)
     source = collect(module)
     plan = Plan(load_flow(module))
     admin = client.admin(options.kafka)

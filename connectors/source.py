@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -129,23 +130,35 @@ class KafkaSource:
 
 def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:
     low, high = client.watermarks(consumer, topic, partition)
-    if context.start == "earliest":
-        start = low
-    elif context.start == "latest":
-        start = high
-    else:
-        start = _offset_at(consumer, topic, partition, _millis(context.start), high)
+    match position(context.start):
+        case "earliest":
+            start = low
+        case "latest":
+            start = high
+        case millis:
+            start = _offset_at(consumer, topic, partition, millis, high)
     return Bounds(partition, start, high if context.until_end else None)
 
 
-def _millis(start: str) -> int:
-    if not start.isdecimal():
+def position(start: str) -> Literal["earliest", "latest"] | int:
+    """Where a flow without a past starts: at an end of each log, or at a time in milliseconds since
+    1970. Raises SetupError for what is neither.
+
+    >>> position("latest"), position("1357034400000")
+    ('latest', 1357034400000)
+    """
+    if start == "earliest":
+        return "earliest"
+    if start == "latest":
+        return "latest"
+    try:
+        return whole(int(start if start.isdecimal() else ""))
+    except ValueError:
         raise SetupError(
             f"start position {start!r}",
             "it is none that a flow can start from",
             "give earliest, latest or milliseconds since 1970",
-        )
-    return int(start)
+        ) from None
 
 
 def _offset_at(consumer: Consumer, topic: str, partition: int, millis: int, high: int) -> int:

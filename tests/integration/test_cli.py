@@ -191,7 +191,7 @@ def test_what_the_users_module_logs_and_prints_reaches_the_drivers_log(running: 
 
 
 def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) -> None:
-    words = ["topics", "create", prefix + "a", prefix + "b", "--partitions", "2"]
+    words = ["topics", "create", prefix + "a", prefix + "b", prefix + "a", "--partitions", "2"]
     first = call(tmp_path, broker.bootstrap, *words)
     second = call(tmp_path, broker.bootstrap, *words)
 
@@ -226,6 +226,9 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
         (["status", "nobody"], "flow 'nobody': no flow of that name has run on Kafka at 127."),
         (["migrate", "nobody", "--bins", "0", "--worker", "0", "--no-wait"], "flow 'nobody': no f"),
         (["run", "nowhere.py"], "there is no such Python file"),
+        (["run", "nowhere.py", "--start", "noon"], "start position 'noon': it is none that a flow"),
+        (["topics", "create", "a b"], "topic 'a b': Kafka refuses to create it"),
+        (["topics", "create", "lines", "--copies", "3"], "give fewer --copies, or start more brok"),
         (["migrate", "nobody", "--bins", "x", "--worker", "0"], "--bins: 'x' names no bins"),
         (["topics", "--set", "no.such=1"], "setting 'no.such' (--set): no such setting"),
         (["broker", "status", "--data", "none"], "the broker in none: none runs"),

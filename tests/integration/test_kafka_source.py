@@ -157,11 +157,12 @@ def test_an_unbounded_run_from_the_latest_reads_what_comes_then(rig: Rig) -> Non
         assert not reading.reader.ended(Partition(0))
 
 
-def test_a_start_that_is_no_position_is_refused(rig: Rig) -> None:
+@pytest.mark.parametrize("start", ["noon", "", "-5", "1.5", "9" * 14, "9" * 5000])
+def test_a_start_that_is_no_position_is_refused(rig: Rig, start: str) -> None:
     topic = rig.topic("in")
     with (
         pytest.raises(SetupError, match="give earliest, latest or milliseconds since 1970"),
-        rig.reading(KafkaSource(topic), rig.context(start="noon")),
+        rig.reading(KafkaSource(topic), rig.context(start=start)),
     ):
         pass
 
