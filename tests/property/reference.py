@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 from state import codec
 from state.bins import BinSpace
@@ -25,8 +27,16 @@ class Record:
     side: int = 0
 
 
+Refusals = list[tuple[str, object]]
+"""What was set aside: the operator's name and the value, which is None for a timer."""
+
+
 def in_order(records: list[Record]) -> list[Record]:
     return sorted(records, key=lambda r: (*r.order, r.side, codec.encode(r.value)))
+
+
+def _none(value: object) -> None:
+    raise AssertionError(f"{value} is refused, which no function of this shape does")
 
 
 def fold(
@@ -34,13 +44,18 @@ def fold(
     key: Callable[[object], object],
     init: Callable[[], object],
     step: Callable[[object, object], tuple[object, object]],
+    refused: Callable[[object], None] = _none,
 ) -> tuple[list[Record], dict[bytes, object]]:
     states: dict[bytes, object] = {}
     results = []
     for record in in_order(records):
         k = codec.encode(key(record.value))
-        states[k], result = step(states.get(k, init()), record.value)
-        results.append(Record(record.order, result))
+        try:
+            states[k], result = step(deepcopy(states.get(k, init())), record.value)
+        except shapes.Refused:
+            refused(record.value)
+        else:
+            results.append(Record(record.order, result))
     return results, states
 
 
@@ -74,6 +89,7 @@ def process(
     functions: Sequence[Callable[[Ask, object, object], object]],
     on_timer: Callable[[Ask, object], object],
     origin: int,
+    refused: Callable[[object], None] = _none,
 ) -> tuple[list[Record], dict[bytes, object]]:
     states: dict[bytes, object] = {}
     timers: list[tuple[int, bytes]] = []
@@ -86,21 +102,50 @@ def process(
                 heapq.heappop(timers)
             hashed = int(BinSpace(0).hash_keys([k]).view("int64")[0])
             order: Order = (time, origin, hashed, 0, 0)
-            ask = Ask(k, time)
-            states[k] = on_timer(ask, states.get(k, init()))
+            ask, value = Ask(k, time), None
+            call = partial(on_timer, ask)
         else:
             record = waiting.pop(0)
-            k, order = codec.encode(key(record.value)), record.order
+            k, order, value = codec.encode(key(record.value)), record.order, record.value
             ask = Ask(k, order[0])
-            states[k] = functions[record.side](ask, states.get(k, init()), record.value)
-        for i, value in enumerate(ask.emitted):
-            results.append(Record((*order[:4], (order[4] << 20) | i), value))
+            call = partial(_with_value, functions[record.side], ask, value)
+        try:
+            states[k] = call(deepcopy(states.get(k, init())))
+        except shapes.Refused:
+            refused(value)
+            continue
+        for i, emitted in enumerate(ask.emitted):
+            results.append(Record((*order[:4], (order[4] << 20) | i), emitted))
         for due in ask.timers:
             heapq.heappush(timers, (due, k))
     return results, states
 
 
+def _with_value(
+    function: Callable[[Ask, object, object], object], ask: Ask, value: object, state: object
+) -> object:
+    return function(ask, state, value)
+
+
 States = dict[str, dict[bytes, object]]
+
+
+def faulty(records: list[Record]) -> tuple[list[Record], States, Refusals]:
+    """The shape of that name, and what was set aside."""
+    refusals: Refusals = []
+
+    def by(operator: str) -> Callable[[object], None]:
+        return lambda value: refusals.append((operator, value))
+
+    kept = []
+    for record in records:
+        try:
+            kept.append(Record(record.order, shapes.holed(record.value)))
+        except shapes.Refused:
+            by("map")(record.value)
+    first, a = process(kept, shapes.key, shapes.empty, [shapes.moody], shapes.sulky, 1, by("a"))
+    results, b = fold(first, shapes.key, lambda: (0, 0.0), shapes.mean_of_numbers, by("b"))
+    return results, {"a": a, "b": b}, refusals
 
 
 def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[list[Record], States]:
@@ -129,4 +174,7 @@ def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[li
         case "columns":
             results, a = fold(records, shapes.key, lambda: (0, 0.0), shapes.mean)
             return results, {"a": a}
+        case "faulty":
+            results, states, _ = faulty(records)
+            return results, states
     raise ValueError(kind)

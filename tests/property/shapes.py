@@ -24,9 +24,16 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
             return keyed.connect(other, "a", empty, remember, answer, ring)
         case "columns":
             return keyed.fold("a", columns.mean("v"))
+        case "faulty":
+            told = keyed.map(holed).process("a", empty, moody, sulky)
+            return told.fold("b", columns.mean("v"))
         case "arrival":
             return keyed.fold("a", int, number, order="arrival")
     raise ValueError(kind)
+
+
+class Refused(Exception):
+    """A function cannot take its record."""
 
 
 def key(value: Any) -> object:
@@ -88,6 +95,39 @@ def ring(context: Any, state: Any) -> object:
 def mean(state: Any, value: Any) -> tuple[object, object]:
     n, sum = state[0] + 1, state[1] + float(value["v"])
     return (n, sum), sum / n
+
+
+def mean_of_numbers(state: Any, value: Any) -> tuple[object, object]:
+    if not isinstance(value.get("v"), int):
+        raise Refused
+    return mean(state, value)
+
+
+def holed(value: Any) -> object:
+    if value["v"] % 7 == 3:
+        raise Refused
+    return {"k": value["k"], "v": value["v"]}
+
+
+def moody(context: Any, state: Any, value: Any) -> object:
+    """Fails half-way: the state has changed, a result and a timer have been left."""
+    state.append(value["v"])
+    context.emit([value, {"k": value["k"]}, {"k": value["k"], "v": None}][value["v"] % 3])
+    context.timer(context.time_ms + 5 + 7 * value["v"] % 40)
+    if value["v"] % 5 == 2:
+        raise Refused
+    return state
+
+
+def sulky(context: Any, state: Any) -> object:
+    """Fails half-way too, so that its key keeps what it has until the next timer."""
+    state.append(0)
+    context.emit({"k": context.key, "v": len(state)})
+    if len(state) % 2:
+        context.timer(context.time_ms + 3)
+    if len(state) % 3 == 2:
+        raise Refused
+    return state[2:]
 
 
 def number(state: Any, value: Any) -> tuple[object, object]:

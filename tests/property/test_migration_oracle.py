@@ -1,5 +1,6 @@
-"""I2, I3, I4 and I7: results and final state equal a single-threaded reference, record for record,
-whatever migrations are asked for and however workers, links and answers are delayed."""
+"""I2, I3, I4, I5 and I7: results, final state and what is set aside equal a single-threaded
+reference, record for record, whatever migrations are asked for and however workers, links and
+answers are delayed."""
 
 from __future__ import annotations
 
@@ -58,6 +59,7 @@ class Run:
                 self.check_arrival(run)
             else:
                 self.check_results(run)
+            self.check_refused(run)
             self.check_owners(run)
             self.check_commands(run)
 
@@ -104,6 +106,15 @@ class Run:
             name: {key: codec.encode(state) for key, state in keyed.items()}
             for name, keyed in states.items()
         }
+
+    def check_refused(self, run: TestFlow) -> None:
+        """I5: what a function refuses is set aside once, and nothing else is."""
+        refused: reference.Refusals = []
+        if self.case.kind == "faulty":
+            _, _, refused = reference.faulty(self.records(self.raw))
+        letters = [(operator, value) for operator, value, _ in run.dead.letters]
+        assert sorted(map(repr, letters)) == sorted(map(repr, refused))
+        self.changes["refused"] = len(letters)
 
     def check_owners(self, run: TestFlow) -> None:
         space = BinSpace(self.case.bits)
@@ -181,4 +192,5 @@ def test_results_and_state_equal_the_reference(
     record_property("their commands", moved)
     record_property("their kinds", dict(kinds))
     record_property("workers that joined and left", f"{changes['joined']} and {changes['left']}")
+    record_property("records that a function refused", changes["refused"])
     record_property("partitions that changed hands", changes["partition_moved"])
