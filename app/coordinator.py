@@ -155,6 +155,7 @@ def _conduct(
         )
         crew = _crew(prepared, spark, links, door)
         coordinator = Coordinator(prepared, links, crew, control, decisions, told)
+        opened.callback(coordinator.close)
         if signals is not None:
             opened.enter_context(signals.deferred(links.wakeup.set))
         crew.launch()
@@ -277,6 +278,10 @@ class Coordinator:
             if not worked:
                 self._links.wait(0.001 if self._controller.busy else IDLE)
         return None
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._lag.close()
 
     def result(self, number: int | None) -> Result:
         """What came out of it."""

@@ -1,23 +1,25 @@
 """How far a flow is behind its sources, as lag tools see it: end of the log minus committed.
 
 Nothing here blocks: questions to the broker are asked in the background and answered when they are.
-A broker that does not answer leaves the last answer standing. Cost: two requests per look.
+A broker that does not answer leaves the last answer standing. What is committed is asked through a
+consumer, with a thread to wait: asked for it through an admin client, librdkafka dies where a
+group's coordinator has moved or is loading (librdkafka #5040). Cost: two requests per look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from connectors import client, topics
 from connectors.client import Settings
+
+PATIENCE = 1.0
+"""Seconds after which a question counts as not answered."""
 
 Ends = dict[TopicPartition, Future[ListOffsetsResultInfo]]
 
@@ -28,14 +30,15 @@ class Lag:
     def __init__(self, settings: Settings, group: str, sources: Sequence[str]) -> None:
         self._settings = settings
         self._admin: AdminClient = client.admin(settings)
-        self._group = group
+        self._consumer = client.consumer(settings, group)
+        self._asking = ThreadPoolExecutor(1, "lag")
         self._partitions = [
             TopicPartition(topic, partition)
             for topic in sources
             for partition in range(topics.partitions_of(self._admin, topic))
         ]
         self._ends: Ends = {}
-        self._committed: Future[ConsumerGroupTopicPartitions] | None = None
+        self._committed: Future[list[TopicPartition]] | None = None
         self.partitions: dict[tuple[str, int], int] = {}
         """The newest answer, by topic and partition; without those of which nothing was committed
         yet."""
@@ -52,14 +55,18 @@ class Lag:
                 return
             self._take(self._committed)
         if self._partitions:
-            request = ConsumerGroupTopicPartitions(self._group, self._partitions)
-            self._committed = self._admin.list_consumer_group_offsets([request])[self._group]
+            ask = partial(self._consumer.committed, self._partitions, timeout=PATIENCE)
+            self._committed = self._asking.submit(ask)
             latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             self._ends = self._admin.list_offsets(dict.fromkeys(self._partitions, latest))
 
-    def _take(self, committed: Future[ConsumerGroupTopicPartitions]) -> None:
+    def close(self) -> None:
+        """Ask no more; a question under way is waited for by nobody."""
+        self._asking.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, committed: Future[list[TopicPartition]]) -> None:
         try:
-            places = committed.result().topic_partitions or []
+            places = committed.result()
             ends = {(p.topic, p.partition): f.result().offset for p, f in self._ends.items()}
         except KafkaException as error:
             if client.refused(error.args[0]):

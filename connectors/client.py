@@ -137,6 +137,19 @@ def admin(settings: Settings) -> Admin:
         raise translate(error, "Kafka settings") from None
 
 
+def expect_group(settings: Settings, group: str) -> None:
+    """Raises SetupError for a group that the broker does not let this user see: a consumer would
+    take the refusal for silence, and ask for ever."""
+    asking = admin(settings)
+    asked = asking.describe_consumer_groups([group], request_timeout=ANSWER)
+    try:
+        asked[group].result()
+    except KafkaException as error:
+        # That it is not there yet, or a broker that does not answer, shows elsewhere.
+        if refused(error.args[0]):
+            raise translate(error, f"consumer group {group!r}") from None
+
+
 def _dotted(tuning: Values) -> Values:
     return {name.replace("_", "."): value for name, value in tuning.items()}
 

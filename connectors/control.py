@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
@@ -80,6 +79,7 @@ class ControlTopic:
     def _start(self) -> int:
         """Behind the last command dealt with; at a first start behind all there are."""
         low, high = client.watermarks(self._consumer, self._topic, 0)
+        client.expect_group(self._settings, self._group)
         committed = client.answered(self._committed, f"consumer group {self._group!r}")
         if committed >= 0:
             return max(committed, low)
@@ -91,14 +91,11 @@ class ControlTopic:
         return high
 
     def _committed(self) -> int:
-        # Not the consumer's way to ask, which takes a refusal for silence.
-        place = ConsumerGroupTopicPartitions(self._group, [TopicPartition(self._topic, 0)])
-        admin = client.admin(self._settings)
-        asked = admin.list_consumer_group_offsets([place], request_timeout=client.ANSWER)
-        (committed,) = asked[self._group].result().topic_partitions
+        place = TopicPartition(self._topic, 0)
+        (committed,) = self._consumer.committed([place], timeout=client.ANSWER)
         if committed.error is not None:
             raise KafkaException(committed.error)
-        return int(committed.offset)
+        return committed.offset
 
 
 def give(settings: Settings, topic: str, command: bytes) -> int:
