@@ -13,7 +13,9 @@ from dataflow.capability import Capability
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.migrate.migrator import Migrator
 from dataflow.migrate.routing import Routing
+from dataflow.operators.columns import Columnar
 from dataflow.operators.keyed import Keyed
+from dataflow.operators.logic import Process
 from dataflow.operators.router import Router
 from dataflow.operators.rows import Rows
 from dataflow.operators.source import SourceOperator
@@ -62,6 +64,22 @@ def _end_early(source: Any) -> bool:
     return _close_ended(source)
 
 
+_call = Process._call
+
+
+def _half_done(
+    process: Any, states: Any, batch: Any, row: int, outcome: Any, function: Any
+) -> None:
+    def emitting(context: Any, state: Any) -> object:
+        try:
+            return function(context, state)
+        except Exception:
+            outcome.add(row, context._emitted)
+            raise
+
+    _call(process, states, batch, row, outcome, emitting)
+
+
 PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "records do not wait for their bin": (Arrivals, "stash", lambda self, rows, bins: rows),
     "state is taken before it is final": (
@@ -77,6 +95,8 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
         "_receive",
         _unbound,
     ),
+    "what a failing function has emitted stands": (Process, "_call", _half_done),
+    "a value that does not fit is lost": (Columnar, "_fits", lambda self, batch, row: False),
     "a move is folded in before it is decided": (Routing, "settle", _settle_early),
     "records are applied before all have come": (Keyed, "_passed", _only_control),
     "a partition ends before its last record": (SourceOperator, "_close_ended", _end_early),
