@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from connectors.links import member_name
-from dataflow.controller import Round
+from dataflow.rounds import Round
 from dataflow.waits import Wait
 from schemas.status import HeldBack
 from state.ids import WorkerId

@@ -10,9 +10,8 @@ sources move. Cost: O(1) per turn in which no source moves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from dataflow.capability import Capability
+from dataflow.forswearing import Forswearing, Pending
 from dataflow.graph import Location
 from dataflow.holding import Holders, Holding
 from dataflow.inbound import read
@@ -25,47 +24,20 @@ from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
-from dataflow.speed import Speed
+from dataflow.rounds import Round, Running
 from dataflow.staff import LATEST, Staff, introduction, shared_out
 from dataflow.wire import DataFrame, MemberFrame, ProgressFrame, encode_data
 from dataflow.worker import members_of
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
-from state.time import MIN_TIME, to_millis
+from state.time import to_millis
 
 Event = dict[str, object]
 """What becomes of commands, JSON-able; see `schemas.status`."""
 
 Journal = Callable[[Moves], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
-
-
-@dataclass(slots=True)
-class Round:
-    """Bins that move at one time."""
-
-    moves: Moves
-    durable: Callable[[], bool]
-    demand: Capability | None
-    begun: float
-    sent: bool = False
-    decided: bool = False
-    awaited: set[tuple[str, int]] = field(default_factory=set)
-    sources: dict[int, WorkerId] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Running:
-    """A command under way."""
-
-    command: Migrate
-    begun: float
-    waiting: list[Bin]
-    rounds: list[Round] = field(default_factory=list)
-    bins: int = 0
-    bytes: int = 0
-    keys: int = 0
 
 
 class Controller:
@@ -79,18 +51,14 @@ class Controller:
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
         self._routing = Routing(plan.flow.space, workers)
         self._roster = Roster(plan.graph, self._progress, links)
-        self._reading = Reading(plan, self._progress)
+        self._forswearing = Forswearing(plan, self._progress.changes, clock)
+        self._reading = Reading(plan, self._progress, self._forswearing)
         self.staff = Staff(list(map(WorkerId, range(workers))), self._roster, clock)
-        self._capability: Capability | None = Capability(
-            plan.control.outputs[0], MIN_TIME, self._progress.changes
-        )
         self._ids: set[str] = set()
         self._running: list[Running] = []
         self._taken: set[tuple[int, Bin]] = set()
         self._events: list[Event] = []
-        self._speed = Speed(clock)
         self._holders = Holders(plan)
-        self._newest = self._demanded = MIN_TIME
 
     # -- what the coordinator calls
 
@@ -119,7 +87,7 @@ class Controller:
 
         Raises Refused where that cannot be.
         """
-        forsworn = self._open_time()
+        forsworn = self._forswearing.open_time()
         self._progress.flush()
         self.staff.admit(worker)
         for moves in introduction(self._routing, forsworn):
@@ -132,7 +100,7 @@ class Controller:
         Raises Refused where that cannot be.
         """
         others = self.staff.others(worker)
-        time = self._open_time()
+        time = self._forswearing.open_time()
         to_come = [one.command.id for one in self._running if one.command.worker == worker]
         if to_come or self._reading.coming_to(worker):
             what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
@@ -157,11 +125,11 @@ class Controller:
         """Another worker reads a partition from now on. Raises Refused where that cannot be."""
         if worker not in self.staff.staying:
             raise Refused(f"worker {worker} is unknown")
-        self._order(id, self._reading.place(source, partition), worker, self._open_time())
+        time = self._forswearing.open_time()
+        self._order(id, self._reading.place(source, partition), worker, time)
 
     def _order(self, id: str, place: Place, target: WorkerId, time: int) -> None:
         order = self._reading.begin(id, place, target, time)
-        self._demanded = max(self._demanded, time)
         for worker in self.staff.working:
             if self.staff.hears(worker, time):
                 self._tell(worker, self._plan.handover.inputs[0], order)
@@ -237,10 +205,7 @@ class Controller:
     @property
     def forsworn(self) -> int | None:
         """T: no command will have a time before it. None once there will be none at all."""
-        if self._capability is None:
-            return None
-        assert isinstance(self._capability.time, int)
-        return self._capability.time
+        return self._forswearing.least
 
     def frontiers(self) -> dict[str, Antichain]:
         """The frontier at every probe and sink, by name."""
@@ -278,15 +243,9 @@ class Controller:
         wrong = [int(bin) for bin in command.bins if not 0 <= bin < count]
         if wrong:
             raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
-        self._open_time()
+        self._forswearing.open_time()
         if command.time is not None:
             self._check_time(command, command.time)
-
-    def _open_time(self) -> int:
-        """The least time that is not forsworn. Raises Refused where there is none."""
-        if self.forsworn is None:
-            raise Refused("the flow's sources have ended: a command has to come before that")
-        return self.forsworn
 
     def _check_time(self, command: Migrate, time: int) -> None:
         assert self.forsworn is not None
@@ -307,8 +266,7 @@ class Controller:
         demand = None
         if time is None:
             time = self._soonest(bins)
-            demand = Capability(self._plan.control.outputs[1], time, self._progress.changes)
-            self._demanded = max(self._demanded, time)
+            demand = self._forswearing.demand(time)
         moves = Moves(running.command.id, time, running.command.worker, bins)
         self._taken.update((time, bin) for bin in bins)
         round = Round(moves, self._journal(moves), demand, self._clock.monotonic())
@@ -337,8 +295,7 @@ class Controller:
                 self._tell(worker, self._plan.migrator.inputs[0], moves)
 
     def _tell(self, worker: WorkerId, at: Location, decision: Moves | Order) -> None:
-        assert self._capability is not None
-        self._capability.check(decision.time)
+        self._forswearing.check(decision.time)
         edge = next(edge for edge in self._plan.graph.edges if edge.target == at)
         self._progress.changes.add(at, decision.time, 1)
         self._links.send(worker, encode_data(edge.id, decision.time, decision))
@@ -364,22 +321,17 @@ class Controller:
         running = {one.command.id for one in self._running}
         for worker in self.staff.relieved(running | self._reading.running):
             until = self.forsworn
-            demand = Capability(self._plan.control.outputs[1], until, self._progress.changes)
-            self._demanded = max(self._demanded, until)
-            self.staff.dismiss(worker, until, demand)
+            self.staff.dismiss(worker, until, self._forswearing.demand(until))
 
     def _decide(self) -> None:
         """Once all commands up to a round's time are known, so is what it really moves."""
         for round in self.rounds():
-            if round.sent and not round.decided and self._passed(round.moves.time):
+            if round.sent and not round.decided and self._forswearing.passed(round.moves.time):
                 round.decided = True
                 for transfer in self._routing.transfers(round.moves):
                     self._await(round, transfer)
         if self.forsworn is not None:
             self._routing.settle(Antichain.of(self.forsworn))
-
-    def _passed(self, time: int) -> bool:
-        return self.forsworn is None or self.forsworn > time
 
     def _await(self, round: Round, transfer: Transfer) -> None:
         round.sources[int(transfer.bin)] = transfer.source
@@ -448,55 +400,27 @@ class Controller:
         )
 
     def _forswear(self) -> None:
-        if self._capability is None:
-            return
-        target = self._target()
-        if target is None:
-            self._capability.drop()
-            self._capability = None
-        elif target > self._now:
-            self._capability.downgrade(target)
-
-    def _target(self) -> int | None:
-        """The least time not to forswear yet; None where nothing is left to command."""
-        furthest = self.furthest()
         rounds = self.rounds()
-        unsent = min((r.moves.time for r in rounds if not r.sent), default=None)
-        if furthest is None:
-            # The sources have ended: what is under way goes on, and nothing else can come.
-            if unsent is None and not any(running.waiting for running in self._running):
-                return None
-            target = max((r.moves.time + 1 for r in rounds if r.sent), default=self._now)
-        else:
-            demanded = [r.moves.time + 1 for r in rounds if r.sent and r.demand is not None]
-            demanded += [time + 1 for time in self._reading.times]
-            data = self._data(furthest)
-            lead = 0 if self._more_to_come else self._speed.lead(data, self._plan.flow.control_lead)
-            # Half of the lead may be used up before the workers have to hear of it.
-            ahead = data + 1 + lead if data + 1 + lead // 2 >= self._now else self._now
-            target = max([ahead, furthest + 1, self._now, *demanded])
-        return target if unsent is None else min(target, unsent)
-
-    @property
-    def _more_to_come(self) -> bool:
-        """Whether bins wait for those before them: then the next time had better be soon."""
-        return any(running.waiting and self._due(running) for running in self._running)
+        sent = [round for round in rounds if round.sent]
+        self._forswearing.advance(
+            Pending(
+                furthest=self.furthest(),
+                unsent=min((r.moves.time for r in rounds if not r.sent), default=None),
+                sent=[round.moves.time for round in sent],
+                demanded=[
+                    *(round.moves.time for round in sent if round.demand is not None),
+                    *self._reading.times,
+                ],
+                waiting=any(running.waiting for running in self._running),
+                soon=any(running.waiting and self._due(running) for running in self._running),
+            )
+        )
 
     def _due(self, running: Running) -> bool:
         """Whether it is to be sent, or the time of some of its bins can be no other any more."""
-        return any(not round.sent or self._passed(round.moves.time) for round in running.rounds)
-
-    def _data(self, furthest: int) -> int:
-        """How far the data has come: idle sources that only follow a command do not count, or the
-        lead of each command would carry the flow's time away from its data's."""
-        if to_millis(furthest) > to_millis(self._demanded):
-            self._newest = furthest
-        return self._newest
-
-    @property
-    def _now(self) -> int:
-        assert self.forsworn is not None
-        return self.forsworn
+        return any(
+            not round.sent or self._forswearing.passed(round.moves.time) for round in running.rounds
+        )
 
 
 def round_ms(seconds: float) -> float:

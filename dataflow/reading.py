@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dataflow.capability import Capability
+from dataflow.forswearing import Forswearing
 from dataflow.migrate.command import Refused
 from dataflow.migrate.parcels import Order
 from dataflow.plan import Plan
@@ -35,8 +36,8 @@ class Handing:
 class Reading:
     """The readers of all partitions."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        self._plan, self._progress = plan, progress
+    def __init__(self, plan: Plan, progress: Progress, forswearing: Forswearing) -> None:
+        self._progress, self._forswearing = progress, forswearing
         self._numbers = {source.name: plan.origin(source) for source in plan.sources}
         self._inputs = {plan.origin(s): plan.ports[s.name].inputs[0] for s in plan.sources}
         self._readers: dict[Place, WorkerId] = {}
@@ -79,8 +80,7 @@ class Reading:
                 f" {other.id!r}: wait for that"
             )
         order = Order(place[0], place[1], time, target)
-        demand = Capability(self._plan.control.outputs[1], time, self._progress.changes)
-        self._under_way[place] = Handing(id, order, demand)
+        self._under_way[place] = Handing(id, order, self._forswearing.demand(time))
         return order
 
     def finish(self) -> list[Handing]:

@@ -249,7 +249,9 @@ def test_the_whole_is_done_when_all_has_been_said(flow: Commanded) -> None:
     states = [(controller.done, controller.busy)]
     flow.submit("m", (0,), 1, 5000)
     states.append((controller.done, controller.busy))
+    controller.submit(Migrate("n", (Bin(1),), WorkerId(1)))
+    states.append((controller.done, controller.busy))
     flow.run.finish(flow.source)
     states.append((controller.done, controller.busy))
-    assert flow.run.said("m")[-1] == "completed"
-    assert states == [(False, False), (False, True), (True, False)]
+    assert flow.run.said("m")[-1] == flow.run.said("n")[-1] == "completed"
+    assert states == [(False, False), (False, False), (False, True), (True, False)]

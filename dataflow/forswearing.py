@@ -1,0 +1,109 @@
+"""How far commands are ruled out: the control source's one capability (design 2, forswearing).
+
+Guarantees that no decision gets a time that has been forsworn. T, the least time that has not, lies
+just past the furthest time that any source has read, plus a lead that follows the speed of the
+data, but never past a decision that has not been sent. Cost: O(decisions under way) per turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dataflow.capability import Capability
+from dataflow.migrate.command import Refused
+from dataflow.plan import Plan
+from dataflow.progress import ChangeBatch
+from dataflow.protocols import Clock
+from dataflow.speed import Speed
+from state.time import MIN_TIME, to_millis
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What is under way, and so bears on how far to go."""
+
+    furthest: int | None
+    """The furthest time that any source has read; None once all have ended."""
+    unsent: int | None
+    """The least time of a decision that has not been sent."""
+    sent: Sequence[int]
+    """The times of those that have."""
+    demanded: Sequence[int]
+    """The times among these for which nothing but the demand makes the sources move."""
+    waiting: bool
+    """Whether bins are yet to get a time."""
+    soon: bool
+    """Whether bins wait for those before them: then the next time had better be soon."""
+
+
+class Forswearing:
+    """The control source; its times are logical times of the outer scope."""
+
+    def __init__(self, plan: Plan, changes: ChangeBatch, clock: Clock) -> None:
+        self._plan, self._changes = plan, changes
+        self._capability: Capability | None = Capability(plan.control.outputs[0], MIN_TIME, changes)
+        self._speed = Speed(clock)
+        self._newest = self._demanded = MIN_TIME
+
+    @property
+    def least(self) -> int | None:
+        """T: no decision will have a time before it. None once there will be none at all."""
+        if self._capability is None:
+            return None
+        assert isinstance(self._capability.time, int)
+        return self._capability.time
+
+    def open_time(self) -> int:
+        """T. Raises Refused where there is none."""
+        if self.least is None:
+            raise Refused("the flow's sources have ended: a command has to come before that")
+        return self.least
+
+    def passed(self, time: int) -> bool:
+        """Whether nothing more is decided for a time."""
+        return self.least is None or self.least > time
+
+    def check(self, time: int) -> None:
+        """Raises CapabilityError for a time that has been forsworn."""
+        assert self._capability is not None
+        self._capability.check(time)
+
+    def demand(self, time: int) -> Capability:
+        """Until it is dropped, sources without records move on to just past a time."""
+        self._demanded = max(self._demanded, time)
+        return Capability(self._plan.control.outputs[1], time, self._changes)
+
+    def advance(self, pending: Pending) -> None:
+        """Forswear what can be."""
+        if self._capability is None:
+            return
+        target = self._target(pending, self.open_time())
+        if target is None:
+            self._capability.drop()
+            self._capability = None
+        elif target > self.open_time():
+            self._capability.downgrade(target)
+
+    def _target(self, pending: Pending, now: int) -> int | None:
+        """The least time not to forswear yet; None where nothing is left to decide."""
+        if pending.furthest is None:
+            # The sources have ended: what is under way goes on, and nothing else can come.
+            if pending.unsent is None and not pending.waiting:
+                return None
+            target = max((time + 1 for time in pending.sent), default=now)
+        else:
+            data = self._data(pending.furthest)
+            lead = 0 if pending.soon else self._speed.lead(data, self._plan.flow.control_lead)
+            # Half of the lead may be used up before the workers have to hear of it.
+            ahead = data + 1 + lead if data + 1 + lead // 2 >= now else now
+            after = [time + 1 for time in (pending.furthest, *pending.demanded)]
+            target = max(ahead, now, *after)
+        return target if pending.unsent is None else min(target, pending.unsent)
+
+    def _data(self, furthest: int) -> int:
+        """How far the data has come: idle sources that only follow a command do not count, or the
+        lead of each command would carry the flow's time away from its data's."""
+        if to_millis(furthest) > to_millis(self._demanded):
+            self._newest = furthest
+        return self._newest
