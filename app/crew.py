@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 LEAVE = 0.5
 """Seconds that a task gets to end after `bye`, and again after Spark was told to kill it."""
+NEARLY = 0.8
+"""Of the lease: both ends of a link count it from about the same moment."""
 _REMEDY = "start the flow anew: until checkpoints exist, it cannot go on without one of its workers"
 
 
@@ -222,11 +224,7 @@ class Crew:
             raise self._late()
         for hand in self.hands.values():
             if hand.working and now - hand.heard > self._lease:
-                raise self._lost(
-                    hand,
-                    f"nothing was heard of it for {self._lease:g} s: it is overloaded, stopped, or"
-                    " busy in a function of the flow",
-                )
+                raise self._lost(hand, self._silence(now - hand.heard))
 
     def _note_ends(self) -> bool:
         """Keep why tasks have ended that should not have; whether there are new ones."""
@@ -238,9 +236,19 @@ class Crew:
             hand.told = found = True
             error = ended.error or MeanderError(member_name(hand.id), "it ended by itself")
             setup = isinstance(error, SetupError)
-            named = error if setup else self._lost(hand, error.cause)
+            silent = time.monotonic() - hand.heard
+            # A worker that hears nothing for so long, as it listens no more, ends itself.
+            own = hand.working and silent > self._lease * NEARLY
+            cause = self._silence(silent) if own else error.cause
+            named = error if setup else self._lost(hand, cause)
             self._causes.append((Rank.SAID if setup else Rank.SPARK, named))
         return found
+
+    def _silence(self, seconds: float) -> str:
+        return (
+            f"nothing was heard of it for {seconds:.0f} s: it is overloaded, stopped, or busy in a"
+            " function of the flow"
+        )
 
     def _lost(self, hand: Hand, cause: str) -> MeanderError:
         guest = self._door.guests.get(hand.id)
