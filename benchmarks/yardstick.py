@@ -65,12 +65,16 @@ def run(bootstrap: str, source: str, sink: str, partitions: Sequence[int]) -> in
         {
             "bootstrap.servers": bootstrap, "group.id": "yardstick", "enable.auto.commit": False,
             "auto.offset.reset": "error", "enable.partition.eof": True,
-            "queued.max.messages.kbytes": 64 << 10, "fetch.max.bytes": 16 << 20,
+            # By default a full queue makes the fetcher pause for a second, and the loop wait for it.
+            "fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 1 << 20, "fetch.wait.max.ms": 10,
         }
     )  # fmt: skip
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True,
+            "bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True,
+            "batch.size": 1 << 20, "batch.num.messages": 100_000,
+            "delivery.report.only.error": True,
             "queue.buffering.max.messages": 2_000_000, "queue.buffering.max.kbytes": 1 << 20,
         }
     )  # fmt: skip
