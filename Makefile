@@ -47,6 +47,7 @@ $(VENV)/.complete: requirements.txt pyproject.toml
 			"install it, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; fi
 	@'$(PYTHON)' -c '$(WANTED)' || { \
 		echo "Python: 3.11 or newer is wanted, $(PYTHON) is `'$(PYTHON)' --version 2>&1`" >&2; exit 2; }
+	@echo 'Sets up $(VENV), once: about a minute'
 	@test -x $(BIN)/python && $(BIN)/python -c '$(WANTED)' || '$(PYTHON)' -m venv --clear $(VENV) || { \
 		echo "Python: $(PYTHON) cannot make a virtual environment;" \
 			"on Debian install the package python3-venv" >&2; rm -rf $(VENV); exit 2; }

@@ -187,9 +187,10 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
         [[state, seen.workers, seen.up, seen.lag, age, seen.reason]],
     )
     output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
-    _frontier_table(output, seen)
-    rates = [[one.operator, one.received, one.sent] for one in seen.throughput]
-    output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
+    if state == "running":
+        _frontier_table(output, seen)
+        rates = [[one.operator, one.received, one.sent] for one in seen.throughput]
+        output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
     lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
     output.table("lag", ["topic", "partition", "records"], lags)
     workers = zip(seen.bins, map(size, seen.inflight), strict=True)
@@ -201,12 +202,16 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
     rows: list[list[object]] = [
         [
             one.id, one.state, one.strategy, f"{one.moved}/{one.bins}", size(one.bytes), one.keys,
-            one.ms, "" if one.at_ms is None else at_millis(one.at_ms), one.reason,
+            one.ms, "" if one.at_ms is None else at_millis(one.at_ms),
         ]
         for one in seen.migrations.values()
+        if one.state != "rejected"
     ]  # fmt: skip
-    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)", "why"]
+    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)"]
     output.table("migrations", columns, rows)
+    for one in seen.migrations.values():
+        if one.state == "rejected":
+            output.say(f"{one.id}: rejected: {one.reason}")
     if seen.since_ms is not None:
         since = at_millis(seen.since_ms)
         output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")

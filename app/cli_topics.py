@@ -12,7 +12,7 @@ from app.given import settings
 from app.output import Output
 from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
 from connectors import client
-from connectors.topics import Names, TopicRow, describe
+from connectors.topics import Names, TopicRow, describe, partitions_of
 from schemas.errors import SetupError
 
 commands = typer.Typer(
@@ -74,7 +74,8 @@ def create(
                 raise SetupError(f"topic {name!r}", cause, remedy) from None
             if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise client.translate(error, f"topic {name!r}", admin.bootstrap) from None
-            state = "exists"
+            found = partitions_of(admin, name)
+            state = "exists" if found == partitions else f"exists, with {found} partitions"
         rows.append([name, state])
     Output.of(as_json).table("topics", ["topic", "state"], rows)
 

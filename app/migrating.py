@@ -107,21 +107,24 @@ def show(output: Output, events: Iterator[Event]) -> int:
     """Print events as they come, with a bar while bins move; the exit code."""
     with output.bar("bins") as progress:
         task = progress.add_task("waits to be accepted", total=None)
-        carried, code = 0, 0
+        carried, code, total = 0, 0, 0
         for event in events:
             if output.as_json:
                 output.line(event.model_dump(mode="json", by_alias=True))
             match event:
                 case Accepted() as accepted:
                     output.say(f"accepted: from {at_millis(accepted.time)} on")
-                    progress.update(task, total=len(accepted.bins), description="moving")
+                    total = len(accepted.bins)
+                    progress.update(task, total=total, description="moving")
                 case BinMoved(bytes=count):
                     carried += count
                     progress.update(task, advance=1, description=f"moving, {size(carried)}")
                 case Completed() as done:
                     progress.update(task, total=done.bins, completed=done.bins)
+                    there = total - done.bins
+                    were = f" ({there} were there already)" if there else ""
                     output.say(
-                        f"completed: {done.bins} bins, {size(done.bytes)}, {done.ms:,.0f} ms"
+                        f"completed: {done.bins} bins{were}, {size(done.bytes)}, {done.ms:,.0f} ms"
                     )
                 case CommandRejected(reason=reason):
                     progress.update(task, visible=False)

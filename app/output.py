@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -55,7 +56,9 @@ class Output:
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
         for index, column in enumerate(columns):
             numbers = all(isinstance(row[index], int | float) for row in rows)
-            table.add_column(column, justify="right" if numbers and rows else "left")
+            justify: Literal["left", "right"] = "right" if numbers and rows else "left"
+            # What has to be typed again is shown whole, whatever the terminal's width.
+            table.add_column(column, justify=justify, no_wrap=not index, overflow="fold")
         for row in rows:
             table.add_row(*map(shown, row))
         self.console.print(table)
@@ -142,11 +145,13 @@ def shown(value: object) -> str:
 
 
 def at_millis(millis: int) -> str:
-    """A time as people read it, UTC.
+    """A time as people read it, UTC; where no record has come yet there is none.
 
-    >>> at_millis(1_356_998_400_000)
-    '2013-01-01 00:00:00.000'
+    >>> at_millis(1_356_998_400_000), at_millis(0)
+    ('2013-01-01 00:00:00.000', 'the beginning')
     """
+    if not millis:
+        return "the beginning"
     return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 

@@ -99,4 +99,6 @@ class Watch:
         parts += [f"{name} {moved}/{total} bins" for name, (moved, total) in self._open.items()]
         if dead := counters.get("dead_letters"):
             parts.append(f"{dead:,} dead letters")
+        if unreadable := counters.get("unreadable"):
+            parts.append(f"{unreadable:,} unreadable")
         return " · ".join(parts)

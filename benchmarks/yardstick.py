@@ -65,7 +65,7 @@ def run(bootstrap: str, source: str, sink: str, partitions: Sequence[int]) -> in
         {
             "bootstrap.servers": bootstrap, "group.id": "yardstick", "enable.auto.commit": False,
             "auto.offset.reset": "error", "enable.partition.eof": True,
-            # By default a full queue makes the fetcher pause for a second, and the loop wait for it.
+            # By default a full queue makes the fetcher pause for a second.
             "fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000,
             "queued.max.messages.kbytes": 1 << 20, "fetch.wait.max.ms": 10,
         }

@@ -9,6 +9,7 @@ and .truncated, the value's length, where it is longer than the topic takes.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from connectors.client import Settings
@@ -19,6 +20,10 @@ from dataflow.batch import Batch
 from dataflow.protocols import WorkerContext
 from state import codec
 
+log = logging.getLogger(__name__)
+
+MAX_SAID = 300
+"""Characters of a reason in the log."""
 MAX_TRACE = 8 * 1024
 """Characters kept of a traceback, from its end: the cause stands there."""
 MAX_VALUE = MAX_DEAD_RECORD // 2
@@ -40,7 +45,7 @@ class KafkaDeadLetters:
     """A worker's way to the dead-letter topic of its flow; implements `DeadLetters`."""
 
     def __init__(self, settings: Settings, topic: str, worker: int, max_waiting: int) -> None:
-        self._worker = worker
+        self._worker, self._named = worker, set[str]()
         self._outbox = Outbox(settings, topic, max_waiting, message_max_bytes=MAX_DEAD_RECORD)
 
     @staticmethod
@@ -51,6 +56,12 @@ class KafkaDeadLetters:
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Set one record aside; never blocks. Raises what the broker refused of earlier ones."""
         self._outbox.pump()
+        if operator not in self._named:
+            self._named.add(operator)
+            log.warning(
+                "%s: a record goes to topic %r: %s; the next ones are only counted",
+                operator, self._outbox.topic, reason[:MAX_SAID],
+            )  # fmt: skip
         value = batch.values[row]
         added: Headers = [
             ("meander.reason", _text(reason[:MAX_TRACE])),

@@ -9,6 +9,7 @@ all come to the same answer. What is recent is read in the same time after an ho
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from connectors.client import Fetched, Settings
 from connectors.outbox import Outbox
 from schemas.errors import MeanderError
 from schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
+
+log = logging.getLogger(__name__)
 
 RECENT = 4096
 """Events that count as recent: an hour and more where nothing but heartbeats comes."""
@@ -126,21 +129,26 @@ class StatusReader:
             message = cast(Fetched | None, self._consumer.poll(0.5))
             error = None if message is None else message.error()
             if message is not None and error is None:
-                yield Told(message.offset(), message.timestamp()[1], self._event(message))
+                event = self._event(message)
+                told = message.timestamp()[1]
+                yield None if event is None else Told(message.offset(), told, event)
                 continue
             known = error is None or error.code() == KafkaError._PARTITION_EOF
             if error is not None and not known and not client.transient(error):
                 raise client.translate(error, f"topic {self._topic!r}")
             yield None
 
-    def _event(self, message: Fetched) -> Event:
+    def _event(self, message: Fetched) -> Event | None:
+        """None for what another version of Meander, or somebody else, has written."""
         try:
             return parse_event(message.value() or b"")
-        except ValueError as error:
-            raise MeanderError(
-                f"topic {self._topic!r}, offset {message.offset()}", f"this is no event: {error}",
-                "let nothing but Meander write there",
-            ) from None  # fmt: skip
+        except ValueError:
+            log.warning(
+                "topic %r, offset %d: no event of this version of Meander; it is passed over",
+                self._topic,
+                message.offset(),
+            )
+            return None
 
 
 @dataclass(frozen=True, slots=True)

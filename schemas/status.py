@@ -165,8 +165,6 @@ class Heartbeat(_Living):
 
     type: Literal["heartbeat"] = "heartbeat"
     workers: int
-    up: int
-    """How many of them have registered with the driver."""
     lag: int
     """Records that are on the sources' topics and not yet passed."""
     counters: dict[str, int]
@@ -174,13 +172,15 @@ class Heartbeat(_Living):
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int]
     """How many each worker owns; empty until all workers run."""
-    inflight: list[int]
-    """Bytes that each worker has read and the sinks have not passed; empty until all run."""
     moving: list[Migration]
     """Those under way, the first accepted first."""
     untold: int
     """How many more of them there are, left out so that this stays small."""
     # What follows came later: heartbeats without lie on older topics.
+    up: int = 0
+    """How many workers have registered with the driver."""
+    inflight: list[int] = []
+    """Bytes that each worker has read and the sinks have not passed; empty until all run."""
     lags: list[PartitionLag] = []
     """Of the source partitions, the greatest first."""
     lags_untold: int = 0

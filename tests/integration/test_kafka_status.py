@@ -179,7 +179,7 @@ def test_a_migration_is_followed_from_the_end_of_the_topic(
     offsets: list[int] = []
     event = StatusReader._event
 
-    def noted(self: StatusReader, message: Fetched) -> Event:
+    def noted(self: StatusReader, message: Fetched) -> Event | None:
         offsets.append(message.offset())
         return event(self, message)
 
@@ -191,6 +191,20 @@ def test_a_migration_is_followed_from_the_end_of_the_topic(
         tell_all(rig, names, [rejected("mine")])
         assert following.result(60) == [rejected("mine")]
     assert offsets == list(range(week.high + 1 - status.RECENT, week.high + 2))
+
+
+def test_what_another_version_has_written_is_passed_over_and_named(
+    rig: Rig, names: Names, told: StatusTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell(told, alive())
+    foreign = [Record(b'{"type": "from the future"}'), Record(b"\xff"), Record(None)]
+    produce(rig.bootstrap, names.status, foreign)
+    tell(told, rejected("m"))
+    reader = StatusReader(rig.settings, names.status, "flow")
+    with closing(reader):
+        events = [one.event for one in reader.all()]
+    assert events == [alive(), rejected("m")]
+    assert [f"offset {n}: no event" in caplog.text for n in (1, 2, 3)] == [True] * 3
 
 
 def test_a_heartbeat_is_found_behind_many_other_events(
