@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -255,10 +255,10 @@ class SparkTask:
             failure = rows[0]["failure"] if rows else None
             told = Failure.from_bytes(bytes(failure)).error() if failure else None
             self.ended = Ended(told)
-        except (PySparkException, Py4JError) as error:
-            self.ended = Ended(self._why(str(error)))
-        except (OSError, EOFError) as error:
+        except (Py4JNetworkError, OSError, EOFError) as error:
             self.ended = Ended(self._why(f"{type(error).__name__}: {error}"))
+        except (PySparkException, Py4JError) as error:
+            self.ended = Ended(translate(self._name, str(error)))
         finally:
             self._on_end()
 
