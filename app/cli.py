@@ -89,7 +89,7 @@ def run(
     ] = 10.0,
     patience: Annotated[
         float, typer.Option(min=1.0, help="Seconds that workers may take to start.")
-    ] = 30.0,
+    ] = 60.0,
     prefix: Prefix = "",
     bootstrap: Bootstrap = None,
     set_: Set = None,
@@ -112,12 +112,9 @@ def run(
     launcher.expect_slots(chosen, launcher.slots(chosen), workers)
     with contextlib.ExitStack() as opened:
         watch = opened.enter_context(Watch(output, until_end))
+        spark = launcher.spark_context(chosen, f"meander {module.stem}", host)
         result = coordinator.run(
-            module,
-            options,
-            lambda: opened.enter_context(launcher.session(chosen, f"meander {module.stem}", host)),
-            watch.show,
-            _signals,
+            module, options, lambda: opened.enter_context(spark), watch.show, _signals
         )
     counters = ", ".join(f"{count:,} {name}" for name, count in sorted(result.counters.items()))
     output.say(

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from app import explained
 from app.arguments import Arguments
@@ -75,13 +75,13 @@ class Result:
 def run(
     module: Path,
     options: Options,
-    spark: Callable[[], SparkSession],
+    spark: Callable[[], SparkContext],
     show: Show = lambda _: None,
     signals: Signals | None = None,
 ) -> Result:
     """Run a flow's module to its end, or to a signal.
 
-    `spark` is called once the flow has been checked; the session is left as it is. Raises
+    `spark` is called once the flow has been checked; it is left as it is. Raises
     MeanderError for whatever ends the flow otherwise, SetupError where it cannot start.
     """
     prepared = prepare(module, options)
@@ -92,8 +92,8 @@ def run(
         board = opened.enter_context(serving(options.metrics_port))
         told = FlowStatus(prepared, status, show, board)
         try:
-            session = _await_session(spark, prepared, told, signals)
-            result = _conduct(prepared, session, told, signals)
+            context = _await_spark(spark, prepared, told, signals)
+            result = _conduct(prepared, context, told, signals)
         except Interrupted:
             told.finished({})
             raise
@@ -104,11 +104,11 @@ def run(
         return result
 
 
-def _await_session(
-    spark: Callable[[], SparkSession], prepared: Prepared, told: FlowStatus, signals: Signals | None
-) -> SparkSession:
+def _await_spark(
+    spark: Callable[[], SparkContext], prepared: Prepared, told: FlowStatus, signals: Signals | None
+) -> SparkContext:
     """Spark takes its time to start, and meanwhile no other driver may take the flow."""
-    starting: Future[SparkSession] = Future()
+    starting: Future[SparkContext] = Future()
     roused = threading.Event()
 
     def start() -> None:
@@ -140,7 +140,7 @@ def _beat_seconds(options: Options) -> float:
 
 
 def _conduct(
-    prepared: Prepared, spark: SparkSession, told: FlowStatus, signals: Signals | None
+    prepared: Prepared, spark: SparkContext, told: FlowStatus, signals: Signals | None
 ) -> Result:
     options = prepared.options
     with contextlib.ExitStack() as opened:
@@ -171,10 +171,9 @@ def _conduct(
         return coordinator.result(number)
 
 
-def _crew(prepared: Prepared, spark: SparkSession, links: CurveLinks, door: Door) -> Crew:
-    options, context = prepared.options, spark.sparkContext
-    master = str(context.master)
-    slots = context.defaultParallelism
+def _crew(prepared: Prepared, spark: SparkContext, links: CurveLinks, door: Door) -> Crew:
+    options = prepared.options
+    master, slots = str(spark.master), spark.defaultParallelism
     if master.startswith("local"):
         expect_slots(master, slots, options.workers)
     workers = [WorkerId(worker) for worker in range(options.workers)]

@@ -172,6 +172,7 @@ class Crew:
         deadline = time.monotonic() + LEAVE
         for hand in left:
             hand.task.join(deadline - time.monotonic())
+        self._note_ends()
 
     # -- inside
 

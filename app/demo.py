@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -136,18 +137,18 @@ def main(
 
 
 @contextlib.contextmanager
-def _starting_spark() -> Iterator[Callable[[], SparkSession]]:
+def _starting_spark() -> Iterator[Callable[[], SparkContext]]:
     """Starts Spark beside what the block does first, and waits for it when it is called.
 
     The JVM stays until the block ends.
     """
     with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as beside:
-        session = launcher.session(RUN_ON, "Meander demo", options=_MEMORY)
-        yield beside.submit(opened.enter_context, session).result
+        context = launcher.spark_context(RUN_ON, "Meander demo", options=_MEMORY)
+        yield beside.submit(opened.enter_context, context).result
 
 
 def _run(
-    starting: Callable[[], SparkSession],
+    starting: Callable[[], SparkContext],
     stages: Stages,
     kafka: dict[str, str],
     prefix: str,

@@ -1,9 +1,10 @@
-"""Spark: the session as Meander needs it, and a worker as a job of one task.
+"""Spark: the context as Meander needs it, and a worker as a job of one task.
 
 Guarantees that a task runs at most once as far as Spark is concerned (no speculation, no second
 attempt, no reused Python process), that its end, whatever the reason, is told in a sentence, and
-that the JVM ends with the session. Each job is submitted from a thread of its own, because the
-call lasts as long as the worker lives. Cost: a JVM start of some seconds, then about 1 s a worker.
+that the JVM ends with the context. Each job is submitted from a thread of its own, because the
+call lasts as long as the worker lives. It is one of RDDs: Spark SQL would double the time of a
+start. Cost: a JVM start of some seconds, then about 1 s a worker.
 """
 
 from __future__ import annotations
@@ -23,12 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
 from app.messages import Failure
@@ -82,10 +81,10 @@ def expect_slots(master: str, slots: int | None, workers: int) -> None:
 
 
 @contextlib.contextmanager
-def session(
+def spark_context(
     master: str, name: str, host: str = "127.0.0.1", options: dict[str, str] | None = None
-) -> Iterator[SparkSession]:
-    """A Spark session while the block lasts; `options` are Spark's and win over Meander's.
+) -> Iterator[SparkContext]:
+    """A Spark context while the block lasts; `options` are Spark's and win over Meander's.
 
     What the JVM says goes to a file, and to the terminal only where it cannot start.
     Raises SetupError where there is no Java, or no master answers.
@@ -108,7 +107,7 @@ def session(
         except PySparkException as error:
             raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
         try:
-            spark = _session(conf, gateway, master)
+            spark = _context(conf, gateway, master)
             try:
                 yield spark
             finally:
@@ -164,9 +163,9 @@ def expect_host(host: str) -> None:
         ) from error
 
 
-def _session(conf: SparkConf, gateway: object, master: str) -> SparkSession:
+def _context(conf: SparkConf, gateway: object, master: str) -> SparkContext:
     try:
-        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        return SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError) as error:
         # Of a context that has been stopped Spark does not even say what failed.
         with contextlib.suppress(Py4JError):
@@ -179,7 +178,7 @@ def _session(conf: SparkConf, gateway: object, master: str) -> SparkSession:
         ) from error
 
 
-def _stop(spark: SparkSession) -> None:
+def _stop(spark: SparkContext) -> None:
     """Stop it, if there still is a JVM to do so."""
     try:
         spark.stop()
@@ -213,10 +212,9 @@ class SparkTask:
     """One worker as a Spark job, from `start` on."""
 
     def __init__(
-        self, spark: SparkSession, group: str, name: str, blob: bytes, ended: Callable[[], None]
+        self, spark: SparkContext, group: str, name: str, blob: bytes, ended: Callable[[], None]
     ) -> None:
-        self._spark, self._context = spark, spark.sparkContext
-        self._jvm = _jvm(self._context)
+        self._spark, self._jvm = spark, _jvm(spark)
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
         self.ended: Ended | None = None
@@ -229,7 +227,7 @@ class SparkTask:
     def has_slot(self) -> bool:
         """Whether Spark has found an executor for it, as far as Spark answers: where it does not
         any more, `ended` says why."""
-        tracker = self._context.statusTracker()
+        tracker = self._spark.statusTracker()
         try:
             jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
             stages = [tracker.getStageInfo(id) for job in jobs if job for id in job.stageIds]
@@ -240,7 +238,7 @@ class SparkTask:
 
     def cancel(self) -> None:
         """Have Spark kill it."""
-        self._context.cancelJobGroup(self._group)
+        self._spark.cancelJobGroup(self._group)
 
     def join(self, seconds: float) -> bool:
         """Wait for its end; whether it came in time."""
@@ -249,11 +247,9 @@ class SparkTask:
 
     def _run(self) -> None:
         try:
-            self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
-            one = self._spark.range(0, 1, 1, numPartitions=1)
-            rows = one.mapInArrow(entry(self._blob), "failure binary").collect()
-            failure = rows[0]["failure"] if rows else None
-            told = Failure.from_bytes(bytes(failure)).error() if failure else None
+            self._spark.setJobGroup(self._group, self._name, interruptOnCancel=True)
+            (failure,) = self._spark.range(1, numSlices=1).map(entry(self._blob)).collect()
+            told = Failure.from_bytes(failure).error() if failure else None
             self.ended = Ended(told)
         except (Py4JNetworkError, OSError, EOFError) as error:
             self.ended = Ended(self._why(f"{type(error).__name__}: {error}"))
@@ -274,7 +270,7 @@ class SparkTask:
 
 def _jvm(context: SparkContext) -> subprocess.Popen[bytes]:
     gateway = context._gateway
-    assert gateway is not None, "a session is made here, with a JVM of its own"
+    assert gateway is not None, "a context is made here, with a JVM of its own"
     return cast("subprocess.Popen[bytes]", gateway.proc)
 
 
@@ -287,17 +283,14 @@ def _signal(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def entry(
-    blob: bytes,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What Spark runs: `app.task.main` over one row."""
+def entry(blob: bytes) -> Callable[[int], bytes]:
+    """What Spark runs on its one row: `app.task.main`."""
 
-    def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(_: int) -> bytes:
         # Here, because native libraries must come after the executor's fork.
         from app.task import main
 
-        for _ in rows:
-            yield pa.RecordBatch.from_pydict({"failure": pa.array([main(blob)], pa.binary())})
+        return main(blob)
 
     return run
 

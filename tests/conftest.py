@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from xdist.workermanage import WorkerController
 
@@ -96,10 +97,16 @@ def own_broker() -> Iterator[LocalBroker]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def context() -> Iterator[SparkContext]:
     """Spark in this process: six slots for flows, for reading and for oracles."""
-    with launcher.session("local[6]", "tests") as session:
-        yield session
+    with launcher.spark_context("local[6]", "tests") as context:
+        yield context
+
+
+@pytest.fixture(scope="session")
+def spark(context: SparkContext) -> SparkSession:
+    """The same for SQL."""
+    return SparkSession(context)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from tests.kafka_tools import Record, create_topic, produce, until
+from tests.kafka_tools import PATIENCE, Record, create_topic, produce, until
 
 MEANDER = Path(sys.executable).with_name("meander")
 MARK = "MEANDER_TEST_MARK"
@@ -90,12 +90,12 @@ class FlowProcess:
     def of(self, kind: str) -> list[dict[str, object]]:
         return [event for event in self.events if event["type"] == kind]
 
-    def until_event(self, kind: str, within: float = 90) -> dict[str, object]:
+    def until_event(self, kind: str) -> dict[str, object]:
         def come() -> bool:
             assert self.process.poll() is None or self.of(kind), self.said
             return bool(self.of(kind))
 
-        until(come, f"the event {kind}; standard error: {self.said}", within)
+        until(come, f"the event {kind}; standard error: {self.said}")
         return self.of(kind)[-1]
 
     @property
@@ -107,8 +107,8 @@ class FlowProcess:
         """The process of each worker."""
         return {int(worker): int(pid) for worker, pid in UP.findall(self.said)}
 
-    def exit_code(self, within: float = 60) -> int:
-        return self.process.wait(within)
+    def exit_code(self) -> int:
+        return self.process.wait(PATIENCE)
 
     def living(self) -> list[str]:
         """All processes that descend from the command, by the mark in their environment."""
@@ -125,8 +125,8 @@ class FlowProcess:
                 continue
         return found
 
-    def until_gone(self, within: float = 60) -> None:
-        until(lambda: not self.living(), f"all have ended: {self.living()}", within)
+    def until_gone(self) -> None:
+        until(lambda: not self.living(), f"all have ended: {self.living()}")
 
 
 @contextmanager

@@ -18,9 +18,7 @@ from dataflow.protocols import Chunk, Partition, SinkWriter, WorkerContext
 from state import codec
 from state.ids import WorkerId
 from state.time import from_millis, to_millis
-from tests.kafka_tools import create_topic
-
-WITHIN = 60.0
+from tests.kafka_tools import PATIENCE, create_topic
 
 
 @dataclass
@@ -86,12 +84,12 @@ class Reading:
 
     def until(self, done: Callable[[], bool], what: str) -> None:
         """Poll as a worker does until it is done."""
-        deadline = time.monotonic() + WITHIN
+        deadline = time.monotonic() + PATIENCE
         while not done():
             chunks = self.reader.poll()
             self.chunks += chunks
             self.dead.pending()
-            assert time.monotonic() < deadline, f"not within {WITHIN:g} s: {what}"
+            assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
             if not chunks:
                 self.wakeup.wait(0.01)
                 self.wakeup.clear()
@@ -132,7 +130,7 @@ def batch(values: Sequence[object], keys: Sequence[object] | None = None, millis
 
 def await_ticket(writer: SinkWriter, ticket: int) -> None:
     """Returns once all up to the ticket is durable."""
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + PATIENCE
     while writer.delivered() < ticket:
         assert time.monotonic() < deadline, f"ticket {ticket} was not delivered"
         time.sleep(0.001)

@@ -12,6 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 ANYWHERE = -1
 """The producer chooses the partition by the key."""
 
+PATIENCE = 300.0
+"""Seconds that a test waits for what must come: it ends what would hang, and judges no speed."""
+
 Headers = list[tuple[str, str | bytes | None]]
 
 
@@ -36,7 +39,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str)
     """Returns once the topic is there; `config` has _ for the dots (cleanup_policy="compact")."""
     dotted = {name.replace("_", "."): value for name, value in config.items()}
     client = admin(bootstrap)
-    client.create_topics([NewTopic(topic, partitions, 1, config=dotted)])[topic].result(30)
+    client.create_topics([NewTopic(topic, partitions, 1, config=dotted)])[topic].result(PATIENCE)
     until(lambda: _partitions(client, topic) == list(range(partitions)), f"topic {topic} is known")
 
 
@@ -49,7 +52,7 @@ def produce(
     config["enable.idempotence"] = True
     producer = Producer(config | (settings or {}))
     # Else it finds no connection at first, and looks again half a second later.
-    producer.list_topics(topic, timeout=10)
+    producer.list_topics(topic, timeout=PATIENCE)
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:
@@ -119,7 +122,7 @@ def consume_all(bootstrap: str, topic: str, *, committed: bool = True) -> list[R
 
 
 def await_records(
-    bootstrap: str, topic: str, enough: Callable[[list[Record]], bool], within: float = 60
+    bootstrap: str, topic: str, enough: Callable[[list[Record]], bool]
 ) -> list[Record]:
     """The records of the topic as soon as they are enough."""
     found: list[Record] = []
@@ -128,20 +131,20 @@ def await_records(
         found[:] = consume_all(bootstrap, topic)
         return enough(found)
 
-    until(look, f"there is enough on {topic}", within)
+    until(look, f"there is enough on {topic}")
     return found
 
 
-def until(condition: Callable[[], bool], what: str, within: float = 30) -> None:
+def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until a condition holds; an AssertionError names it where it does not come in time."""
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
         time.sleep(0.02)
 
 
 def _partitions(client: AdminClient | Consumer, topic: str) -> list[int]:
-    listed = client.list_topics(topic, timeout=10).topics.get(topic)
+    listed = client.list_topics(topic, timeout=PATIENCE).topics.get(topic)
     return sorted(listed.partitions) if listed is not None else []
 
 

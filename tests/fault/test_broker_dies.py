@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from connectors.broker import LocalBroker
 from connectors.topics import group, names
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.kafka_tools import Record, await_records, consume_all, produce, until
+from tests.kafka_tools import PATIENCE, Record, await_records, consume_all, produce, until
 
 PARTITIONS = 4
 """Of the topic of lines."""
@@ -56,8 +56,8 @@ def lag(bootstrap: str, topic: str, of: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": of})
     with closing(consumer):
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        committed = [max(0, place.offset) for place in consumer.committed(places, timeout=10)]
-        ends = [consumer.get_watermark_offsets(place, timeout=10)[1] for place in places]
+        committed = [max(0, place.offset) for place in consumer.committed(places, timeout=PATIENCE)]
+        ends = [consumer.get_watermark_offsets(place, timeout=PATIENCE)[1] for place in places]
     return sum(ends) - sum(committed)
 
 
@@ -74,7 +74,7 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
     failures: list[KafkaError] = []
 
     with meander(
-        tmp_path, bootstrap, "run", str(module), "--prefix", prefix, "--patience", "90"
+        tmp_path, bootstrap, "run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)
     ) as flow:
         flow.until_event("started")
         half = {"type": "migrate", "id": "half", "bins": BINS, "worker": 1, "strategy": "fluid"}
@@ -92,7 +92,7 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
 
         wanted = counted(TEXTS)
         topic = f"{prefix}counts"
-        await_records(bootstrap, topic, lambda found: len(found) >= wanted.total(), within=90)
+        await_records(bootstrap, topic, lambda found: len(found) >= wanted.total())
         flow.until_event("completed")
         assert len(flow.of("bin_moved")) == len(BINS)
         of = group(prefix, "counts")
@@ -107,4 +107,4 @@ def until_said(flow: FlowProcess, words: str) -> None:
         assert flow.process.poll() is None, flow.said
         return words in flow.said
 
-    until(said, words, within=60)
+    until(said, words)

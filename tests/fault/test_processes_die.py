@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from app import coordinator
 from app.options import Options
@@ -21,7 +21,7 @@ from schemas.errors import MeanderError
 from schemas.status import Event, Started
 from tests.brokers import Broker
 from tests.flow_process import UP, FlowProcess, alive, flow_folder, lines, meander
-from tests.kafka_tools import until
+from tests.kafka_tools import PATIENCE, until
 
 LEASE = "4"
 
@@ -31,7 +31,7 @@ def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess
     """A flow of two workers that have all they need."""
     lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
     module = flow_folder(tmp_path, prefix)
-    words = ["run", str(module), "--prefix", prefix, "--lease", LEASE, "--patience", "90"]
+    words = ["run", str(module), "--prefix", prefix, "--lease", LEASE, "--patience", str(PATIENCE)]
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield process
@@ -54,13 +54,16 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
     broker: Broker,
     prefix: str,
     tmp_path: Path,
-    spark: SparkSession,
+    context: SparkContext,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lines(broker.bootstrap, prefix, ["to be"])
     options = Options(
-        {"bootstrap.servers": broker.bootstrap}, prefix=prefix, lease=float(LEASE), patience=90.0
-    )
+        {"bootstrap.servers": broker.bootstrap},
+        prefix=prefix,
+        lease=float(LEASE),
+        patience=PATIENCE,
+    )  # fmt: skip
     workers: dict[str, str] = {}
 
     def hang(event: Event) -> None:
@@ -72,8 +75,8 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
         caplog.at_level(logging.INFO),
         pytest.raises(MeanderError, match=r"worker 0 .*nothing was heard of it for \d+ s: it is "),
     ):
-        coordinator.run(flow_folder(tmp_path / "flow", prefix), options, lambda: spark, hang)
-    until(lambda: not any(alive(int(pid)) for pid in workers.values()), "both have ended", 60)
+        coordinator.run(flow_folder(tmp_path / "flow", prefix), options, lambda: context, hang)
+    until(lambda: not any(alive(int(pid)) for pid in workers.values()), "both have ended")
 
 
 def test_a_killed_jvm_ends_the_flow_with_a_sentence(running: FlowProcess) -> None:
@@ -101,7 +104,7 @@ def test_the_workers_of_a_driver_that_hangs_end_themselves(running: FlowProcess)
 
     workers = set(running.workers.values())
     assert workers
-    until(lambda: not any(map(alive, workers)), "the workers have ended", 60)
+    until(lambda: not any(map(alive, workers)), "the workers have ended")
     os.kill(running.process.pid, signal.SIGCONT)
     assert running.exit_code() == 1
     running.until_gone()

@@ -10,14 +10,14 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.brokers import Broker
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.kafka_tools import admin
+from tests.kafka_tools import PATIENCE, admin
 
 
 @pytest.fixture
 def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess]:
     lines(broker.bootstrap, prefix, ["to be or not to be"])
     module = flow_folder(tmp_path, prefix)
-    words = ["run", str(module), "--prefix", prefix, "--patience", "90"]
+    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)]
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield process

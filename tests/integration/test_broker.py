@@ -17,7 +17,7 @@ from connectors.broker import LocalBroker, broker_start, broker_status, broker_s
 from connectors.java import java
 from schemas.errors import SetupError
 from tests.brokers import Broker, container, no_docker
-from tests.kafka_tools import Record, admin, consume_all, create_topic, produce, until
+from tests.kafka_tools import PATIENCE, Record, admin, consume_all, create_topic, produce, until
 
 NEW_YEAR_2013 = 1_356_998_400_000
 DAY = 86_400_000
@@ -59,7 +59,7 @@ def test_data_of_another_year_is_taken_and_keeps_its_time(broker: Broker, prefix
 def test_a_topic_that_nobody_created_is_not_made_by_asking(broker: Broker, prefix: str) -> None:
     with pytest.raises(AssertionError, match="does not exist"):
         consume_all(broker.bootstrap, prefix + "nowhere")
-    assert prefix + "nowhere" not in admin(broker.bootstrap).list_topics(timeout=10).topics
+    assert prefix + "nowhere" not in admin(broker.bootstrap).list_topics(timeout=PATIENCE).topics
 
 
 def test_the_console_tools_of_kafka_work_with_it(broker: Broker, prefix: str) -> None:
@@ -70,7 +70,7 @@ def test_the_console_tools_of_kafka_work_with_it(broker: Broker, prefix: str) ->
         "--bootstrap-server", broker.bootstrap, "--topic", topic,
     ]  # fmt: skip
 
-    subprocess.run(tool, input=b'{"by": "hand"}\n', check=True, timeout=60)
+    subprocess.run(tool, input=b'{"by": "hand"}\n', check=True, timeout=PATIENCE)
 
     assert [record.value for record in consume_all(broker.bootstrap, topic)] == [b'{"by": "hand"}']
 
@@ -103,7 +103,7 @@ def test_a_detached_broker_outlives_its_starter_until_it_is_stopped(tmp_path: Pa
     try:
         assert said.stdout.strip() == status.bootstrap
         assert said.stderr == ""
-        assert admin(status.bootstrap).list_topics(timeout=10).brokers
+        assert admin(status.bootstrap).list_topics(timeout=PATIENCE).brokers
         assert broker_start(tmp_path) == status.bootstrap, "the one that runs is taken"
         with pytest.raises(SetupError, match=f"one runs already, at {status.bootstrap}"):
             broker_start(tmp_path, port=1)

@@ -18,10 +18,9 @@ import pytest
 from connectors.topics import names
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
-from tests.kafka_tools import consume_all, until
+from tests.kafka_tools import PATIENCE, consume_all, until
 
 TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
-WITHIN = 90
 
 
 @dataclass
@@ -80,7 +79,7 @@ def environment(bootstrap: str) -> dict[str, str]:
 
 def call(folder: Path, bootstrap: str, *words: str) -> Done:
     done = subprocess.run(
-        [MEANDER, *words], env=environment(bootstrap), cwd=folder, timeout=WITHIN,
+        [MEANDER, *words], env=environment(bootstrap), cwd=folder, timeout=PATIENCE,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
@@ -91,7 +90,7 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     prefix, folder = f"t{uuid4().hex[:10]}.", tmp_path_factory.mktemp("cli")
     lines(broker.bootstrap, prefix, TEXTS)
     module = flow_folder(folder / "flow", prefix)
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(WITHIN), "--lease", "30"]
+    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE), "--lease", "30"]
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield Running(broker.bootstrap, prefix, folder, module, process)
@@ -112,13 +111,13 @@ def test_status_shows_counters_frontiers_and_bins(running: Running) -> None:
         assert isinstance(counters, dict)
         return counters.get("written") == results
 
-    until(written, "all results are written", WITHIN)
+    until(written, "all results are written")
     seen = status_of(running)
     assert (seen["state"], seen["workers"]) == ("running", 2)
     assert seen["bins"] == [128, 128] or isinstance(seen["migrations"], list)
     assert isinstance(seen["frontiers"], dict)
     assert seen["frontiers"]["sink"] >= 1_700_000_000_000 + len(TEXTS) - 1
-    until(lambda: status_of(running)["lag"] == 0, "the lag is 0", WITHIN)
+    until(lambda: status_of(running)["lag"] == 0, "the lag is 0")
 
 
 def test_a_migration_is_followed_to_its_end_and_stands_in_the_status(running: Running) -> None:
@@ -127,7 +126,7 @@ def test_a_migration_is_followed_to_its_end_and_stands_in_the_status(running: Ru
     assert done.code == 0, done.err
     kinds = Counter(str(line["type"]) for line in done.lines)
     assert kinds == {"accepted": 1, "bin_moved": 11, "completed": 1}
-    until(lambda: status_of(running)["bins"] == [117, 139], "the status shows it", WITHIN)
+    until(lambda: status_of(running)["bins"] == [117, 139], "the status shows it")
     migrations = status_of(running)["migrations"]
     assert isinstance(migrations, list)
     (few,) = [m for m in migrations if m["id"] == "few"]
@@ -187,7 +186,7 @@ def test_what_the_users_module_logs_and_prints_reaches_the_drivers_log(running: 
     lines(running.bootstrap, running.prefix, ["hello log"], create=False)
 
     said = ["a line for the log", "a line for the terminal"]
-    until(lambda: all(text in running.process.said for text in said), "it is there", WITHIN)
+    until(lambda: all(text in running.process.said for text in said), "it is there")
 
 
 def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) -> None:
@@ -271,7 +270,7 @@ main()
 def test_without_a_broker_it_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HASTY, "topics", "--flow", "x"], env=environment("127.0.0.1:1"),
-        cwd=tmp_path, timeout=WITHIN, capture_output=True, text=True, check=False,
+        cwd=tmp_path, timeout=PATIENCE, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert done.returncode == 2

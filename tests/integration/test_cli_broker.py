@@ -16,6 +16,7 @@ from app.cli_broker import PORT
 from connectors.broker import HOST
 from connectors.kafka_jars import cache
 from tests.flow_process import MEANDER
+from tests.kafka_tools import PATIENCE
 
 Line = dict[str, object]
 
@@ -40,7 +41,7 @@ def test_where_the_usual_port_is_taken_commands_go_to_the_port_that_the_broker_t
 
     def call(*words: str) -> list[Line]:
         done = subprocess.run(
-            [MEANDER, *words], env=environment, cwd=tmp_path, timeout=120,
+            [MEANDER, *words], env=environment, cwd=tmp_path, timeout=PATIENCE,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

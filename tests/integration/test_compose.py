@@ -27,7 +27,7 @@ from connectors.java import java
 from connectors.kafka_jars import kafka_jars
 from schemas.status import BinMoved, Completed, Event, Finished, Started, parse_event
 from tests.brokers import IMAGE
-from tests.kafka_tools import admin, consume_all, until
+from tests.kafka_tools import PATIENCE, admin, consume_all, until
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
@@ -113,7 +113,7 @@ class Stack:
             assert process.poll() is None, self.log("kafka").read_text()
             return answers(self.bootstrap) and answers(self.outside)
 
-        until(ready, "kafka has started", within=60)
+        until(ready, "kafka has started")
 
     def command(self, name: str) -> list[str]:
         service = services()[name]
@@ -128,10 +128,10 @@ class Stack:
         local = {"PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         return os.environ | local | {key: self.here(value) for key, value in given.items()}
 
-    def once(self, name: str, within: float = 90) -> str:
+    def once(self, name: str) -> str:
         """Run a service that ends by itself; what it has said."""
         done = subprocess.run(
-            self.command(name), env=self.environ(name), cwd=ROOT, timeout=within,
+            self.command(name), env=self.environ(name), cwd=ROOT, timeout=PATIENCE,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{name}: {done.stdout}"
@@ -171,7 +171,7 @@ class Stack:
             assert process.poll() is None, self.log(name).read_text()
             return self.workers() == count
 
-        until(ready, f"{name} has started", within=60)
+        until(ready, f"{name} has started")
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_whatever_it_publishes_it_publishes_to_this_machine_only() -> None:
 
 def test_the_demo_flow_runs_on_the_cluster_and_obeys_a_command_by_hand(stack: Stack) -> None:
     def told(kind: type[Event]) -> list[Event]:
-        if "flights.status" not in admin(stack.bootstrap).list_topics(timeout=10).topics:
+        if "flights.status" not in admin(stack.bootstrap).list_topics(timeout=PATIENCE).topics:
             return []
         records = consume_all(stack.bootstrap, "flights.status")
         events = [parse_event(record.value or b"") for record in records]
@@ -234,11 +234,11 @@ def test_the_demo_flow_runs_on_the_cluster_and_obeys_a_command_by_hand(stack: St
             assert app.poll() is None, stack.log("app").read_text()
             return bool(told(Started))
 
-        until(started, "the flow has started", within=120)
+        until(started, "the flow has started")
         with stack.run("feed"):
             answers = stack.once("results").splitlines()
             stack.once("command")
-            until(lambda: bool(told(Completed)), "the command is completed", within=60)
+            until(lambda: bool(told(Completed)), "the command is completed")
 
         app.terminate()
         app.wait(30)

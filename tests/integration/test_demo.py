@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.demo_data import unpack
-from tests.kafka_tools import consume_all
+from tests.kafka_tools import PATIENCE, consume_all
 
 FLIGHTS = 20_000
 RATE = 4_000
@@ -44,7 +44,7 @@ def test_the_demo_ends_with_no_difference_and_says_what_to_try_next(
 ) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _RUN, bootstrap, str(RATE), str(HOLD)],
-        cwd=folder, capture_output=True, text=True, timeout=240, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stdout + ran.stderr
@@ -85,5 +85,5 @@ def test_the_demo_ends_with_no_difference_and_says_what_to_try_next(
 
 def run_as_printed(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, shell=True, capture_output=True, text=True, timeout=60, check=False
+        command, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False
     )

@@ -13,7 +13,7 @@ import pytest
 from app.demo_data import load, unpack
 from app.demo_feed import Clocked, Feed, Plan, Progress, Report, feeding
 from schemas.errors import MeanderError
-from tests.kafka_tools import Headers, Record, await_records, create_topic, produce
+from tests.kafka_tools import PATIENCE, Headers, Record, await_records, create_topic, produce
 
 PARTITIONS = 2
 FLIGHTS = 400
@@ -50,7 +50,7 @@ def answer(plan: Plan, bootstrap: str) -> list[Record]:
 def finish(feed: Feed) -> list[Report]:
     reports: list[Report] = []
     while not reports or not isinstance(reports[-1], Clocked):
-        reports += feed.reports(within=30)
+        reports += feed.reports(within=PATIENCE)
     return reports
 
 

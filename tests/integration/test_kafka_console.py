@@ -13,7 +13,7 @@ from connectors.topics import ensure_internal, group
 from schemas.control import parse_command
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
-from tests.kafka_tools import Record, consume_all, create_topic, produce, until
+from tests.kafka_tools import PATIENCE, Record, consume_all, create_topic, produce, until
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -26,7 +26,7 @@ def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
     console = ["org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", rig.bootstrap]
     subprocess.run(
         [java(), "-cp", f"{kafka_jars()}/*", *console, "--topic", names.control],
-        input=line, check=True, timeout=60, capture_output=True,
+        input=line, check=True, timeout=PATIENCE, capture_output=True,
     )  # fmt: skip
     found: list[bytes | None] = []
 
@@ -57,7 +57,7 @@ def readme_command(tool: str, broker: Broker, prefix: str, more: str = "") -> st
         assert shown in command
         command = command.replace(shown, here)
     done = subprocess.run(
-        command + more, shell=True, check=True, timeout=60, capture_output=True, text=True
+        command + more, shell=True, check=True, timeout=PATIENCE, capture_output=True, text=True
     )
     return done.stdout
 

@@ -56,7 +56,7 @@ def awaited(ask: Callable[[], T | None]) -> T:
         found.extend([] if answer is None else [answer])
         return bool(found)
 
-    until(answered, "an answer", within=60)
+    until(answered, "an answer")
     return found[0]
 
 

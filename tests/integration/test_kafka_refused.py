@@ -22,7 +22,7 @@ from connectors.control import ControlTopic
 from connectors.topics import ensure_internal, group
 from schemas.errors import MeanderError, SetupError
 from tests.kafka_rig import Rig, await_ticket, batch
-from tests.kafka_tools import admin, until
+from tests.kafka_tools import PATIENCE, admin, until
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_missing_topic_is_not_created_even_where_the_broker_would(
     with pytest.raises(SetupError, match="it does not exist"):
         use(rig, missing)
     client = admin(rig.bootstrap)
-    assert missing not in client.list_topics(timeout=10).topics
+    assert missing not in client.list_topics(timeout=PATIENCE).topics
 
 
 @pytest.mark.parametrize(

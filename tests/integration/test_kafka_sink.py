@@ -14,7 +14,7 @@ from schemas.refused import RowRefused
 from state.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, await_ticket, batch
-from tests.kafka_tools import admin, consume_all, until
+from tests.kafka_tools import PATIENCE, admin, consume_all, until
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
     with pytest.raises(SetupError, match=f"topic '{missing}': it does not exist; create it"):
         KafkaSink(missing).open(rig.context())
     client = admin(rig.bootstrap)
-    assert missing not in client.list_topics(timeout=10).topics
+    assert missing not in client.list_topics(timeout=PATIENCE).topics
 
 
 def test_more_than_the_queue_takes_waits_and_is_not_lost(rig: Rig) -> None:

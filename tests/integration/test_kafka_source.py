@@ -17,7 +17,7 @@ from dataflow.protocols import Partition
 from schemas.errors import MeanderError, SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
-from tests.kafka_tools import Record, admin, consume_all, produce, until
+from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until
 
 NOON = 1_357_041_600_000
 """Noon of 1 January 2013."""
@@ -358,7 +358,7 @@ def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
         rig.reading(KafkaSource(missing)),
     ):
         pass
-    assert missing not in admin(rig.bootstrap).list_topics(timeout=10).topics
+    assert missing not in admin(rig.bootstrap).list_topics(timeout=PATIENCE).topics
 
 
 def test_a_changed_number_of_partitions_ends_the_flow(
@@ -388,7 +388,7 @@ def test_a_topic_deleted_in_mid_run_ends_the_flow(
 def committed(rig: Rig, group: str, topic: str) -> int:
     """What a lag tool sees, or less than 0."""
     consumer = Consumer(rig.settings | {"group.id": group})
-    (place,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    (place,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE)
     consumer.close()
     return place.offset
 

@@ -158,7 +158,7 @@ def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -
         produce(rig.bootstrap, topic, [Record(b"-", b"filler", partition=first.partition)])
         return first.offset not in [record.offset for record in consume_all(rig.bootstrap, topic)]
 
-    until(compacted, "compaction", within=60)
+    until(compacted, "compaction")
     assert fetch(state, [kept, again]) == [b"kept", b"new"]
     with pytest.raises(MeanderError, match="there is no record with the key 'a': compaction has"):
         fetch(state, [first, kept])

@@ -27,7 +27,7 @@ from state.ids import COORDINATOR, WorkerId
 
 ROOT = Path(__file__).parents[2]
 A, B = WorkerId(0), WorkerId(1)
-DEADLINE = 10.0
+DEADLINE = 60.0
 T = TypeVar("T")
 
 ECHO = """

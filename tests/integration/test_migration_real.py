@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from app.coordinator import run
 from app.options import Options
@@ -47,8 +47,6 @@ from tests.property import reference, shapes
 from tests.property.cases import Case, Entry, random_case
 
 RUNS = 10
-WITHIN = 60.0
-"""Seconds for each step that is waited for."""
 RECORDS = 400
 """Of each partition."""
 PARTS = 3
@@ -170,25 +168,23 @@ class Rig:
 
     def go_on(self) -> None:
         """While the flow runs: the rest of the data, the late commands, and the end of all."""
-        until(
-            lambda: any(isinstance(event, Started) for event in self.told()), "it started", WITHIN
-        )
-        await_records(self.bootstrap, f"{self.source}-timed", bool, WITHIN)
+        until(lambda: any(isinstance(event, Started) for event in self.told()), "it started")
+        await_records(self.bootstrap, f"{self.source}-timed", bool)
         self._give(*self.case.commands[:2])
-        until(lambda: bool(self.ids(BinMoved) & {*MIDWAY}), "a bin has moved", WITHIN)
+        until(lambda: bool(self.ids(BinMoved) & {*MIDWAY}), "a bin has moved")
         self._feed(1)
         self._give(*self.late)
         self._feed(2)
         ids = {command.id for command in self.case.commands}
-        until(lambda: self.ids(Accepted, CommandRejected) == ids, "all are heard", WITHIN)
+        until(lambda: self.ids(Accepted, CommandRejected) == ids, "all are heard")
         for topic, partitions in self._data.items():
             self._produce(topic, [(p, LAST_MS + 10, {}) for p in range(len(partitions))])
-        until(lambda: self.ids(Accepted) == self.ids(Completed), "all are completed", WITHIN)
+        until(lambda: self.ids(Accepted) == self.ids(Completed), "all are completed")
         for topic, partitions in self._data.items():
             total = sum(map(len, partitions))
-            await_records(self.bootstrap, f"{topic}-timed", partial(_as_many_as, total), WITHIN)
+            await_records(self.bootstrap, f"{topic}-timed", partial(_as_many_as, total))
         results, _ = self.expected()
-        await_records(self.bootstrap, self.results, partial(_as_many_as, len(results)), WITHIN)
+        await_records(self.bootstrap, self.results, partial(_as_many_as, len(results)))
 
     @property
     def _data(self) -> dict[str, tuple[tuple[Entry, ...], ...]]:
@@ -320,7 +316,7 @@ def _as_many_as(count: int, records: list[Record]) -> bool:
 
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_results_equal_the_reference(
-    seed: int, bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession
+    seed: int, bootstrap: str, prefix: str, tmp_path: Path, context: SparkContext
 ) -> None:
     case = case_of(seed)
     rig = Rig(case, bootstrap, prefix, tmp_path)
@@ -328,5 +324,5 @@ def test_results_equal_the_reference(
     options = Options(rig.settings, workers=case.workers, prefix=prefix)
     beside = Beside(rig.go_on)
     with beside:
-        run(rig.module, options, lambda: spark, signals=beside.signals)
+        run(rig.module, options, lambda: context, signals=beside.signals)
     rig.check()

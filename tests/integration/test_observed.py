@@ -19,9 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
-from tests.kafka_tools import Record, create_topic, produce, until
+from tests.kafka_tools import PATIENCE, Record, create_topic, produce, until
 
-WITHIN = 90
 TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
 SILENT = 3
 """The partition that is left without records."""
@@ -49,7 +48,7 @@ class Observed:
     address: str
 
     def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
-        with urllib.request.urlopen(self.address, timeout=WITHIN) as answer:
+        with urllib.request.urlopen(self.address, timeout=PATIENCE) as answer:
             text = answer.read().decode()
         return [
             (sample.labels, sample.value)
@@ -67,7 +66,7 @@ class Observed:
         done = subprocess.run(
             [MEANDER, *words, "--prefix", self.prefix],
             env=os.environ | {"MEANDER_BOOTSTRAP": self.bootstrap},
-            timeout=WITHIN, capture_output=True, text=True, check=False,
+            timeout=PATIENCE, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -75,7 +74,7 @@ class Observed:
 
 @contextmanager
 def observed(broker: Broker, prefix: str, folder: Path, module: Path) -> Iterator[Observed]:
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(WITHIN), "--lease", "30"]
+    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE), "--lease", "30"]
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
         at = re.search(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)", process.said)
@@ -88,9 +87,7 @@ def counts(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     prefix, folder = f"t{uuid4().hex[:10]}.", tmp_path_factory.mktemp("observed")
     lines(broker.bootstrap, prefix, TEXTS)
     with observed(broker, prefix, folder, flow_folder(folder / "flow", prefix)) as flow:
-        until(
-            lambda: flow.total("records_written_total") == 2 * len(TEXTS), "all is written", WITHIN
-        )
+        until(lambda: flow.total("records_written_total") == 2 * len(TEXTS), "all is written")
         yield flow
 
 
@@ -107,8 +104,8 @@ def test_at_the_end_nothing_is_behind(counts: Observed) -> None:
         lags = counts.samples("lag_records")
         return len(lags) == 4 and all(value == 0 for _, value in lags)
 
-    until(passed, "the lag of each partition is 0", WITHIN)
-    until(lambda: counts.total("inflight_bytes") == 0, "nothing is in flight", WITHIN)
+    until(passed, "the lag of each partition is 0")
+    until(lambda: counts.total("inflight_bytes") == 0, "nothing is in flight")
     partitions = {labels["partition"] for labels, _ in counts.samples("source_frontier_seconds")}
     assert partitions == {"0", "1", "2", "3"}
     last = (1_700_000_000_000 + len(TEXTS) - 1) / 1000
@@ -124,10 +121,10 @@ def test_turns_and_deliveries_are_timed(counts: Observed) -> None:
 def test_a_migration_is_counted_and_bins_change_hands(counts: Observed) -> None:
     before = counts.total("bins", worker="1")
     counts.call("migrate", "counts", "--bins", "0-9", "--worker", "1")
-    until(lambda: counts.total("migrations_completed_total") == 1, "it is counted", WITHIN)
-    until(lambda: counts.total("bins", worker="1") == before + 10, "the bins are there", WITHIN)
+    until(lambda: counts.total("migrations_completed_total") == 1, "it is counted")
+    until(lambda: counts.total("bins", worker="1") == before + 10, "the bins are there")
     assert counts.total("bins_moved_total") == 10
-    until(lambda: counts.total("migrations") == 0, "none is under way", WITHIN)
+    until(lambda: counts.total("migrations") == 0, "none is under way")
 
 
 def test_status_shows_the_same(counts: Observed) -> None:
@@ -165,8 +162,8 @@ def test_a_partition_that_holds_back_the_others_is_named(
             ]
             return named == [("sink", "source", "lines", str(SILENT), "yes")]
 
-        until(lambda: flow.total("records_read_total") > 0, "records are read", WITHIN)
-        until(holding, "the partition is named", WITHIN)
+        until(lambda: flow.total("records_read_total") > 0, "records are read")
+        until(holding, "the partition is named")
         (status,) = flow.call("status", "held", "--json")
         assert isinstance(status["held"], list)
         (held,) = status["held"]
@@ -178,7 +175,7 @@ def test_a_partition_that_holds_back_the_others_is_named(
             f"for the frontier of 'sink', held back by partition {SILENT} of source 'lines'",
             "for the sinks, as it has read all that may be in flight",
         )
-        until(lambda: all(wait in flow.process.said for wait in waits), "the log says so", WITHIN)
+        until(lambda: all(wait in flow.process.said for wait in waits), "the log says so")
         (line,) = [line for line in flow.process.said.splitlines() if waits[0] in line]
         assert "waits since " in line
         assert "it moves when records come there" in line

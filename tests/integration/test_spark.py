@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
 from app import coordinator
@@ -32,7 +32,7 @@ from state.ids import COORDINATOR, WorkerId
 from tests.beside import Beside
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines
-from tests.kafka_tools import Record, consume_all, produce, until
+from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until
 
 TEXTS = [f"w{i % 50} w{i % 7}" for i in range(1000)]
 
@@ -40,13 +40,13 @@ TEXTS = [f"w{i % 50} w{i % 7}" for i in range(1000)]
 class Rig:
     """One flow on the run's broker and session."""
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path, spark: SparkSession) -> None:
-        self.bootstrap, self.prefix, self.spark = broker.bootstrap, prefix, spark
+    def __init__(self, broker: Broker, prefix: str, folder: Path, context: SparkContext) -> None:
+        self.bootstrap, self.prefix, self.context = broker.bootstrap, prefix, context
         self.module = flow_folder(folder, prefix)
         self.events: list[Event] = []
 
     def options(
-        self, *, workers: int = 2, patience: float = 90.0, until_end: bool = True
+        self, *, workers: int = 2, patience: float = PATIENCE, until_end: bool = True
     ) -> Options:
         return Options(
             {"bootstrap.servers": self.bootstrap}, workers, self.prefix,
@@ -55,7 +55,7 @@ class Rig:
 
     def run(self, options: Options | None = None) -> coordinator.Result:
         return coordinator.run(
-            self.module, options or self.options(), lambda: self.spark, self.events.append
+            self.module, options or self.options(), lambda: self.context, self.events.append
         )
 
     def results(self) -> list[Record]:
@@ -67,8 +67,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(broker: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> Rig:
-    return Rig(broker, prefix, tmp_path / "flow", spark)
+def rig(broker: Broker, prefix: str, tmp_path: Path, context: SparkContext) -> Rig:
+    return Rig(broker, prefix, tmp_path / "flow", context)
 
 
 def expected() -> Counter[str]:
@@ -130,23 +130,21 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
         return [r for r in rig.results() if (r.partition, r.offset) not in past]
 
     def give_commands() -> None:
-        until(lambda: any(isinstance(e, Started) for e in rig.events), "the flow runs", 90)
+        until(lambda: any(isinstance(e, Started) for e in rig.events), "the flow runs")
         rig.command(b"no JSON")
         rig.command(move | {"strategy": "sudden"})
         rig.command(move | {"strategy": "sudden"})
 
     def then_end() -> None:
-        until(lambda: any(isinstance(e, Completed) for e in rig.events), "m1 is completed", 90)
-        until(
-            lambda: sum(isinstance(e, CommandRejected) for e in rig.events) == 2, "2 refusals", 30
-        )
-        until(lambda: len(new_results()) == 2 * (len(TEXTS) + 100), "all results", 60)
+        until(lambda: any(isinstance(e, Completed) for e in rig.events), "m1 is completed")
+        until(lambda: sum(isinstance(e, CommandRejected) for e in rig.events) == 2, "2 refusals")
+        until(lambda: len(new_results()) == 2 * (len(TEXTS) + 100), "all results")
 
     ended = Beside(give_commands, then_end)
     lines(rig.bootstrap, rig.prefix, ["w1 w2"] * 100, create=False)
     with ended:
         result = coordinator.run(
-            rig.module, rig.options(until_end=False), lambda: rig.spark, rig.events.append,
+            rig.module, rig.options(until_end=False), lambda: rig.context, rig.events.append,
             ended.signals,
         )  # fmt: skip
 
@@ -165,20 +163,20 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
 
 
 def test_fewer_slots_than_workers_are_refused_before_anything_starts(
-    rig: Rig, spark: SparkSession
+    rig: Rig, context: SparkContext
 ) -> None:
     lines(rig.bootstrap, rig.prefix, [])
-    slots = spark.sparkContext.defaultParallelism
+    slots = context.defaultParallelism
     with pytest.raises(SetupError, match=r"\d workers: each needs a free slot, and master local\["):
         rig.run(rig.options(workers=slots + 1))
 
 
 def test_slots_that_others_take_are_named_after_a_while(
-    rig: Rig, spark: SparkSession, caplog: pytest.LogCaptureFixture
+    rig: Rig, context: SparkContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "meander.waits")
     lines(rig.bootstrap, rig.prefix, [])
-    context, release = spark.sparkContext, rig.module.parent / "release"
+    release = rig.module.parent / "release"
     taken = context.defaultParallelism - 1
 
     def occupy() -> None:
@@ -211,13 +209,13 @@ def test_slots_that_others_take_are_named_after_a_while(
 
 
 def test_other_versions_on_an_executor_are_named(
-    rig: Rig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, context: SparkContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines(rig.bootstrap, rig.prefix, [])
     folder = rig.module.parent / "old" / "msgpack-0.0.1.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: msgpack\nVersion: 0.0.1\n")
-    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(folder.parent))
+    monkeypatch.setitem(context.environment, "PYTHONPATH", str(folder.parent))
 
     with pytest.raises(SetupError, match=r"worker \d on .*msgpack is 0.0.1 there and .* at"):
         rig.run()
@@ -236,13 +234,13 @@ def another_python() -> str | None:
 
 
 def test_another_python_on_an_executor_is_named(
-    rig: Rig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, context: SparkContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = another_python()
     if other is None:
         pytest.skip("this machine has no Python of another version")
     lines(rig.bootstrap, rig.prefix, [])
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", other)
+    monkeypatch.setattr(context, "pythonExec", other)
 
     with pytest.raises(SetupError, match=r"worker \d's Python: .*set PYSPARK_PYTHON to the same"):
         rig.run()
