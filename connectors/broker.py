@@ -65,7 +65,7 @@ SETTINGS: dict[str, str | int] = {
     "log.retention.ms": -1,
     "log.roll.ms": 100 * 365 * 86_400_000,
     # Compaction soon after a segment is closed, in little memory.
-    "log.cleaner.backoff.ms": 500,
+    "log.cleaner.backoff.ms": 2000,
     "log.cleaner.dedupe.buffer.size": 8 << 20,
     # A few threads, as other things run here too.
     "num.network.threads": 2,

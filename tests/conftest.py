@@ -20,6 +20,7 @@ from app import launcher
 from connectors.broker import LocalBroker
 from state.store import Database, Store
 from tests.brokers import Broker, choice, running
+from tests.kafka_tools import delete_topics
 
 _TESTS = Path(__file__).parent
 _used = pytest.StashKey[str]()
@@ -84,9 +85,15 @@ def bootstrap(broker: Broker) -> str:
 
 
 @pytest.fixture
-def prefix() -> str:
-    """Begins the name of every topic, group and flow of one test."""
-    return f"t{uuid4().hex[:10]}."
+def prefix(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Begins the name of every topic, group and flow of one test; the topics go with the test, as a
+    broker with thousands of them is busy with those alone."""
+    begins = f"t{uuid4().hex[:10]}."
+    used = "broker" in request.fixturenames
+    broker: Broker | None = request.getfixturevalue("broker") if used else None
+    yield begins
+    if broker is not None:
+        delete_topics(broker.bootstrap, begins)
 
 
 @pytest.fixture

@@ -43,6 +43,15 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str)
     until(lambda: _partitions(client, topic) == list(range(partitions)), f"topic {topic} is known")
 
 
+def delete_topics(bootstrap: str, prefix: str) -> None:
+    """Deletes those whose name begins so."""
+    client = admin(bootstrap)
+    listed = client.list_topics(timeout=PATIENCE).topics
+    if found := [topic for topic in listed if topic.startswith(prefix)]:
+        for future in client.delete_topics(found).values():
+            future.result(PATIENCE)
+
+
 def produce(
     bootstrap: str, topic: str, records: Iterable[Record], settings: dict[str, str] | None = None
 ) -> None:
