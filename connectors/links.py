@@ -6,6 +6,7 @@ key it was authenticated with, never from what it says. Invariant (I7): per peer
 in order and without a gap, or `LinkBroken` is raised: frames carry a link sequence, a connection
 is never opened a second time, and one that closes is noticed at either end. What is no frame is
 refused before anybody sees it: a member's breaks its link, a stranger's is logged and forgotten.
+A link counts from its first engine frame until `loosen`; before and after, its loss is nobody's.
 Cost: one copy per frame and side; queues have no bound here, the sources keep them small.
 """
 
@@ -13,9 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
 import struct
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
+from connectors.wakeup import LoopWakeup
 from dataflow.protocols import Frame
 from schemas.errors import MeanderError
 from state.ids import WorkerId
@@ -81,50 +81,6 @@ class Peer:
     public: bytes
 
 
-class LoopWakeup:
-    """Rouses a loop that waits in `CurveLinks.wait`; `set` may be called from any thread.
-
-    >>> wakeup = LoopWakeup()
-    >>> wakeup.set(); wakeup.set()
-    >>> wakeup.clear(), wakeup.clear()
-    (True, False)
-    >>> wakeup.close(); wakeup.set()
-    """
-
-    def __init__(self) -> None:
-        self._closing = threading.Lock()
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-
-    def fileno(self) -> int:
-        """What to poll for reading."""
-        return self._reader.fileno()
-
-    def set(self) -> None:
-        """Have the loop look again."""
-        with self._closing:
-            if self._writer.fileno() < 0:
-                return  # who calls from another thread cannot know that the loop has ended
-            try:
-                self._writer.send(b"\0")
-            except BlockingIOError:
-                log.debug("the wakeup is already full of calls")
-
-    def clear(self) -> bool:
-        """Forget the calls so far; whether there were any."""
-        try:
-            return bool(self._reader.recv(4096))
-        except BlockingIOError:
-            return False
-
-    def close(self) -> None:
-        """Release both ends."""
-        with self._closing:
-            self._reader.close()
-            self._writer.close()
-
-
 class CurveLinks:
     """The real `dataflow.protocols.Links`: engine frames, and the app's messages beside them.
 
@@ -172,6 +128,8 @@ class CurveLinks:
         self._open: set[int] = set()
         self._owners: dict[int, WorkerId] = {}
         self._gone: list[WorkerId] = []
+        self._joining: set[WorkerId] = set()
+        self._loose: set[WorkerId] = set()
         self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
         self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
         self._sent: dict[WorkerId, int] = {}
@@ -185,7 +143,7 @@ class CurveLinks:
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether a client with this public key may connect (asked by the ZAP thread)."""
-        if key in self._admitted:
+        if key in self._admitted and self._admitted[key] not in self._loose:
             return True
         log.warning("%s refused a stranger's connection", member_name(self.me))
         return False
@@ -194,10 +152,15 @@ class CurveLinks:
         """Accept connections from these peers."""
         self._admitted.update((peer.public, peer.worker) for peer in peers)
 
-    def connect(self, peers: Iterable[Peer]) -> None:
+    def connect(self, peers: Iterable[Peer], joining: bool = False) -> None:
         """Open the sending side to peers that have admitted this member. Raises LinkBroken when one
-        has named a key or an address that is none."""
+        has named a key or an address that is none.
+
+        What becomes of those who are `joining` matters from the first engine frame for them on.
+        """
         for peer in peers:
+            if joining:
+                self._joining.add(peer.worker)
             dealer = self._socket(zmq.DEALER)
             dealer.reconnect_ivl = -1
             dealer.heartbeat_ivl = self._silence_ms // 3
@@ -214,9 +177,15 @@ class CurveLinks:
                 cause = f"it listens where nobody can ({error.strerror})"
                 raise LinkBroken(peer.worker, cause) from error
 
+    def loosen(self, peer: WorkerId) -> None:
+        """All has been said, both ways: the peer may go now, and is let in no more. What is sent to
+        it from now on is for nobody."""
+        self._loose.add(peer)
+
     def send(self, peer: WorkerId, frame: Frame) -> None:
         """Queue an engine frame. Raises LinkBroken when the connection is gone, MeanderError when
         the frame is longer than the bound."""
+        self._joining.discard(peer)
         self._send(peer, _ENGINE, frame)
 
     def tell(self, peer: WorkerId, message: bytes) -> None:
@@ -279,14 +248,25 @@ class CurveLinks:
                 "make the values of the flow smaller",
             )
         sequence = self._sent[peer]
-        header = _HEADER.pack(channel, sequence)
+        if self._queued(peer, [_HEADER.pack(channel, sequence), *parts]):
+            self._sent[peer] = sequence + 1
+        elif self._counts(peer) and not self._parting:
+            raise LinkBroken(peer, "the connection closed")
+
+    def _queued(self, peer: WorkerId, parts: Frame) -> bool:
+        """Whether there is a connection to take these."""
+        dealer = self._dealers.get(peer)
+        if dealer is None:
+            return False  # it was lost while it did not count
         try:
-            self._dealers[peer].send_multipart([header, *parts], zmq.NOBLOCK)
-        except zmq.Again as error:
-            if self._parting:
-                return
-            raise LinkBroken(peer, "the connection closed") from error
-        self._sent[peer] = sequence + 1
+            dealer.send_multipart(parts, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _counts(self, peer: WorkerId) -> bool:
+        """Whether the loss of a link would be one."""
+        return peer not in self._joining and peer not in self._loose
 
     def _drain(self) -> None:
         if self._broken is None:
@@ -352,15 +332,27 @@ class CurveLinks:
             return
         self._looked = now
         self._look_at_coming()
-        for monitor, peer in self._monitors.items():
+        for monitor, peer in list(self._monitors.items()):
             if monitor.poll(0):
                 event = zmq.Event(recv_monitor_message(monitor)["event"])
+                if not self._counts(peer):
+                    self._retire(peer, monitor)
+                    continue
                 cause = str(event.name).lower().replace("_", " ")
                 self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
                 return
-        if self._gone:
+        if gone := [peer for peer in self._gone if self._counts(peer)]:
             cause = "it closed it, or was cut off for what is no frame"
-            self._broken = LinkBroken(self._gone[0], f"the connection is gone ({cause})")
+            self._broken = LinkBroken(gone[0], f"the connection is gone ({cause})")
+
+    def _retire(self, peer: WorkerId, monitor: zmq.Socket[bytes]) -> None:
+        """Close a link that is gone and does not count."""
+        self._gone.append(peer)  # should it count one day
+        self._poller.unregister(monitor)
+        del self._monitors[monitor]
+        dealer = self._dealers.pop(peer)
+        dealer.disable_monitor()
+        dealer.close(linger=0)
 
     def _look_at_coming(self) -> None:
         """Follow the connections that others have made to here, each known by its number."""
