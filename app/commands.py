@@ -21,10 +21,8 @@ from dataflow.migrate.moves import Moves
 from dataflow.plan import Plan
 from schemas import control
 from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event
-from state import codec
-from state.bins import BinSpace
-from state.ids import Bin, Incarnation, WorkerId
-from state.time import from_millis, to_millis
+from state.ids import Incarnation
+from state.time import to_millis
 
 
 class Journal:
@@ -106,13 +104,7 @@ class Commands:
     def _read(self, raw: RawCommand) -> Migrate:
         space = self._plan.flow.space
         parsed = control.parse_command(raw.value, space.count, self._workers)
-        return Migrate(
-            parsed.id,
-            tuple(bins_of(parsed, space)),
-            WorkerId(parsed.worker),
-            None if parsed.time is None else from_millis(parsed.time),
-            parsed.strategy,
-        )
+        return Migrate.asked(parsed, space)
 
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
         match event:
@@ -160,20 +152,3 @@ class _Moved:
             }:  # fmt: skip
                 return _Moved(id, bin, source, worker, time, size, keys, ms)
         raise AssertionError(f"the engine reports {event}")
-
-
-def bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:
-    """The bins that a command names, in its order.
-
-    >>> from schemas.control import Migrate
-    >>> asked = Migrate(type="migrate", id="m", worker=0, keys=["cat", "dog"], whole_bins=True)
-    >>> bins_of(asked, BinSpace(2)) == [
-    ...     BinSpace(2).bin_of(codec.encode(key)) for key in ("cat", "dog")
-    ... ]
-    True
-    """
-    if command.bins == "all":
-        return [Bin(bin) for bin in range(space.count)]
-    if command.bins is not None:
-        return [Bin(bin) for bin in command.bins]
-    return [space.bin_of(codec.encode(key)) for key in command.keys or ()]

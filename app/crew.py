@@ -30,6 +30,7 @@ from app.messages import (
 )
 from app.registry import Door
 from connectors.links import CurveLinks, LinkBroken, member_name
+from dataflow.lost import lost
 from dataflow.waits import Wait
 from schemas.errors import MeanderError, SetupError
 from state.ids import WorkerId
@@ -40,7 +41,6 @@ LEAVE = 0.5
 """Seconds that a task gets to end after `bye`, and again after Spark was told to kill it."""
 NEARLY = 0.8
 """Of the lease: both ends of a link count it from about the same moment."""
-_REMEDY = "start the flow anew: until checkpoints exist, it cannot go on without one of its workers"
 
 
 class Rank(IntEnum):
@@ -254,7 +254,7 @@ class Crew:
     def _lost(self, hand: Hand, cause: str) -> MeanderError:
         guest = self._door.guests.get(hand.id)
         where = f" (process {guest.register.pid} on {guest.register.host})" if guest else ""
-        return MeanderError(f"{member_name(hand.id)}{where}", cause, _REMEDY)
+        return lost(f"{member_name(hand.id)}{where}", cause)
 
     def _late(self) -> MeanderError:
         waited = f"{self._patience:g} s"

@@ -32,6 +32,7 @@ from pyspark.util import InheritableThread
 
 from app.messages import Failure
 from connectors.java import java
+from dataflow.lost import KILLED
 from schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger(__name__)
@@ -317,8 +318,7 @@ def translate(name: str, said: str) -> MeanderError:
     if "cancelled" in said:
         return MeanderError(name, "it was cancelled")
     if "exited unexpectedly" in said or "ExecutorLost" in said or "Connection reset" in said:
-        cause = "its process was killed, or crashed"
-        return MeanderError(name, cause, "the log of Spark's executor may say more")
+        return MeanderError(name, KILLED, "the log of Spark's executor may say more")
     return MeanderError(name, first_line(said))
 
 

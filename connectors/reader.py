@@ -17,17 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
-import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connectors import client
 from connectors.client import Fetched
-from connectors.dead_letter import Unreadable
+from connectors.intake import RECORD, Intake
 from connectors.upkeep import Commits, Look
-from dataflow.batch import Batch
-from dataflow.protocols import Chunk, DeadLetters, Partition, Rest, WorkerContext
+from dataflow.protocols import Chunk, Partition, Rest, WorkerContext
 from schemas.errors import MeanderError
-from state.time import from_millis
 
 ROWS = 1000
 """Records handed out per partition and poll: about a millisecond of decoding."""
@@ -35,15 +32,10 @@ TAKE = 1 << 20
 """Bytes taken from librdkafka's queue per poll, by the average record."""
 HELD = 1 << 20
 """Bytes read of a paused partition beyond which its fetching stops."""
-RECORD = 64
-"""Bytes counted per record for its key and headers, whose lengths cost a call each."""
 _NAP = 0.25
 """Seconds after which the waiter looks whether the reader has been closed."""
 _SHORT_NAP = 0.005
 """The same while a partition's fetching is stopped, as the worker may want it resumed."""
-
-Readable = tuple[object, int]
-"""A decoded value and its time, milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +84,12 @@ class KafkaReader:
         consumer: Consumer,
         group: str,
         bounds: list[Bounds],
-        read: Callable[[Fetched], Readable],
-        fail_fast: bool,
+        intake: Intake,
         context: WorkerContext,
-        dead: DeadLetters,
     ) -> None:
         self.partitions = [b.partition for b in bounds]
-        self.unreadable = 0
-        """Records set aside so far."""
         self._topic, self._total, self._consumer = topic, total, consumer
-        self._read, self._fail_fast, self._dead = read, fail_fast, dead
+        self._intake = intake
         self._wakeup = context.wakeup
         self._contact = client.contact(context.settings)
         self._lanes = {
@@ -121,6 +109,11 @@ class KafkaReader:
         self._waiter.start()
 
     # -- the worker's side
+
+    @property
+    def unreadable(self) -> int:
+        """How many records could not be decoded so far."""
+        return self._intake.unreadable
 
     def poll(self) -> list[Chunk]:
         """What has been read of the partitions that are not paused; [] when nothing has."""
@@ -159,7 +152,7 @@ class KafkaReader:
     def ended(self, partition: Partition) -> bool:
         """Whether a bounded run has handed out this partition to its end."""
         lane = self._lanes[partition]
-        return lane.whole and not lane.held and (not self.unreadable or not self._dead.pending())
+        return lane.whole and not lane.held and self._intake.settled
 
     def release(self, partition: Partition) -> Rest:
         """Read no more of a partition; what of it has not been handed out."""
@@ -255,47 +248,12 @@ class KafkaReader:
     # -- handing out
 
     def _decode(self, lane: Lane) -> Chunk:
-        offsets: list[int] = []
-        times: list[int] = []
-        values: list[object] = []
-        size = 0
-        read, held = self._read, lane.held
-        for _ in range(min(ROWS, len(held))):
-            message = held.popleft()
-            size += len(message) + RECORD
-            try:
-                value, millis = read(message)
-            except ValueError as error:
-                self._set_aside(message, str(error))
-                continue
-            values.append(value)
-            times.append(millis)
-            offsets.append(message.offset())
-        lane.bytes -= size
-        if offsets:
-            lane.handed = offsets[-1] + 1
-        return Chunk(
-            lane.partition, np.array(offsets, np.int64),
-            from_millis(1) * np.array(times, np.int64), values, size,
-        )  # fmt: skip
-
-    def _set_aside(self, message: Fetched, reason: str) -> None:
-        partition, offset = message.partition(), message.offset()
-        if self._fail_fast:
-            raise MeanderError(
-                f"topic {self._topic!r}, partition {partition}, offset {offset}",
-                reason,
-                "correct the source's value, key or time, or set unreadable records aside "
-                "(fail_fast=False)",
-            )
-        self.unreadable += 1
-        record = Unreadable(
-            self._topic, message.key(), message.value(), list(message.headers() or ())
-        )
-        one = np.array([0], np.int64)
-        time_asked = np.array([from_millis(max(message.timestamp()[1], 0))], np.int64)
-        row = Batch(time_asked, one, one + partition, one + offset, one, [record])
-        self._dead.add(f"source {self._topic}", row, 0, reason, "")
+        taken = [lane.held.popleft() for _ in range(min(ROWS, len(lane.held)))]
+        chunk = self._intake.chunk(lane.partition, taken)
+        lane.bytes -= chunk.size
+        if chunk.values:
+            lane.handed = int(chunk.offsets[-1]) + 1
+        return chunk
 
     def _through(self) -> dict[int, int]:
         """How far each partition has come, for lag tools."""

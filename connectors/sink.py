@@ -22,6 +22,7 @@ from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import WorkerContext
 from schemas.refused import RowRefused
 from state import codec
+from state.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
 T = TypeVar("T")
@@ -53,11 +54,7 @@ class KafkaWriter:
     """Implements `SinkWriter`."""
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
-        self._topic = spec.topic
-        self._value = _Part("value", encoder(spec.value), callable(spec.value))
-        self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
-        self._alive = context.alive
-        self._worker = _number("meander.worker", context.worker)
+        self._rows = Rows(spec, context.worker, context.alive)
         self._outbox = Outbox(context.settings, spec.topic, context.max_waiting)
         self._tickets: deque[Shipment] = deque()
         self._delivered = 0
@@ -67,11 +64,7 @@ class KafkaWriter:
 
         Raises RowRefused, before anything is sent, for a row that cannot be written.
         """
-        values = self._encoded(self._value, batch.values, batch)
-        keys: list[bytes | None] = [None] * len(values)
-        if batch.keys is not None:
-            keys = self._encoded(self._key, batch.keys, batch)
-        self._tickets.append(self._outbox.ship(values, keys, self._headers(batch)))
+        self._tickets.append(self._outbox.ship(*self._rows.written(batch)))
         return self._delivered + len(self._tickets)
 
     def delivered(self) -> int:
@@ -85,6 +78,29 @@ class KafkaWriter:
     def close(self) -> None:
         """Release connections, and give up what is not delivered."""
         self._outbox.close()
+
+
+Written = tuple[list[bytes | None], list[bytes | None], list[Headers]]
+"""Values, keys and headers of records, each of shape (n,)."""
+
+
+class Rows:
+    """How one worker's results become records of a topic; knows no producer."""
+
+    def __init__(self, spec: KafkaSink, worker: WorkerId, alive: Callable[[], None]) -> None:
+        self._topic = spec.topic
+        self._value = _Part("value", encoder(spec.value), callable(spec.value))
+        self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
+        self._alive = alive
+        self._worker = _number("meander.worker", worker)
+
+    def written(self, batch: Batch) -> Written:
+        """The records of a batch. Raises RowRefused for the first row that cannot be written."""
+        values = self._encoded(self._value, batch.values, batch)
+        keys: list[bytes | None] = [None] * len(values)
+        if batch.keys is not None:
+            keys = self._encoded(self._key, batch.keys, batch)
+        return values, keys, self._headers(batch)
 
     def _headers(self, batch: Batch) -> list[Headers]:
         columns = (batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes)

@@ -25,7 +25,8 @@ from connectors.formats import (
     TimeExtractor,
     decoder,
 )
-from connectors.reader import Bounds, KafkaReader, Readable
+from connectors.intake import Intake, Readable
+from connectors.reader import Bounds, KafkaReader
 from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
 from schemas.errors import MeanderError, SetupError
@@ -82,11 +83,13 @@ class KafkaSource:
             consumer,
             group,
             bounds,
-            self._reading(context.alive),
-            self.fail_fast,
+            self.intake(dead, context.alive),
             context,
-            dead,
         )
+
+    def intake(self, dead: DeadLetters, alive: Callable[[], None]) -> Intake:
+        """How one worker reads the topic's records."""
+        return Intake(self.topic, self._reading(alive), self.fail_fast, dead)
 
     def _reading(self, alive: Callable[[], None]) -> Callable[[Fetched], Readable]:
         """What makes a value and its time of a record; raises ValueError saying what is wrong."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from schemas import control
+from state import codec
+from state.bins import BinSpace
 from state.ids import Bin, WorkerId
+from state.time import from_millis
 
 Strategy = Literal["fluid", "sudden"]
 
@@ -23,6 +27,40 @@ class Migrate:
     time: int | None = None
     strategy: Strategy = "fluid"
 
+    @staticmethod
+    def asked(command: control.Migrate, space: BinSpace) -> Migrate:
+        """What a command of the control topic asks of a flow with these bins.
+
+        >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
+        >>> Migrate.asked(move, BinSpace(1))
+        Migrate(id='m', bins=(0, 1), worker=1, time=5242880, strategy='fluid')
+        """
+        return Migrate(
+            command.id,
+            tuple(_bins_of(command, space)),
+            WorkerId(command.worker),
+            None if command.time is None else from_millis(command.time),
+            command.strategy,
+        )
+
 
 class Refused(Exception):
     """A command that cannot be carried out; the message says what would be right."""
+
+
+def _bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:
+    """The bins that a command names, in its order.
+
+    >>> asked = control.Migrate(
+    ...     type="migrate", id="m", worker=0, keys=["cat", "dog"], whole_bins=True
+    ... )
+    >>> _bins_of(asked, BinSpace(2)) == [
+    ...     BinSpace(2).bin_of(codec.encode(key)) for key in ("cat", "dog")
+    ... ]
+    True
+    """
+    if command.bins == "all":
+        return [Bin(bin) for bin in range(space.count)]
+    if command.bins is not None:
+        return [Bin(bin) for bin in command.bins]
+    return [space.bin_of(codec.encode(key)) for key in command.keys or ()]
