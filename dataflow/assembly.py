@@ -21,6 +21,7 @@ from dataflow.nodes import (
     ProcessLogic,
     SinkNode,
     SourceNode,
+    SplitNode,
     StepsNode,
 )
 from dataflow.operators.base import Deliver, InputPort, Operator, OutputPort
@@ -33,6 +34,7 @@ from dataflow.operators.probe import Probe
 from dataflow.operators.router import Router
 from dataflow.operators.sink import Sink
 from dataflow.operators.source import Around, SourceOperator
+from dataflow.operators.split import Split
 from dataflow.operators.steps import Steps
 from dataflow.plan import Plan
 from dataflow.progress import Progress
@@ -128,6 +130,10 @@ class Assembly:
             case StepsNode():
                 chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
                 return Steps(self._inputs(node)[0], self._output(node), chain)
+            case SplitNode():
+                guard = self._guard(node.name, node.on_error)
+                outputs = dict(zip(node.outputs, self._outputs(node), strict=True))
+                return Split(self._inputs(node)[0], outputs, node.choose, guard)
             case ExchangeNode():
                 return self._router(node)
             case KeyedNode():
@@ -186,7 +192,7 @@ class Assembly:
             self.plan.origin(node),
             data,
             pointers,
-            self._output(node),
+            self._outputs(node),
             self._logic(node),
             self.site.open_store(node.name, node.codec),
             node.order,
@@ -204,8 +210,8 @@ class Assembly:
         match node.logic:
             case FoldLogic(init, step):
                 return Fold(init, step, sealing, guard)
-            case ProcessLogic(init, on_values, on_timer):
-                return Process(node.name, init, on_values, on_timer, sealing, guard)
+            case ProcessLogic(init, on_values, on_timer, side):
+                return Process(node.name, init, on_values, on_timer, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
 
@@ -226,6 +232,9 @@ class Assembly:
     def _input(self, at: Location) -> InputPort:
         self.inputs[at] = InputPort(at, self.progress)
         return self.inputs[at]
+
+    def _outputs(self, node: Node) -> list[OutputPort]:
+        return [self._output_at(at) for at in self.plan.ports[node.name].outputs]
 
     def _output(self, node: Node) -> OutputPort:
         return self._output_at(self.plan.ports[node.name].outputs[0])

@@ -12,6 +12,7 @@ from typing import Self
 
 from dataflow.graph import Location
 from dataflow.progress import ChangeBatch
+from state.antichain import minimal
 from state.time import Time, less_equal
 
 
@@ -76,41 +77,55 @@ class Capability:
 
 
 class Held:
-    """What an operator still has to send, as one capability: for the least of many outer times.
+    """What an operator still has to send, as capabilities for the least of many times.
 
-    In a total order the least capability permits all later ones, so one is enough. `retain` adds
-    a right, `keep` gives up all before a time, None gives up everything.
+    A capability permits all later times, so in the outer scope, whose order is total, it is one.
+    `retain` adds a right, `keep` gives up all before some times, without any it gives up all.
+
+    >>> changes, held = ChangeBatch(), Held()
+    >>> held.retain(Capability(Location(3), (5, 2), changes))
+    >>> held.retain(Capability(Location(3), (6, 0), changes))
+    >>> held.keep((5, 4), (6, 1), (7, 1)); held.least
+    ((5, 4), (6, 1))
     """
 
-    __slots__ = ("_capability",)
+    __slots__ = ("_capabilities",)
 
     def __init__(self) -> None:
-        self._capability: Capability | None = None
+        self._capabilities: list[Capability] = []
 
     def retain(self, capability: Capability) -> None:
         """Take over a capability."""
-        if self._capability is None:
-            self._capability = capability
-        elif less_equal(self._capability.time, capability.time):
+        if any(less_equal(known.time, capability.time) for known in self._capabilities):
             capability.drop()
-        else:
-            self._capability.drop()
-            self._capability = capability
+            return
+        later = [c for c in self._capabilities if less_equal(capability.time, c.time)]
+        for known in later:
+            known.drop()
+            self._capabilities.remove(known)
+        self._capabilities.append(capability)
 
-    def keep(self, least: Time | None) -> None:
-        """Give up what is not needed to send at `least` and later."""
-        if self._capability is None:
-            if least is not None:
-                raise CapabilityError(f"nothing is held that permits {least}")
-        elif least is None:
-            self._capability.drop()
-            self._capability = None
-        else:
-            self._capability.downgrade(least)
+    def keep(self, *least: Time) -> None:
+        """Give up what is not needed to send at these times and later."""
+        if len(least) == len(self._capabilities) == 1:
+            self._capabilities[0].downgrade(least[0])
+            return
+        kept = [self.permitting(time).delayed(time) for time in minimal(least)]
+        for known in self._capabilities:
+            known.drop()
+        self._capabilities = kept
+
+    def permitting(self, time: Time) -> Capability:
+        """One to send with at a time. Raises CapabilityError when none is held, or of several none
+        permits it; whoever sends checks the one."""
+        if len(self._capabilities) == 1:
+            return self._capabilities[0]
+        for known in self._capabilities:
+            if less_equal(known.time, time):
+                return known
+        raise CapabilityError(f"nothing is held that permits {time}")
 
     @property
-    def capability(self) -> Capability:
-        """The one capability. Raises CapabilityError when nothing is held."""
-        if self._capability is None:
-            raise CapabilityError("nothing is held to send with")
-        return self._capability
+    def least(self) -> tuple[Time, ...]:
+        """The least times held."""
+        return tuple(known.time for known in self._capabilities)

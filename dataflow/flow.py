@@ -15,7 +15,7 @@ so that a chain of stateful operators on one key travels once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast, overload
 
 from dataflow.nodes import (
@@ -23,10 +23,12 @@ from dataflow.nodes import (
     FoldLogic,
     KeyedNode,
     Node,
+    Output,
     ProbeNode,
     ProcessLogic,
     SinkNode,
     SourceNode,
+    SplitNode,
     StepsNode,
 )
 from dataflow.operators.columns import ColumnFold
@@ -82,7 +84,7 @@ class Flow:
 
     def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:
         """A stream of what a source reads."""
-        return Stream(self, self.add(SourceNode(self.name_for(name), spec)))
+        return Stream(self, Output(self.add(SourceNode(self.name_for(name), spec))))
 
     def add(self, node: Node) -> Node:
         """Take a node into the flow; streams do this."""
@@ -106,8 +108,8 @@ class Flow:
 class Stream(Generic[T]):
     """Records on their way through a flow."""
 
-    def __init__(self, flow: Flow, node: Node) -> None:
-        self._flow, self._node = flow, node
+    def __init__(self, flow: Flow, at: Output) -> None:
+        self._flow, self._at = flow, at
 
     def map(self, function: Callable[[T], U], *, on_error: OnError = "dead_letter") -> Stream[U]:
         """Each value through a function."""
@@ -138,7 +140,24 @@ class Stream(Generic[T]):
         name = self._name("key_by")
         keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
         exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)
-        return KeyedStream(self._flow, self._flow.add(exchange))
+        return KeyedStream(self._flow, self._add(exchange))
+
+    def split(
+        self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
+    ) -> tuple[Stream[T], ...]:
+        """One stream per output named, in that order: each value goes to the one that the function
+        names. A value for which it names none has failed.
+
+        >>> from dataflow.testing import ListSource
+        >>> numbers = Flow("numbers").source(ListSource([[(1, 5), (2, 8)]]))
+        >>> even, odd = numbers.split(lambda n: "odd" if n % 2 else "even", "even", "odd")
+        """
+        name = self._name("split")
+        if not outputs or len(set(outputs)) < len(outputs):
+            raise SetupError(f"operator {name!r}", f"its outputs are {outputs!r}",
+                             "name each of its outputs once")  # fmt: skip
+        node = self._flow.add(SplitNode(name, self._at, function, outputs, on_error))
+        return tuple(Stream(self._flow, Output(node, n)) for n in range(len(outputs)))
 
     def probe(self, name: str) -> Stream[T]:
         """A place whose frontier `meander status` shows under this name."""
@@ -148,16 +167,19 @@ class Stream(Generic[T]):
         self, spec: SinkSpec, name: str = "sink", *, on_error: OnError = "dead_letter"
     ) -> None:
         """Send the values out of the flow; `on_error` is for those that the sink cannot encode."""
-        self._flow.add(SinkNode(self._name(name), self._node, spec, on_error))
+        self._flow.add(SinkNode(self._name(name), self._at, spec, on_error))
 
     def _name(self, wanted: str) -> str:
         return self._flow.name_for(wanted)
 
-    def _step(self, step: Step) -> Node:
-        return self._flow.add(StepsNode(step.name, self._node, (step,)))
+    def _add(self, node: Node) -> Output:
+        return Output(self._flow.add(node))
 
-    def _probe(self, name: str) -> Node:
-        return self._flow.add(ProbeNode(self._flow.own_name(name), self._node))
+    def _step(self, step: Step) -> Output:
+        return self._add(StepsNode(step.name, self._at, (step,)))
+
+    def _probe(self, name: str) -> Output:
+        return self._add(ProbeNode(self._flow.own_name(name), self._at))
 
 
 class KeyedStream(Stream[T]):
@@ -204,7 +226,8 @@ class KeyedStream(Stream[T]):
                              "give it a step (state, value) -> (state, result), or in place of both"
                              " a fold such as columns.count()")  # fmt: skip
         logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
-        return self._keyed(name, (self._node,), logic, order, codec, on_error)
+        node = KeyedNode(self._flow.own_name(name), (self._at,), logic, order, codec, on_error)
+        return KeyedStream(self._flow, self._add(node))
 
     def process(
         self,
@@ -213,13 +236,19 @@ class KeyedStream(Stream[T]):
         step: Callable[[Context, S, T], S],
         on_timer: Callable[[Context, S], S] | None = None,
         *,
+        side: Sequence[str] = (),
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
-    ) -> KeyedStream[Any]:
-        """Any number of results per record, and timers: `(context, state, value) -> state`."""
-        logic = ProcessLogic(init, (cast(OnValue, step),), cast("OnTimer | None", on_timer))
-        return self._keyed(name, (self._node,), logic, order, codec, on_error)
+    ) -> ProcessedStream:
+        """Any number of results per record, and timers: `(context, state, value) -> state`.
+
+        `side` names further outputs: `context.emit(value, to="late")` sends to one of them, and
+        `.side("late")` of the stream returned is what comes there.
+        """
+        return self._process(
+            name, (self,), init, (cast(OnValue, step),), on_timer, side, order, codec, on_error
+        )
 
     def connect(
         self,
@@ -230,56 +259,87 @@ class KeyedStream(Stream[T]):
         right: Callable[[Context, S, U], S],
         on_timer: Callable[[Context, S], S] | None = None,
         *,
+        side: Sequence[str] = (),
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
-    ) -> KeyedStream[Any]:
+    ) -> ProcessedStream:
         """One state per key for two streams with one key space: as `process`, one function each."""
         if other._flow is not self._flow:
             raise SetupError(f"operator {name!r}",
                              f"its second stream belongs to flow {other._flow.name!r}",
                              "connect streams of one flow")  # fmt: skip
-        logic = ProcessLogic(
-            init, (cast(OnValue, left), cast(OnValue, right)), cast("OnTimer | None", on_timer)
+        functions = (cast(OnValue, left), cast(OnValue, right))
+        return self._process(
+            name, (self, other), init, functions, on_timer, side, order, codec, on_error
         )
-        return self._keyed(name, (self._node, other._node), logic, order, codec, on_error)
 
     def map(
         self, function: Callable[[T], U], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[U]:
         """As on any stream; the key stays."""
-        return KeyedStream(self._flow, super().map(function, on_error=on_error)._node)
+        return KeyedStream(self._flow, super().map(function, on_error=on_error)._at)
 
     def filter(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[T]:
         """As on any stream; the key stays."""
-        return KeyedStream(self._flow, super().filter(function, on_error=on_error)._node)
+        return KeyedStream(self._flow, super().filter(function, on_error=on_error)._at)
 
     def flat_map(
         self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[U]:
         """As on any stream; the key stays."""
-        return KeyedStream(self._flow, super().flat_map(function, on_error=on_error)._node)
+        return KeyedStream(self._flow, super().flat_map(function, on_error=on_error)._at)
 
     def inspect(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[T]:
         """As on any stream; the key stays."""
-        return KeyedStream(self._flow, super().inspect(function, on_error=on_error)._node)
+        return KeyedStream(self._flow, super().inspect(function, on_error=on_error)._at)
+
+    def split(
+        self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
+    ) -> tuple[KeyedStream[T], ...]:
+        """As on any stream; the key stays."""
+        streams = super().split(function, *outputs, on_error=on_error)
+        return tuple(KeyedStream(self._flow, stream._at) for stream in streams)
 
     def probe(self, name: str) -> KeyedStream[T]:
         """As on any stream; the key stays."""
         return KeyedStream(self._flow, self._probe(name))
 
-    def _keyed(
+    def _process(
         self,
         name: str,
-        upstreams: tuple[Node, ...],
-        logic: FoldLogic | ProcessLogic | ColumnFold,
+        streams: Sequence[KeyedStream[Any]],
+        init: Callable[[], object],
+        on_values: tuple[OnValue, ...],
+        on_timer: Callable[[Context, S], S] | None,
+        side: Sequence[str],
         order: Order,
         codec: StateCodec,
         on_error: OnError,
-    ) -> KeyedStream[Any]:
+    ) -> ProcessedStream:
+        if isinstance(side, str) or len(set(side)) < len(side):
+            raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
+                             "name each of them once, in a list")  # fmt: skip
+        logic = ProcessLogic(init, on_values, cast("OnTimer | None", on_timer), tuple(side))
+        upstreams = tuple(stream._at for stream in streams)
         node = KeyedNode(self._flow.own_name(name), upstreams, logic, order, codec, on_error)
-        return KeyedStream(self._flow, self._flow.add(node))
+        return ProcessedStream(self._flow, self._add(node), logic.side)
+
+
+class ProcessedStream(KeyedStream[Any]):
+    """What a process function emits to its first output; `side` is what it emits to others."""
+
+    def __init__(self, flow: Flow, at: Output, side: Sequence[str] = ()) -> None:
+        super().__init__(flow, at)
+        self._side = side
+
+    def side(self, name: str) -> KeyedStream[Any]:
+        """What goes to the side output of a name. Raises SetupError where there is none."""
+        if name not in self._side:
+            raise SetupError(f"operator {self._at.node.name!r}", f"it has no side output {name!r}",
+                             "name it in the `side` of the operator")  # fmt: skip
+        return KeyedStream(self._flow, Output(self._at.node, 1 + self._side.index(name)))

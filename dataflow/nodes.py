@@ -1,4 +1,7 @@
-"""What a flow is made of before it runs: one frozen record per operator, in order of definition."""
+"""What a flow is made of before it runs: one frozen record per operator, in order of definition.
+
+A node reads from an `Output`: one of the outputs of an earlier node, in the scope it leaves in.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,14 @@ from state.codec import StateCodec
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """Where records leave a node, by the number of its output."""
+
+    node: Node
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SourceNode:
     """Where data comes in."""
 
@@ -28,8 +39,19 @@ class StepsNode:
     """A chain of stateless steps."""
 
     name: str
-    upstream: Node
+    upstream: Output
     steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitNode:
+    """Each record leaves by the output that a function names."""
+
+    name: str
+    upstream: Output
+    choose: Callable[[Any], object]
+    outputs: tuple[str, ...]
+    on_error: OnError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +59,7 @@ class ExchangeNode:
     """Every record travels to the owner of its key's bin."""
 
     name: str
-    upstream: Node
+    upstream: Output
     on_error: OnError
 
 
@@ -51,11 +73,14 @@ class FoldLogic:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLogic:
-    """`init`, one `(context, state, value) -> state` per input, and perhaps a timer function."""
+    """`init`, one `(context, state, value) -> state` per input, and perhaps a timer function.
+
+    `side` names the outputs beside the first."""
 
     init: Callable[[], object]
     on_values: tuple[OnValue, ...]
     on_timer: OnTimer | None
+    side: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +88,7 @@ class KeyedNode:
     """A stateful operator; its name is the name of its state."""
 
     name: str
-    upstreams: tuple[Node, ...]
+    upstreams: tuple[Output, ...]
     logic: FoldLogic | ProcessLogic | ColumnFold
     order: Order
     codec: StateCodec
@@ -75,7 +100,7 @@ class SinkNode:
     """Where results go out."""
 
     name: str
-    upstream: Node
+    upstream: Output
     spec: SinkSpec
     on_error: OnError
 
@@ -85,13 +110,24 @@ class ProbeNode:
     """Where the frontier can be read."""
 
     name: str
-    upstream: Node
+    upstream: Output
 
 
-Node = SourceNode | StepsNode | ExchangeNode | KeyedNode | SinkNode | ProbeNode
+Node = SourceNode | StepsNode | SplitNode | ExchangeNode | KeyedNode | SinkNode | ProbeNode
 
 
-def upstreams(node: Node) -> tuple[Node, ...]:
+def outputs(node: Node) -> int:
+    """How many outputs a node has."""
+    match node:
+        case SplitNode():
+            return len(node.outputs)
+        case KeyedNode(logic=ProcessLogic(side=side)):
+            return 1 + len(side)
+        case _:
+            return 1
+
+
+def upstreams(node: Node) -> tuple[Output, ...]:
     """What a node reads from."""
     match node:
         case SourceNode():

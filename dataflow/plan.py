@@ -20,10 +20,12 @@ from dataflow.nodes import (
     ExchangeNode,
     KeyedNode,
     Node,
+    Output,
     ProbeNode,
     SinkNode,
     SourceNode,
     StepsNode,
+    outputs,
     upstreams,
 )
 from schemas.errors import SetupError
@@ -55,7 +57,7 @@ class Plan:
             for upstream, target in zip(
                 upstreams(node), self.ports[node.name].inputs, strict=False
             ):
-                self.graph.edge(self.ports[upstream.name].outputs[0], target)
+                self.graph.edge(self._leaving(upstream), target)
         for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
             self.graph.edge(output, self.pointers(keyed))
         for output, source in zip(self.handover.outputs, self.sources, strict=True):
@@ -64,8 +66,11 @@ class Plan:
 
     def _add(self, node: Node) -> None:
         inputs = len(upstreams(node)) + isinstance(node, KeyedNode | SourceNode)
-        outputs = 2 if isinstance(node, SourceNode) else 1
-        self.ports[node.name] = self.graph.node(node.name, inputs, outputs)
+        boards = int(isinstance(node, SourceNode))
+        self.ports[node.name] = self.graph.node(node.name, inputs, outputs(node) + boards)
+
+    def _leaving(self, output: Output) -> Location:
+        return self.ports[output.node.name].outputs[output.number]
 
     def pointers(self, keyed: KeyedNode) -> Location:
         """The input by which state comes to a stateful operator."""
@@ -113,8 +118,8 @@ class Plan:
     @property
     def ends(self) -> list[Location]:
         """The outputs that nothing reads: together, the flow's probe."""
-        read = {upstream.name for node in self.nodes for upstream in upstreams(node)}
-        return [self.ports[n.name].outputs[0] for n in self.nodes if n.name not in read]
+        read = {edge.source for edge in self.graph.edges} | self.graph.boards
+        return [at for n in self.nodes for at in self.ports[n.name].outputs if at not in read]
 
     @property
     def probes(self) -> dict[str, Location]:
@@ -125,13 +130,13 @@ class Plan:
 
 def _fused(nodes: list[Node]) -> list[Node]:
     """The nodes with chains of stateless steps made one each."""
-    readers = Counter(upstream.name for node in nodes for upstream in upstreams(node))
+    readers = Counter(upstream.node.name for node in nodes for upstream in upstreams(node))
     result: dict[str, Node] = {}
     for node in nodes:
         if isinstance(node, StepsNode):
-            before = result[node.upstream.name]
-            if isinstance(before, StepsNode) and readers[node.upstream.name] == 1:
-                del result[node.upstream.name]
+            before = result[node.upstream.node.name]
+            if isinstance(before, StepsNode) and readers[before.name] == 1:
+                del result[before.name]
                 node = StepsNode(node.name, before.upstream, (*before.steps, *node.steps))
         result[node.name] = node
     return list(result.values())

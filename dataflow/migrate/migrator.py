@@ -47,7 +47,7 @@ class Outlet:
 
     def keep(self, undecided: int | None) -> None:
         """Hold the least time at which a pointer may still have to be sent."""
-        self.held.keep(least_of(undecided, *(d.transfer.time for d in self.departures)))
+        self.held.keep(*least_of(undecided, *(d.transfer.time for d in self.departures)))
 
 
 class Migrator(Quiet):
@@ -133,7 +133,10 @@ class Migrator(Quiet):
     def _hand_over(self, outlet: Outlet, departure: Departure, extraction: Extraction) -> None:
         transfer = departure.transfer
         outlet.output.send(
-            outlet.held.capability, transfer.time, extraction.manifest, transfer.target
+            outlet.held.permitting(transfer.time),
+            transfer.time,
+            extraction.manifest,
+            transfer.target,
         )
         outlet.keyed.departed(transfer.bin)
         outlet.departures.remove(departure)

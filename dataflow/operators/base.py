@@ -17,9 +17,9 @@ from dataflow.capability import Capability
 from dataflow.graph import Edge, Location
 from dataflow.progress import Progress
 from dataflow.wire import Payload
-from state.antichain import Antichain
+from state.antichain import Antichain, minimal
 from state.ids import WorkerId
-from state.time import Time, less_equal
+from state.time import Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +131,10 @@ class Quiet:
         """Nothing to release."""
 
 
-def least_of(*times: Time | None) -> Time | None:
-    """The least of some outer times; None stands for none.
+def least_of(*times: Time | None) -> tuple[Time, ...]:
+    """The least of some times; None stands for none.
 
     >>> least_of(None, 4, 2), least_of(None)
-    (2, None)
+    ((2,), ())
     """
-    least: Time | None = None
-    for time in times:
-        if time is not None and (least is None or less_equal(time, least)):
-            least = time
-    return least
+    return minimal(time for time in times if time is not None)

@@ -142,6 +142,10 @@ class Columnar:
         """None ever."""
         return []
 
+    def aside(self) -> Sequence[Batch]:
+        """A fold has one output."""
+        return ()
+
     def _round(
         self, states: States, batch: Batch, values: Column, rows: Column, results: list[object]
     ) -> npt.NDArray[np.bool_]:

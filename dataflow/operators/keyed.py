@@ -18,10 +18,10 @@ import numpy as np
 
 from dataflow.batch import Batch, Int64s
 from dataflow.bound import Bound
-from dataflow.capability import Held
 from dataflow.migrate.arrivals import Arrivals
-from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
+from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.logic import Logic, States
+from dataflow.operators.outputs import Outputs
 from dataflow.operators.rows import Rows, Waiting
 from dataflow.operators.timers import Timers
 from dataflow.progress import outer
@@ -48,7 +48,7 @@ class Keyed(Quiet):
         origin: int,
         inputs: Sequence[InputPort],
         pointers: InputPort,
-        output: OutputPort,
+        outputs: Sequence[OutputPort],
         logic: Logic,
         store: Store,
         order: Order,
@@ -59,24 +59,23 @@ class Keyed(Quiet):
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self.name, self.store, self.timers = name, store, Timers()
-        self._origin, self._inputs, self._output = origin, inputs, output
+        self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
         self.arrivals = Arrivals(name, store, self.timers, topic, pointers, report)
         self._waiting = Waiting()
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
-        self._held = Held()
 
     @property
     def frontier(self) -> Antichain:
         """What may still leave, from any worker: state before it is final."""
-        return self._output.frontier
+        return self._outputs.frontier
 
     def schedule(self) -> bool:
         """Install what arrives, take records, apply those whose turn it is, fire timers."""
         frontier = self._passed()
-        installed, released = self.arrivals.schedule(self._retain)
+        installed, released = self.arrivals.schedule(self._outputs.retain)
         received = self._receive()
         self._admit(released)
         ready = self._ready(frontier)
@@ -119,18 +118,15 @@ class Keyed(Quiet):
             for message in port.drain():
                 received = True
                 assert isinstance(message.payload, Batch)
-                self._retain(message)
+                self._outputs.retain(message)
                 self._waiting.add(Rows.of(message.payload, side))
         if received:
             self._check_bound()
         return received
 
-    def _retain(self, message: Message) -> None:
-        self._held.retain(self._output.mint(message))
-
     def _check_bound(self) -> None:
         waiting = self._waiting.size + self._queued_bytes + self.arrivals.size + self.timers.size
-        least = to_millis(outer(self._held.capability.time))
+        least = to_millis(min(map(outer, self._outputs.least)))
         self._bound.check(waiting, f"records and timers wait for its time to pass {least} ms")
 
     def _ready(self, frontier: Antichain) -> bool:
@@ -224,15 +220,13 @@ class Keyed(Quiet):
         self.store.write([bin for bin, _ in changed], touched, [states[key] for key in touched])
         for time, key in self._logic.timers():
             self.timers.set(Bin(self._space.bin_of(key)), time, key)
-        self._send(results)
-
-    def _send(self, results: Batch) -> None:
-        if len(results):
-            self._output.send(self._held.capability, int(results.times.min()), results)
+        for number, batch in enumerate((results, *self._logic.aside())):
+            if len(batch):
+                self._outputs.send(int(batch.times.min()), batch, number)
 
     # -- what is owed
 
     def _keep(self) -> None:
         queued = least_of(*(least for least, _ in self._queue))
-        owed = least_of(self._waiting.least, queued, self.arrivals.least, self.timers.least)
-        self._held.keep(owed)
+        owed = least_of(self._waiting.least, *queued, self.arrivals.least, self.timers.least)
+        self._outputs.keep(*owed)

@@ -50,6 +50,9 @@ class Logic(Protocol):
     def timers(self) -> list[Timer]:
         """The timers set since the last call."""
 
+    def aside(self) -> Sequence[Batch]:
+        """What of the last call's results goes to the outputs beside the first, one batch each."""
+
 
 class Sealing:
     """How one operator's states are sealed: by the plain codec, or the user's own."""
@@ -131,15 +134,19 @@ class Fold:
         """None ever."""
         return []
 
+    def aside(self) -> Sequence[Batch]:
+        """A fold has one output."""
+        return ()
+
 
 class Context:
     """What a process function may do besides changing its state."""
 
     __slots__ = ("_emitted", "_key", "_time", "_timed", "_timers")
 
-    def __init__(self, key: bytes, time: int, timed: bool) -> None:
+    def __init__(self, key: bytes, time: int, timed: bool, side: Sequence[str]) -> None:
         self._key, self._time, self._timed = key, time, timed
-        self._emitted: list[object] = []
+        self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
         self._timers: list[int] = []
 
     @property
@@ -152,9 +159,12 @@ class Context:
         """The record's logical time, milliseconds since 1970."""
         return to_millis(self._time)
 
-    def emit(self, result: object) -> None:
-        """Send a result at the record's time."""
-        self._emitted.append(result)
+    def emit(self, result: object, to: str | None = None) -> None:
+        """Send a result at the record's time, by the operator's first output or the side output of
+        a name."""
+        if to not in self._emitted:
+            raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
+        self._emitted[to].append(result)
 
     def timer(self, at_ms: int) -> None:
         """Be called back for this key once the flow's time has passed `at_ms`, which must be later
@@ -178,8 +188,8 @@ def _with_value(on_value: OnValue, value: object, context: Context, state: objec
 
 
 @dataclass(slots=True)
-class _Outcome:
-    """What the process functions of one batch have brought about."""
+class _Emitted:
+    """What the process functions of one batch have emitted to one output."""
 
     rows: list[int]
     positions: list[int]
@@ -192,6 +202,10 @@ class _Outcome:
         self.values.extend(emitted)
 
 
+_Outcome = dict[str | None, _Emitted]
+"""By the output's name; the first has none."""
+
+
 class Process:
     """State, results and timers per key, for one or more inputs with one key space."""
 
@@ -201,18 +215,21 @@ class Process:
         init: Callable[[], object],
         on_values: Sequence[OnValue],
         on_timer: OnTimer | None,
+        side: Sequence[str],
         sealing: Sealing,
         guard: Guard,
     ) -> None:
         self._operator, self._init, self._on_values = operator, init, on_values
         self._on_timer, self._sealing, self._guard = on_timer, sealing, guard
+        self._side = side
         self._timers: list[Timer] = []
+        self._aside: list[Batch] = []
         self.timed = on_timer is not None
 
     def apply(self, states: States, rows: Rows) -> Batch:
         """Call the function of each record's input."""
         batch = rows.batch
-        outcome = _Outcome([], [], [])
+        outcome = self._outcome()
         sides = rows.sides.tolist()
         for row, value in enumerate(batch.values):
             on_value = self._on_values[sides[row]]
@@ -225,7 +242,7 @@ class Process:
             raise MeanderError(
                 f"operator {self._operator!r}", "a timer is due and it has no on_timer function"
             )
-        outcome = _Outcome([], [], [])
+        outcome = self._outcome()
         for row in range(len(fired)):
             self._call(states, fired, row, outcome, self._on_timer)
         return self._results(fired, outcome)
@@ -235,13 +252,20 @@ class Process:
         taken, self._timers = self._timers, []
         return taken
 
+    def aside(self) -> Sequence[Batch]:
+        """What has been emitted to each side output."""
+        return self._aside
+
+    def _outcome(self) -> _Outcome:
+        return {name: _Emitted([], [], []) for name in (None, *self._side)}
+
     def _call(
         self, states: States, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
     ) -> None:
         assert batch.keys is not None
         self._guard.alive()
         key = batch.keys[row]
-        context = Context(key, int(batch.times[row]), self.timed)
+        context = Context(key, int(batch.times[row]), self.timed, self._side)
         try:
             state = self._sealing.unseal(states[key]) if key in states else self._init()
             sealed = self._sealing.seal(function(context, state))
@@ -249,10 +273,15 @@ class Process:
             self._guard.failed(batch, row, error)
             return
         states[key] = sealed
-        outcome.add(row, context._emitted)
+        for name, emitted in context._emitted.items():
+            outcome[name].add(row, emitted)
         self._timers.extend((time, key) for time in context._timers)
 
     def _results(self, batch: Batch, outcome: _Outcome) -> Batch:
+        first, *self._aside = (self._batch(batch, emitted) for emitted in outcome.values())
+        return first
+
+    def _batch(self, batch: Batch, outcome: _Emitted) -> Batch:
         emitted = batch.take(np.array(outcome.rows, np.int64))
         positions = np.array(outcome.positions, np.int64)
         return Batch(

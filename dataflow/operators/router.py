@@ -16,7 +16,7 @@ from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.capability import Held
 from dataflow.migrate.routing import Routing
-from dataflow.operators.base import InputPort, OutputPort, Quiet
+from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.errors import Guard
 from dataflow.operators.rows import Rows, Waiting
 from state import codec
@@ -52,7 +52,7 @@ class Router(Quiet):
             self._route(rows.batch)
         if received or ready:
             self._check_bound()
-            self._held.keep(self.stash.least)
+            self._held.keep(*least_of(self.stash.least))
         return received or bool(ready)
 
     @property
@@ -88,7 +88,8 @@ class Router(Quiet):
         values of their own too."""
         if owner == self._me:
             share = share.isolated()
-        self._output.send(self._held.capability, int(share.times.min()), share, owner)
+        time = int(share.times.min())
+        self._output.send(self._held.permitting(time), time, share, owner)
 
     def _plain(self, batch: Batch) -> Batch:
         """Packed, without the values that could not travel, wherever they would go."""

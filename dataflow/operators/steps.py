@@ -48,7 +48,7 @@ class Map:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """One output for each input that the function takes."""
-        kept, values = _each(self.function, batch, guard)
+        kept, values = each(self.function, batch, guard)
         rows = batch if kept is None else batch.take(kept)
         return rows.with_values(values)
 
@@ -64,7 +64,7 @@ class Filter:
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """The chosen rows."""
         # To be true or not is the user's code too.
-        kept, verdicts = _each(lambda value: bool(self.function(value)), batch, guard)
+        kept, verdicts = each(lambda value: bool(self.function(value)), batch, guard)
         chosen = np.flatnonzero(np.array(verdicts, np.bool_))
         return batch.take(chosen if kept is None else kept[chosen])
 
@@ -79,7 +79,7 @@ class Inspect:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """The rows that the function took, unchanged."""
-        kept, _ = _each(self.function, batch, guard)
+        kept, _ = each(self.function, batch, guard)
         return batch if kept is None else batch.take(kept)
 
 
@@ -93,7 +93,7 @@ class FlatMap:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """All outputs, in order, each with its position among the outputs of its input."""
-        kept, outputs = _each(lambda value: list(self.function(value)), batch, guard)
+        kept, outputs = each(lambda value: list(self.function(value)), batch, guard)
         rows = batch if kept is None else batch.take(kept)
         counts = [len(many) for many in outputs if isinstance(many, list)]
         positions = [i for count in counts for i in range(count)]
@@ -121,7 +121,7 @@ class KeyBy:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """The rows with encoded keys and their hashes."""
-        kept, keys = _each(lambda value: codec.encode(self.function(value)), batch, guard)
+        kept, keys = each(lambda value: codec.encode(self.function(value)), batch, guard)
         rows = batch if kept is None else batch.take(kept)
         encoded = [key for key in keys if isinstance(key, bytes)]
         return Batch(
@@ -178,7 +178,7 @@ def append_index(indexes: Int64s, positions: Int64s, operator: str) -> Int64s:
     return (indexes << INDEX_BITS) | positions
 
 
-def _each(
+def each(
     function: Callable[[Any], object], batch: Batch, guard: Guard
 ) -> tuple[Int64s | None, list[object]]:
     """What the function says to each value, and the rows that it took (None for all)."""

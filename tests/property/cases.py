@@ -44,7 +44,7 @@ class Case:
         return "\n".join([*lines, f"  {self.options}, control_lead {self.control_lead}"])
 
 
-KINDS = ("chain", "rekey", "timers", "connect", "columns", "faulty", "arrival")
+KINDS = ("chain", "rekey", "timers", "connect", "sides", "columns", "faulty", "arrival")
 
 
 def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from state import codec
@@ -25,6 +25,8 @@ class Record:
     order: Order
     value: object
     side: int = 0
+    to: str | None = None
+    """The output by which it leaves a process function."""
 
 
 Refusals = list[tuple[str, object]]
@@ -72,11 +74,11 @@ class Ask:
 
     def __init__(self, key: bytes, time: int) -> None:
         self.key, self.time_ms = codec.decode(key), time >> 20
-        self.emitted: list[object] = []
+        self.emitted: dict[str | None, list[object]] = {}
         self.timers: list[int] = []
 
-    def emit(self, value: object) -> None:
-        self.emitted.append(value)
+    def emit(self, value: object, to: str | None = None) -> None:
+        self.emitted.setdefault(to, []).append(value)
 
     def timer(self, ms: int) -> None:
         self.timers.append(ms << 20)
@@ -114,8 +116,11 @@ def process(
         except shapes.Refused:
             refused(value)
             continue
-        for i, emitted in enumerate(ask.emitted):
-            results.append(Record((*order[:4], (order[4] << 20) | i), emitted))
+        results += [
+            Record((*order[:4], (order[4] << 20) | i), emitted, to=to)
+            for to, many in ask.emitted.items()
+            for i, emitted in enumerate(many)
+        ]
         for due in ask.timers:
             heapq.heappush(timers, (due, k))
     return results, states
@@ -125,6 +130,11 @@ def _with_value(
     function: Callable[[Ask, object, object], object], ask: Ask, value: object, state: object
 ) -> object:
     return function(ask, state, value)
+
+
+def joined(left: list[Record], right: list[Record]) -> list[Record]:
+    """Two inputs of one operator."""
+    return [replace(r, side=0) for r in left] + [replace(r, side=1) for r in right]
 
 
 States = dict[str, dict[bytes, object]]
@@ -148,6 +158,17 @@ def faulty(records: list[Record]) -> tuple[list[Record], States, Refusals]:
     return results, {"a": a, "b": b}, refusals
 
 
+def sides(records: list[Record]) -> tuple[list[Record], States]:
+    """The shape of that name."""
+    even, odd = ([r for r in records if shapes.parity(r.value) == p] for p in ("even", "odd"))
+    told, a = process(even, shapes.key, shapes.empty, [shapes.sort_out], shapes.ring, 1)
+    functions = [shapes.remember, shapes.answer]
+    both = joined([r for r in told if r.to is None], [r for r in told if r.to == "rest"])
+    met, b = process(both, shapes.key, shapes.empty, functions, shapes.ring, 2)
+    results, c = process(joined(met, odd), shapes.key, shapes.empty, functions, shapes.ring, 3)
+    return results, {"a": a, "b": b, "c": c}
+
+
 def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[list[Record], States]:
     """Results and final states of a shape; not for "arrival", whose order is not a function."""
     match kind:
@@ -167,10 +188,12 @@ def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[li
             results, b = fold(first, shapes.key, shapes.empty, shapes.trail)
             return results, {"a": a, "b": b}
         case "connect":
-            both = records + [Record(r.order, r.value, side=1) for r in others]
+            both = joined(records, others)
             functions = [shapes.remember, shapes.answer]
             results, a = process(both, shapes.key, shapes.empty, functions, shapes.ring, 2)
             return results, {"a": a}
+        case "sides":
+            return sides(records)
         case "columns":
             results, a = fold(records, shapes.key, lambda: (0, 0.0), shapes.mean)
             return results, {"a": a}

@@ -22,6 +22,11 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
         case "connect":
             assert other is not None
             return keyed.connect(other, "a", empty, remember, answer, ring)
+        case "sides":
+            even, odd = keyed.split(parity, "even", "odd")
+            told = even.process("a", empty, sort_out, ring, side=["rest"])
+            both = told.connect(told.side("rest"), "b", empty, remember, answer, ring)
+            return both.connect(odd, "c", empty, remember, answer, ring)
         case "columns":
             return keyed.fold("a", columns.mean("v"))
         case "faulty":
@@ -83,6 +88,19 @@ def answer(context: Any, state: Any, value: Any) -> object:
     if state:
         context.emit({"k": value["k"], "v": state.pop(0) - value["v"]})
     return state
+
+
+def parity(value: Any) -> str:
+    return "odd" if value["v"] % 2 else "even"
+
+
+def sort_out(context: Any, state: Any, value: Any) -> object:
+    state.append(value["v"])
+    for part in range(value["v"] % 3):
+        context.emit({"k": value["k"], "v": part}, to="rest" if value["v"] % 4 else None)
+    context.emit({"k": value["k"], "v": len(state)})
+    context.timer(context.time_ms + 4)
+    return state[-5:]
 
 
 def ring(context: Any, state: Any) -> object:

@@ -16,6 +16,7 @@ from dataflow.migrate.routing import Routing
 from dataflow.operators.columns import Columnar
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.logic import Process
+from dataflow.operators.outputs import Outputs
 from dataflow.operators.router import Router
 from dataflow.operators.rows import Rows
 from dataflow.operators.source import SourceOperator
@@ -74,11 +75,14 @@ def _half_done(
         try:
             return function(context, state)
         except Exception:
-            outcome.add(row, context._emitted)
+            for name, emitted in context._emitted.items():
+                outcome[name].add(row, emitted)
             raise
 
     _call(process, states, batch, row, outcome, emitting)
 
+
+_send = Outputs.send
 
 PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "records do not wait for their bin": (Arrivals, "stash", lambda self, rows, bins: rows),
@@ -99,6 +103,11 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "a value that does not fit is lost": (Columnar, "_fits", lambda self, batch, row: False),
     "a move is folded in before it is decided": (Routing, "settle", _settle_early),
     "records are applied before all have come": (Keyed, "_passed", _only_control),
+    "side outputs are mistaken for the first": (
+        Outputs,
+        "send",
+        lambda self, time, batch, number=0: _send(self, time, batch),
+    ),
     "a partition ends before its last record": (SourceOperator, "_close_ended", _end_early),
 }
 

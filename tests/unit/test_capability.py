@@ -94,7 +94,7 @@ def test_held_keeps_the_least_of_what_it_is_given(changes: ChangeBatch) -> None:
     held = Held()
     for time in (7, 5, 9):
         held.retain(Capability(AT, time, changes))
-    assert held.capability.time == 5
+    assert held.least == (5,)
     assert taken(changes) == {(AT, 5, 1)}
 
 
@@ -103,11 +103,11 @@ def test_held_gives_up_what_is_no_longer_owed(changes: ChangeBatch) -> None:
     held.retain(Capability(AT, 5, changes))
     held.keep(8)
     assert taken(changes) == {(AT, 8, 1)}
-    held.keep(None)
-    held.keep(None)
+    held.keep()
+    held.keep()
     assert taken(changes) == {(AT, 8, -1)}
     with pytest.raises(CapabilityError, match="nothing is held"):
-        _ = held.capability
+        held.permitting(9)
 
 
 def test_held_never_claims_a_time_that_it_has_no_right_to(changes: ChangeBatch) -> None:
@@ -118,3 +118,21 @@ def test_held_never_claims_a_time_that_it_has_no_right_to(changes: ChangeBatch) 
     held.retain(Capability(AT, 6, changes))
     with pytest.raises(CapabilityError, match="does not permit 5"):
         held.keep(5)
+
+
+def test_held_keeps_a_right_to_each_of_the_least_times_of_a_nested_scope(
+    changes: ChangeBatch,
+) -> None:
+    """I1: in a loop two times may have none in common that both are rights to."""
+    held = Held()
+    for time in ((5, 7), (6, 0), (6, 2), (5, 9)):
+        held.retain(Capability(AT, time, changes))
+    assert taken(changes) == {(AT, (5, 7), 1), (AT, (6, 0), 1)}
+    held.keep((6, 3), (5, 8), (7, 3))
+    assert taken(changes) == {
+        (AT, (5, 7), -1), (AT, (6, 0), -1), (AT, (5, 8), 1), (AT, (6, 3), 1),
+    }  # fmt: skip
+    with pytest.raises(CapabilityError, match=r"nothing is held that permits \(5, 0\)"):
+        held.keep((5, 0))
+    held.retain(Capability(AT, (5, 1), changes))
+    assert held.least == ((5, 1),)
