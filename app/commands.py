@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from connectors.control import ControlTopic, Decisions, RawCommand
+from dataflow.account import Event as EngineEvent
 from dataflow.controller import Controller
-from dataflow.controller import Event as EngineEvent
+from dataflow.decisions import Decision, Joins, Leaves
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order
 from dataflow.plan import Plan
 from schemas import control
 from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event
@@ -26,30 +28,41 @@ from state.time import to_millis
 
 
 class Journal:
-    """Writes decisions; implements `dataflow.controller.Journal`."""
+    """Writes decisions; implements `dataflow.decisions.Journal`."""
 
     def __init__(self, decisions: Decisions, incarnation: Incarnation) -> None:
         self._decisions, self._incarnation = decisions, incarnation
         self.begun = 0
         self.durable = 0
 
-    def __call__(self, moves: Moves) -> Callable[[], bool]:
+    def __call__(self, decision: Decision) -> Callable[[], bool]:
         """Begin to write; whether it is durable is told by what is returned."""
         self.begun += 1
         number = self.begun
-        decision = {
-            "type": "moves",
-            "incarnation": self._incarnation,
-            "id": moves.command,
-            "at": moves.time,
-            "worker": moves.target,
-            "bins": list(moves.bins),
-        }
-        self._decisions.append(json.dumps(decision).encode(), self._done)
+        fields = {"incarnation": self._incarnation, "at": decision.time} | written(decision)
+        self._decisions.append(json.dumps(fields).encode(), self._done)
         return lambda: self.durable >= number
 
     def _done(self) -> None:
         self.durable += 1
+
+
+def written(decision: Decision) -> dict[str, object]:
+    """A decision as it lies on its topic, without what all have.
+
+    >>> written(Joins(WorkerId(2), 7))
+    {'type': 'joins', 'worker': 2}
+    """
+    match decision:
+        case Moves(command, _, target, bins):
+            return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
+        case Order(source, partition, _, target):
+            place = {"source": source, "partition": partition}
+            return {"type": "partition", **place, "worker": target}
+        case Joins(worker):
+            return {"type": "joins", "worker": worker}
+        case Leaves(worker):
+            return {"type": "leaves", "worker": worker}
 
 
 @dataclass(slots=True)

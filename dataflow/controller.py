@@ -9,8 +9,12 @@ sources move. Cost: O(1) per turn in which no source moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+from dataflow import account
+from dataflow.account import Event
+from dataflow.decisions import Decisions, Joins, Journal, Leaves
 from dataflow.forswearing import Forswearing, Pending
 from dataflow.graph import Location
 from dataflow.holding import Holders, Holding
@@ -25,19 +29,13 @@ from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
 from dataflow.rounds import Round, Running
-from dataflow.staff import LATEST, Staff, introduction, shared_out
+from dataflow.staff import LATEST, Staff, introduction, share_of, shared_out
 from dataflow.wire import DataFrame, MemberFrame, ProgressFrame, encode_data
 from dataflow.worker import members_of
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
 from state.time import to_millis
-
-Event = dict[str, object]
-"""What becomes of commands, JSON-able; see `schemas.status`."""
-
-Journal = Callable[[Moves], Callable[[], bool]]
-"""Begins to write a decision, returns whether it is durable yet."""
 
 
 class Controller:
@@ -47,7 +45,7 @@ class Controller:
         self, plan: Plan, workers: int, links: Links, clock: Clock, journal: Journal
     ) -> None:
         self._plan, self._links = plan, links
-        self._clock, self._journal = clock, journal
+        self._clock, self._decisions = clock, Decisions(journal)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
         self._routing = Routing(plan.flow.space, workers)
         self._roster = Roster(plan.graph, self._progress, links)
@@ -71,55 +69,44 @@ class Controller:
         first = self._next_round(running, command.time)
         self._ids.add(command.id)
         self._running.append(running)
-        self._events.append(
-            {
-                "event": "accepted",
-                "id": command.id,
-                "time": first.moves.time,
-                "strategy": command.strategy,
-                "worker": int(command.worker),
-                "bins": [int(bin) for bin in bins],
-            }
-        )
+        self._events.append(account.accepted(running, first.moves.time, bins))
 
     def join(self, worker: WorkerId) -> None:
         """A worker joins the running flow; its links stand. It owns no bins until some move to it.
 
         Raises Refused where that cannot be.
         """
-        forsworn = self._forswearing.open_time()
-        self._progress.flush()
-        self.staff.admit(worker)
-        for moves in introduction(self._routing, forsworn):
-            self._tell(worker, self._plan.migrator.inputs[0], moves)
-        self._events.append({"event": "joined", "worker": int(worker)})
-
-    def leave(self, id: str, worker: WorkerId) -> None:
-        """A worker leaves the running flow: its bins and partitions go to the others, then it ends.
-
-        Raises Refused where that cannot be.
-        """
-        others = self.staff.others(worker)
         time = self._forswearing.open_time()
-        to_come = [one.command.id for one in self._running if one.command.worker == worker]
-        if to_come or self._reading.coming_to(worker):
-            what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
-            raise Refused(f"{member_name(worker)} gets {what}: wait for the end of that")
+        self.staff.expect(worker)
+        self._decisions.take(Joins(worker, time), partial(self._admit, worker))
+
+    def share(self, id: str, newcomers: Sequence[WorkerId]) -> set[str]:
+        """Workers get as many bins and partitions as the others have, by the fewest moves; the ids
+        of these. Raises Refused where that cannot be."""
+        time = self._forswearing.open_time()
+        staying = self.staff.staying
+        owners = self._routing.owners(time) if self._plan.keyed else []
+        bins = share_of({Bin(b): owner for b, owner in enumerate(owners)}, newcomers, staying)
+        read = {place: worker for worker in staying for place in self._reading.of(worker)}
+        return self._hand_out(id, bins, share_of(read, newcomers, staying), time)
+
+    def leave(self, id: str, workers: Sequence[WorkerId]) -> None:
+        """Workers leave the running flow: their bins and partitions go to the others, then they
+        end. Raises Refused where that cannot be."""
+        others = self.staff.others(workers)
+        time = self._forswearing.open_time()
+        for worker in workers:
+            to_come = [one.command.id for one in self._running if one.command.worker == worker]
+            if to_come or self._reading.coming_to(worker):
+                what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
+                raise Refused(f"{member_name(worker)} gets {what}: wait for the end of that")
         # Also what a command has promised to others for later: it must be gone before.
-        owners = self._routing.owners(time)
-        owned = [Bin(b) for b, owner in enumerate(owners) if owner == worker]
-        moves = [
-            Migrate(f"{id}/{other}", bins, other, None, "sudden")
-            for other, bins in shared_out(owned, others).items()
-        ]
-        for command in moves:
-            self._check(command)
-        for n, place in enumerate(self._reading.of(worker)):
-            self._order(f"{id}/{place[0]}.{place[1]}", place, others[n % len(others)], time)
-        for command in moves:
-            self.submit(command)
-        names = {command.id for command in moves}
-        self.staff.retire(worker, names | self._reading.going_from(worker))
+        owners = self._routing.owners(time) if self._plan.keyed else []
+        owned = [Bin(b) for b, owner in enumerate(owners) if owner in workers]
+        read = [place for worker in workers for place in self._reading.of(worker)]
+        names = self._hand_out(id, shared_out(owned, others), shared_out(read, others), time)
+        for worker in workers:
+            self.staff.retire(worker, names | self._reading.going_from(worker))
 
     def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Another worker reads a partition from now on. Raises Refused where that cannot be."""
@@ -128,11 +115,32 @@ class Controller:
         time = self._forswearing.open_time()
         self._order(id, self._reading.place(source, partition), worker, time)
 
+    def _hand_out(
+        self,
+        id: str,
+        bins: Mapping[WorkerId, Sequence[Bin]],
+        places: Mapping[WorkerId, Sequence[Place]],
+        time: int,
+    ) -> set[str]:
+        """Bins and partitions go to others, all or none of them; the ids of that."""
+        moves = [
+            Migrate(f"{id}/{target}", tuple(some), target, None, "sudden")
+            for target, some in bins.items()
+        ]
+        for command in moves:
+            self._check(command)
+        names = {command.id for command in moves}
+        for target, some in places.items():
+            for place in some:
+                names.add(name := f"{id}/{place[0]}.{place[1]}")
+                self._order(name, place, target, time)
+        for command in moves:
+            self.submit(command)
+        return names
+
     def _order(self, id: str, place: Place, target: WorkerId, time: int) -> None:
         order = self._reading.begin(id, place, target, time)
-        for worker in self.staff.working:
-            if self.staff.hears(worker, time):
-                self._tell(worker, self._plan.handover.inputs[0], order)
+        self._decisions.take(order, partial(self._send_order, order))
 
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take a worker's report of what it reads, or of a bin that it has installed."""
@@ -168,7 +176,7 @@ class Controller:
             self.take(sender, frame)
             received = True
         if self._progress.ready:
-            self._send_durable()
+            self._decisions.send()
             self._forswear()
             self._decide()
             self._finish_rounds()
@@ -229,20 +237,11 @@ class Controller:
     # -- accepting
 
     def _check(self, command: Migrate) -> None:
-        count = self._plan.flow.space.count
         if command.id in self._ids:
             raise Refused(f"id {command.id!r} was used before: give each command an id of its own")
         if not self._plan.keyed:
             raise Refused("this flow has no stateful operator, so there is nothing to move")
-        staying = self.staff.staying
-        if command.worker not in staying:
-            known = f"0 to {staying[-1]}" if staying == [*range(len(staying))] else str(staying)
-            raise Refused(f"worker {command.worker} is unknown: name one of {known}")
-        if not command.bins:
-            raise Refused(f"no bins are named: name some of 0 to {count - 1}, or 'all'")
-        wrong = [int(bin) for bin in command.bins if not 0 <= bin < count]
-        if wrong:
-            raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
+        command.check(self._plan.flow.space.count, self.staff.staying)
         self._forswearing.open_time()
         if command.time is not None:
             self._check_time(command, command.time)
@@ -269,7 +268,8 @@ class Controller:
             demand = self._forswearing.demand(time)
         moves = Moves(running.command.id, time, running.command.worker, bins)
         self._taken.update((time, bin) for bin in bins)
-        round = Round(moves, self._journal(moves), demand, self._clock.monotonic())
+        round = Round(moves, demand, self._clock.monotonic())
+        self._decisions.take(moves, partial(self._send, round))
         running.rounds.append(round)
         return round
 
@@ -282,17 +282,26 @@ class Controller:
 
     # -- the steps of a turn
 
-    def _send_durable(self) -> None:
-        for round in self.rounds():
-            if not round.sent and round.durable():
-                self._send(round.moves)
-                round.sent = True
-
-    def _send(self, moves: Moves) -> None:
+    def _send(self, round: Round) -> None:
+        moves, round.sent = round.moves, True
         self._routing.add(moves)
+        self._tell_all(self._plan.migrator.inputs[0], moves)
+
+    def _send_order(self, order: Order) -> None:
+        self._tell_all(self._plan.handover.inputs[0], order)
+
+    def _admit(self, worker: WorkerId) -> None:
+        forsworn = self._forswearing.open_time()
+        self._progress.flush()
+        self.staff.admit(worker)
+        for moves in introduction(self._routing, forsworn):
+            self._tell(worker, self._plan.migrator.inputs[0], moves)
+        self._events.append({"event": "joined", "worker": int(worker)})
+
+    def _tell_all(self, at: Location, decision: Moves | Order) -> None:
         for worker in self.staff.working:
-            if self.staff.hears(worker, moves.time):
-                self._tell(worker, self._plan.migrator.inputs[0], moves)
+            if self.staff.hears(worker, decision.time):
+                self._tell(worker, at, decision)
 
     def _tell(self, worker: WorkerId, at: Location, decision: Moves | Order) -> None:
         self._forswearing.check(decision.time)
@@ -302,17 +311,8 @@ class Controller:
 
     def _finish_orders(self) -> None:
         for handing in self._reading.finish():
-            order = handing.order
-            self._events.append(
-                {
-                    "event": "partition_moved",
-                    "id": handing.id,
-                    "source": self._plan.sources[order.source].name,
-                    "partition": int(order.partition),
-                    "worker": int(order.target),
-                    "time": order.time,
-                }
-            )
+            source = self._plan.sources[handing.order.source].name
+            self._events.append(account.partition_moved(handing, source))
 
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""
@@ -322,6 +322,7 @@ class Controller:
         for worker in self.staff.relieved(running | self._reading.running):
             until = self.forsworn
             self.staff.dismiss(worker, until, self._forswearing.demand(until))
+            self._decisions.take(Leaves(worker, until), partial(self.staff.part, worker))
 
     def _decide(self) -> None:
         """Once all commands up to a round's time are known, so is what it really moves."""
@@ -349,27 +350,15 @@ class Controller:
             if running.waiting and self.forsworn is not None:
                 self._next_round(running, None)
             else:
-                self._complete_command(running)
+                self._running.remove(running)
+                seconds = self._clock.monotonic() - running.begun
+                self._events.append(account.completed(running, seconds))
 
     def _complete(self, round: Round) -> bool:
         if not round.decided or round.awaited:
             return False
         outputs = (self._plan.ports[keyed.name].outputs[0] for keyed in self._plan.keyed)
         return not any(self._progress.frontier(o).less_equal(round.moves.time) for o in outputs)
-
-    def _complete_command(self, running: Running) -> None:
-        self._running.remove(running)
-        self._events.append(
-            {
-                "event": "completed",
-                "id": running.command.id,
-                "ms": round_ms(self._clock.monotonic() - running.begun),
-                "bins": running.bins,
-                "bytes": running.bytes,
-                "keys": running.keys,
-                "unmoved": [int(bin) for bin in running.waiting],
-            }
-        )
 
     def _note(
         self,
@@ -384,20 +373,8 @@ class Controller:
         running.bytes += size
         running.keys += keys
         running.bins += not any(bin == key[1] for _, bin in round.awaited)
-        self._events.append(
-            {
-                "event": "bin_moved",
-                "id": running.command.id,
-                "operator": key[0],
-                "bin": key[1],
-                "from": int(round.sources[key[1]]),
-                "worker": int(worker),
-                "time": round.moves.time,
-                "bytes": size,
-                "keys": keys,
-                "ms": round_ms(self._clock.monotonic() - round.begun),
-            }
-        )
+        seconds = self._clock.monotonic() - round.begun
+        self._events.append(account.bin_moved(running, round, worker, event, seconds))
 
     def _forswear(self) -> None:
         rounds = self.rounds()
@@ -405,7 +382,7 @@ class Controller:
         self._forswearing.advance(
             Pending(
                 furthest=self.furthest(),
-                unsent=min((r.moves.time for r in rounds if not r.sent), default=None),
+                unsent=self._decisions.least,
                 sent=[round.moves.time for round in sent],
                 demanded=[
                     *(round.moves.time for round in sent if round.demand is not None),
@@ -421,8 +398,3 @@ class Controller:
         return any(
             not round.sent or self._forswearing.passed(round.moves.time) for round in running.rounds
         )
-
-
-def round_ms(seconds: float) -> float:
-    """Seconds as milliseconds with a microsecond's precision."""
-    return round(seconds * 1000, 3)

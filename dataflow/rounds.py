@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dataflow.capability import Capability
@@ -16,7 +15,6 @@ class Round:
     """Bins that move at one time."""
 
     moves: Moves
-    durable: Callable[[], bool]
     demand: Capability | None
     begun: float
     sent: bool = False

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dataflow.controller import Controller
+from dataflow.decisions import Decision
 from dataflow.migrate.command import Migrate, Refused
-from dataflow.migrate.moves import Moves
 from dataflow.plan import Plan
 from dataflow.protocols import Frame
 from dataflow.wire import of_progress
@@ -232,7 +232,7 @@ class Simulation:
             case Migrate():
                 self.controller.submit(command)
             case Leave(id, worker):
-                self.controller.leave(id, worker)
+                self.controller.leave(id, [worker])
             case HandOver(id, source, partition, worker):
                 self.controller.hand_over(id, source, partition, worker)
             case Join():
@@ -280,7 +280,7 @@ def simulate(
     """Put a plan on simulated workers."""
     clock, network, topic = SimClock(), SimNetwork(), SimTopic(rng)
 
-    def journal(moves: Moves) -> Callable[[], bool]:
+    def journal(decision: Decision) -> Callable[[], bool]:
         return lambda: rng.random() < 0.5
 
     controller = Controller(plan, workers, SimLinks(network, COORDINATOR), clock, journal)

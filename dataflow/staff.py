@@ -9,8 +9,9 @@ every few milliseconds while somebody waits to leave.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dataflow.capability import Capability
 from dataflow.membership import Roster
@@ -20,6 +21,8 @@ from dataflow.migrate.routing import Routing
 from dataflow.protocols import Clock
 from state.ids import Bin, WorkerId, member_name
 from state.time import MIN_TIME
+
+T = TypeVar("T")
 
 BASE_EVERY = 1.0
 """Seconds between two bases, which keep openings to newcomers small."""
@@ -35,6 +38,7 @@ class Leaving:
     awaited: set[str]
     """The commands that take its bins away."""
     until: int | None = None
+    """It gets nothing of this time or later."""
     demand: Capability | None = None
     """So that idle sources pass `until`."""
 
@@ -46,6 +50,7 @@ class Staff:
         self.staying = list(workers)
         self.leaving: dict[WorkerId, Leaving] = {}
         self._roster, self._clock = roster, clock
+        self._expected: set[WorkerId] = set()
         self._base_at = 0.0
 
     @property
@@ -58,20 +63,27 @@ class Staff:
         leaving = self.leaving.get(worker)
         return leaving is None or leaving.until is None or time < leaving.until
 
-    def admit(self, worker: WorkerId) -> None:
-        """A worker joins. Raises Refused where that cannot be."""
-        if worker in self.working:
+    def expect(self, worker: WorkerId) -> None:
+        """A worker is to join. Raises Refused where that cannot be."""
+        if worker in self._expected or worker in self.working:
             raise Refused(f"{member_name(worker)} works already: give the newcomer another number")
+        self._expected.add(worker)
+
+    def admit(self, worker: WorkerId) -> None:
+        """A worker that was to join does."""
+        self._expected.remove(worker)
         self._roster.admit(worker)
         self.staying.append(worker)
 
-    def others(self, worker: WorkerId) -> list[WorkerId]:
-        """Who stays when a worker leaves. Raises Refused where nobody does."""
-        if worker not in self.staying:
-            raise Refused(f"{member_name(worker)} is unknown: name one of {_some(self.staying)}")
-        others = [one for one in self.staying if one != worker]
+    def others(self, leavers: Sequence[WorkerId]) -> list[WorkerId]:
+        """Who stays when some leave. Raises Refused where nobody does."""
+        for worker in leavers:
+            if worker not in self.staying:
+                known = _some(self.staying)
+                raise Refused(f"{member_name(worker)} is unknown: name one of {known}")
+        others = [one for one in self.staying if one not in leavers]
         if not others:
-            raise Refused(f"{member_name(worker)} is the last: end the flow instead")
+            raise Refused(f"{member_name(leavers[-1])} is the last: end the flow instead")
         return others
 
     def retire(self, worker: WorkerId, awaited: set[str]) -> None:
@@ -91,6 +103,11 @@ class Staff:
         """A leaver owns nothing from `until` on."""
         leaving = self.leaving[worker]
         leaving.until, leaving.demand = until, demand
+
+    def part(self, worker: WorkerId) -> None:
+        """Tell a leaver that it owns nothing any more."""
+        until = self.leaving[worker].until
+        assert until is not None
         self._roster.dismiss(worker, until)
 
     def gone(self, worker: WorkerId) -> None:
@@ -119,14 +136,38 @@ def introduction(routing: Routing, forsworn: int) -> list[Moves]:
     return [*now, *(moves for moves in routing.unsettled() if moves.time >= forsworn)]
 
 
-def shared_out(bins: Sequence[Bin], workers: Sequence[WorkerId]) -> dict[WorkerId, tuple[Bin, ...]]:
-    """Bins evenly over workers.
+def shared_out(things: Sequence[T], workers: Sequence[WorkerId]) -> dict[WorkerId, tuple[T, ...]]:
+    """Bins or partitions evenly over workers.
 
-    >>> shared_out([Bin(4), Bin(5), Bin(9)], [WorkerId(1), WorkerId(2)])
+    >>> shared_out([4, 5, 9], [WorkerId(1), WorkerId(2)])
     {1: (4, 9), 2: (5,)}
     """
-    shares = {worker: tuple(bins[n :: len(workers)]) for n, worker in enumerate(workers)}
+    shares = {worker: tuple(things[n :: len(workers)]) for n, worker in enumerate(workers)}
     return {worker: share for worker, share in shares.items() if share}
+
+
+def share_of(
+    owners: Mapping[T, WorkerId], newcomers: Sequence[WorkerId], workers: Sequence[WorkerId]
+) -> dict[WorkerId, tuple[T, ...]]:
+    """What newcomers get so that each has its share, always from who has most; the others among
+    `workers` give each other nothing.
+
+    >>> owners = dict.fromkeys("abcdefg", WorkerId(0))
+    >>> share_of(owners, [WorkerId(1), WorkerId(2)], [WorkerId(0), WorkerId(1), WorkerId(2)])
+    {1: ('g', 'e'), 2: ('f', 'd')}
+    """
+    held: dict[WorkerId, list[T]] = {worker: [] for worker in workers}
+    for thing, owner in owners.items():
+        if owner in held:
+            held[owner].append(thing)
+    share = sum(map(len, held.values())) // len(workers)
+    given: dict[WorkerId, list[T]] = {worker: [] for worker in newcomers}
+    for _ in range(share):
+        for worker in newcomers:
+            most = max(held, key=lambda one: len(held[one]))
+            if len(held[worker]) + len(given[worker]) < share < len(held[most]):
+                given[worker].append(held[most].pop())
+    return {worker: tuple(things) for worker, things in given.items() if things}
 
 
 def _some(workers: Sequence[WorkerId]) -> str:

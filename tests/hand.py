@@ -203,11 +203,14 @@ class HandFlow(TestFlow):
 
     def _answers_are_due(self) -> bool:
         operators = [o for worker in self.workers for o in assembly(worker).operators]
-        return any(
-            o.wait_seconds() is not None if isinstance(o, Migrator) else not o.finished()
-            for o in operators
-            if not isinstance(o, SourceOperator)
-        ) or any(not round.sent for round in self.sim.controller.rounds())
+        return (
+            any(
+                o.wait_seconds() is not None if isinstance(o, Migrator) else not o.finished()
+                for o in operators
+                if not isinstance(o, SourceOperator)
+            )
+            or self.sim.controller._decisions.least is not None
+        )
 
     def _deliver(self, controller: bool) -> bool:
         lanes = self.sim.network.busy()

@@ -9,8 +9,8 @@ from typing import Self
 
 from connectors.links import CurveLinks, Keys, Peer
 from dataflow.controller import Controller
+from dataflow.decisions import Decision
 from dataflow.flow import Flow
-from dataflow.migrate.moves import Moves
 from dataflow.protocols import Links
 from dataflow.sim import SimClock, SimTopic
 from dataflow.testing import TestFlow
@@ -87,5 +87,5 @@ class WiredFlow(TestFlow):
         return super()._build(me, self.links[me], clock, topic, joins)  # type: ignore[arg-type]
 
 
-def _journalled(_: Moves) -> Callable[[], bool]:
+def _journalled(_: Decision) -> Callable[[], bool]:
     return lambda: True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,17 @@ class Migrate:
             None if command.time is None else from_millis(command.time),
             command.strategy,
         )
+
+    def check(self, count: int, workers: Sequence[WorkerId]) -> None:
+        """Raises Refused unless it names some of so many bins, and one of these workers."""
+        if self.worker not in workers:
+            known = f"0 to {workers[-1]}" if workers == [*range(len(workers))] else str(workers)
+            raise Refused(f"worker {self.worker} is unknown: name one of {known}")
+        if not self.bins:
+            raise Refused(f"no bins are named: name some of 0 to {count - 1}, or 'all'")
+        wrong = [int(bin) for bin in self.bins if not 0 <= bin < count]
+        if wrong:
+            raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
 
 
 class Refused(Exception):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dataflow.decisions import Decision
 from dataflow.migrate.moves import Moves
 from dataflow.sim import SimClock
 from dataflow.speed import Speed
@@ -33,18 +34,22 @@ def flow(start: Start) -> Commanded:
 class HandJournal:
     """Writes a decision when a test says so."""
 
-    written: list[Moves] = field(default_factory=list)
+    written: list[Decision] = field(default_factory=list)
     durable: bool = False
 
-    def __call__(self, moves: Moves) -> Callable[[], bool]:
-        self.written.append(moves)
+    def __call__(self, decision: Decision) -> Callable[[], bool]:
+        self.written.append(decision)
         return lambda: self.durable
+
+    @property
+    def moves(self) -> list[Moves]:
+        return [decision for decision in self.written if isinstance(decision, Moves)]
 
 
 @pytest.fixture
 def journal(flow: Commanded) -> HandJournal:
     journal = HandJournal()
-    flow.run.sim.controller._journal = journal
+    flow.run.sim.controller._decisions._journal = journal
     return journal
 
 
@@ -65,7 +70,7 @@ def test_no_worker_hears_of_a_decision_before_it_is_durable(
 ) -> None:
     """I5: otherwise a crash could forget what results rest on."""
     flow.submit("m", (0,), 1, 2000)
-    assert [moves.command for moves in journal.written] == ["m"]
+    assert [moves.command for moves in journal.moves] == ["m"]
     flow.run.wait(0.05)
     assert not told(flow)
     journal.durable = True
@@ -95,7 +100,7 @@ def test_the_next_bin_of_a_fluid_command_is_a_decision_of_its_own(
     journal.durable = True
     flow.submit("m", (0, 1), 1, None, "fluid")
     flow.run.wait(0.02)
-    assert [(moves.command, moves.bins) for moves in journal.written] == [("m", (0,)), ("m", (1,))]
+    assert [(moves.command, moves.bins) for moves in journal.moves] == [("m", (0,)), ("m", (1,))]
 
 
 def test_a_flow_does_not_end_before_its_decisions_are_durable(

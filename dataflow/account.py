@@ -1,0 +1,73 @@
+"""What the controller says of commands: events, JSON-able; `schemas.status` says what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataflow.reading import Handing
+from dataflow.rounds import Round, Running
+from state.ids import Bin, WorkerId
+
+Event = dict[str, object]
+
+
+def accepted(running: Running, time: int, bins: Sequence[Bin]) -> Event:
+    """A command will be obeyed, from a time on."""
+    command = running.command
+    return {
+        "event": "accepted",
+        "id": command.id,
+        "time": time,
+        "strategy": command.strategy,
+        "worker": int(command.worker),
+        "bins": [int(bin) for bin in bins],
+    }
+
+
+def bin_moved(
+    running: Running, round: Round, worker: WorkerId, installed: Event, seconds: float
+) -> Event:
+    """A worker has installed a bin of an operator, so many seconds after its round began."""
+    bin = int(str(installed["bin"]))
+    return {
+        "event": "bin_moved",
+        "id": running.command.id,
+        "operator": str(installed["operator"]),
+        "bin": bin,
+        "from": int(round.sources[bin]),
+        "worker": int(worker),
+        "time": round.moves.time,
+        "bytes": int(str(installed["bytes"])),
+        "keys": int(str(installed["keys"])),
+        "ms": round_ms(seconds),
+    }
+
+
+def completed(running: Running, seconds: float) -> Event:
+    """All that a command asked for is done."""
+    return {
+        "event": "completed",
+        "id": running.command.id,
+        "ms": round_ms(seconds),
+        "bins": running.bins,
+        "bytes": running.bytes,
+        "keys": running.keys,
+        "unmoved": [int(bin) for bin in running.waiting],
+    }
+
+
+def partition_moved(handing: Handing, source: str) -> Event:
+    """A partition has changed hands."""
+    return {
+        "event": "partition_moved",
+        "id": handing.id,
+        "source": source,
+        "partition": int(handing.order.partition),
+        "worker": int(handing.order.target),
+        "time": handing.order.time,
+    }
+
+
+def round_ms(seconds: float) -> float:
+    """Seconds as milliseconds with a microsecond's precision."""
+    return round(seconds * 1000, 3)

@@ -1,0 +1,77 @@
+"""Decisions on their way: written first, sent once they are durable, in the order they were taken.
+
+Guarantees that nobody hears of a decision that could be forgotten, and that nothing is forsworn
+that an unsent decision still needs: `least` is the earliest time of those. Cost: one question to
+the journal per turn while any is being written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order
+from state.ids import WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Joins:
+    """A worker takes part from now on; `time` is the least not forsworn."""
+
+    worker: WorkerId
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """A worker owns and reads nothing from `time` on, and ends."""
+
+    worker: WorkerId
+    time: int
+
+
+Decision = Moves | Order | Joins | Leaves
+Journal = Callable[[Decision], Callable[[], bool]]
+"""Begins to write a decision, returns whether it is durable yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A decision that is being written."""
+
+    time: int
+    durable: Callable[[], bool]
+    send: Callable[[], None]
+
+
+class Decisions:
+    """Those that have not been sent.
+
+    >>> durable, sent = [], []
+    >>> decisions = Decisions(lambda decision: lambda: bool(durable))
+    >>> decisions.take(Joins(WorkerId(2), 7), lambda: sent.append("joins"))
+    >>> decisions.send(), sent, decisions.least
+    (None, [], 7)
+    >>> durable.append(True); decisions.send(); sent, decisions.least
+    (['joins'], None)
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._unsent: deque[Unsent] = deque()
+
+    def take(self, decision: Decision, send: Callable[[], None]) -> None:
+        """Begin to write a decision; `send` is called from a later `send` of all."""
+        self._unsent.append(Unsent(decision.time, self._journal(decision), send))
+
+    def send(self) -> None:
+        """Send those that have become durable."""
+        while self._unsent and self._unsent[0].durable():
+            self._unsent.popleft().send()
+
+    @property
+    def least(self) -> int | None:
+        """The earliest time of those that have not been sent."""
+        return min((unsent.time for unsent in self._unsent), default=None)

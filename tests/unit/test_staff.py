@@ -1,0 +1,160 @@
+"""Who comes gets a share, who leaves gives all away (I2), and nobody hears of either before it is
+durable (I5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dataflow import Flow
+from dataflow.decisions import Decision, Joins, Leaves
+from dataflow.migrate.command import Refused
+from dataflow.migrate.parcels import Order
+from dataflow.sim import Join, Simulation
+from dataflow.testing import ListSink, ListSource, TestFlow
+from state.ids import WorkerId
+from tests.hand import until
+
+PARTITIONS = 6
+RECORDS, KEYS = 1000, 40
+ZERO, ONE, TWO = map(WorkerId, range(3))
+
+
+class Changing:
+    """A flow of one worker that counts; its decisions become durable when a test says so."""
+
+    def __init__(self) -> None:
+        self.sink = ListSink()
+        flow = Flow("f", bins=4)
+        records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
+        counts = flow.source(ListSource(records)).key_by(lambda k: k)
+        counts.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(self.sink)
+        self.run = TestFlow(flow, 1, seed=7)
+        self.written: list[Decision] = []
+        self.held: type[Decision] | None = None
+        """Decisions of this kind do not become durable."""
+        self.sim.controller._decisions._journal = self._write
+        self.until(lambda: self.sim.controller.ready)
+
+    def _write(self, decision: Decision) -> Callable[[], bool]:
+        self.written.append(decision)
+        return lambda: self.held is None or not isinstance(decision, self.held)
+
+    @property
+    def sim(self) -> Simulation:
+        return self.run.sim
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        until(holds, self.sim.act, 100_000)
+
+    def said(self, event: str) -> list[dict[str, object]]:
+        return [one for one in self.sim.events if one["event"] == event]
+
+    def join(self) -> None:
+        """Two workers join."""
+        for _ in range(2):
+            self.sim.submit(Join())
+        self.until(lambda: len(self.said("joined")) == 2)
+
+    def bins(self) -> Counter[int]:
+        return Counter(map(int, self.sim.controller.owners()))
+
+    def reads(self) -> dict[int, int]:
+        """How many partitions each worker reads."""
+        return {
+            int(worker.me): sum(map(len, worker.standing().values())) for worker in self.run.workers
+        }
+
+    def done(self) -> set[object]:
+        """The ids of all that has been carried out."""
+        return {one["id"] for one in [*self.said("completed"), *self.said("partition_moved")]}
+
+    def acted(self) -> None:
+        """Let much happen that can happen."""
+        for _ in range(300):
+            self.sim.act()
+
+
+@pytest.fixture
+def flow() -> Iterator[Changing]:
+    changing = Changing()
+    with changing.run:
+        yield changing
+
+
+def test_newcomers_get_a_share_and_leavers_give_all_away(flow: Changing) -> None:
+    flow.join()
+    assert flow.bins() == {0: 16}
+    moves = flow.sim.controller.share("s", [ONE, TWO])
+    flow.until(lambda: flow.bins() == {0: 6, 1: 5, 2: 5})
+    flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
+    flow.until(lambda: moves == flow.done())
+    flow.sim.controller.leave("l", [ONE, TWO])
+    flow.until(lambda: {event["worker"] for event in flow.said("left")} == {1, 2})
+    flow.until(lambda: flow.reads() == {0: PARTITIONS})
+    assert flow.bins() == {0: 16}
+    flow.sim.run()
+    counted = Counter(value[0] for value in flow.sink.values if isinstance(value, tuple))
+    assert counted == dict.fromkeys(range(KEYS), RECORDS * PARTITIONS // KEYS)
+    assert set(flow.sink.values) == {(k, n + 1) for k, most in counted.items() for n in range(most)}
+
+
+def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: Changing) -> None:
+    flow.join()
+    flow.sim.controller.share("s", [ONE])
+    before = len(flow.written)
+    with pytest.raises(Refused, match="worker 1 gets bins by command 's/1': wait for the end"):
+        flow.sim.controller.leave("l", [TWO, ONE])
+    assert len(flow.written) == before, "worker 2 has been told nothing either"
+
+
+def test_the_last_does_not_leave(flow: Changing) -> None:
+    flow.join()
+    with pytest.raises(Refused, match="worker 0 is the last: end the flow instead"):
+        flow.sim.controller.leave("l", [ONE, TWO, ZERO])
+    with pytest.raises(Refused, match="worker 3 is unknown: name one of 0, 1, 2"):
+        flow.sim.controller.leave("l", [WorkerId(3)])
+
+
+# -- written before it is sent
+
+
+def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: Changing) -> None:
+    flow.held = Joins
+    flow.sim.submit(Join())
+    with pytest.raises(Refused, match="worker 1 works already"):
+        flow.sim.controller.join(ONE)
+    flow.acted()
+    newcomer = flow.run.workers[1]
+    assert not newcomer._progress.welcome and not flow.said("joined")
+    with pytest.raises(Refused, match="worker 1 is unknown"):
+        flow.sim.controller.hand_over("h", "source", 0, ONE)
+    flow.held = None
+    flow.until(lambda: newcomer._progress.welcome)
+    assert flow.written == [Joins(ONE, flow.written[0].time)]
+
+
+def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing) -> None:
+    flow.join()
+    flow.held = Order
+    flow.sim.controller.share("s", [ONE, TWO])
+    flow.acted()
+    assert flow.reads() == {0: PARTITIONS, 1: 0, 2: 0}
+    assert flow.sim.controller.forsworn == next(
+        order.time for order in flow.written if isinstance(order, Order)
+    ), "its time is not forsworn meanwhile"
+    flow.held = None
+    flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
+
+
+def test_a_leaver_goes_on_until_its_leaving_is_durable(flow: Changing) -> None:
+    flow.join()
+    flow.held = Leaves
+    flow.sim.controller.leave("l", [ONE, TWO])
+    flow.until(lambda: flow.written[-1:] != [] and isinstance(flow.written[-1], Leaves))
+    flow.acted()
+    assert all(worker._progress._parts_at is None for worker in flow.run.workers)
+    flow.held = None
+    flow.until(lambda: len(flow.said("left")) == 2)
