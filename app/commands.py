@@ -50,6 +50,7 @@ class Journal:
 def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have.
 
+    >>> from state.ids import WorkerId
     >>> written(Joins(WorkerId(2), 7))
     {'type': 'joins', 'worker': 2}
     """
