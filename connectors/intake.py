@@ -7,12 +7,14 @@ no consumer: whoever has messages has them read here. Cost: what the formats cos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from operator import methodcaller
 
 import numpy as np
 
 from connectors.client import Fetched
 from connectors.dead_letter import Unreadable
+from connectors.records import Readable, Reading
 from dataflow.batch import Batch
 from dataflow.protocols import Chunk, DeadLetters, Partition
 from schemas.errors import MeanderError
@@ -21,17 +23,16 @@ from state.time import from_millis
 RECORD = 64
 """Bytes counted per record for its key and headers, whose lengths cost a call each."""
 
-Readable = tuple[object, int]
-"""A decoded value and its time, milliseconds since 1970."""
+_OFFSET = methodcaller("offset")
 
 
 class Intake:
-    """One worker's way of reading one topic; `read` raises ValueError for what it cannot read."""
+    """One worker's way of reading one topic."""
 
     def __init__(
         self,
         topic: str,
-        read: Callable[[Fetched], Readable],
+        read: Reading,
         fail_fast: bool,
         dead: DeadLetters,
     ) -> None:
@@ -39,30 +40,27 @@ class Intake:
         """Records set aside so far."""
         self._topic, self._read, self._fail_fast, self._dead = topic, read, fail_fast, dead
 
-    def chunk(self, partition: Partition, messages: Iterable[Fetched]) -> Chunk:
+    def chunk(self, partition: Partition, messages: list[Fetched]) -> Chunk:
         """What can be read of a partition's next messages.
 
         Raises MeanderError for what cannot, where that is to end the flow.
         """
-        offsets: list[int] = []
-        times: list[int] = []
-        values: list[object] = []
-        size = 0
-        read = self._read
-        for message in messages:
-            size += len(message) + RECORD
-            try:
-                value, millis = read(message)
-            except ValueError as error:
-                self._set_aside(message, str(error))
-                continue
-            values.append(value)
-            times.append(millis)
-            offsets.append(message.offset())
-        return Chunk(
-            partition, np.array(offsets, np.int64),
-            from_millis(1) * np.array(times, np.int64), values, size,
-        )  # fmt: skip
+        size = size_of(messages)
+        read = self._read.all(messages)
+        if read is None:
+            readable = [(m, r) for m in messages if (r := self._read_one(m)) is not None]
+            messages = [message for message, _ in readable]
+            read = [value for _, (value, _) in readable], [millis for _, (_, millis) in readable]
+        values, times = read
+        offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
+        return Chunk(partition, offsets, from_millis(1) * np.array(times, np.int64), values, size)
+
+    def _read_one(self, message: Fetched) -> Readable | None:
+        try:
+            return self._read.one(message)
+        except ValueError as error:
+            self._set_aside(message, str(error))
+            return None
 
     @property
     def settled(self) -> bool:
@@ -86,3 +84,8 @@ class Intake:
         time_asked = np.array([from_millis(max(message.timestamp()[1], 0))], np.int64)
         row = Batch(time_asked, one, one + partition, one + offset, one, [record])
         self._dead.add(f"source {self._topic}", row, 0, reason, "")
+
+
+def size_of(messages: Sequence[Fetched]) -> int:
+    """About how many bytes messages take."""
+    return sum(map(len, messages)) + RECORD * len(messages)

@@ -16,18 +16,10 @@ import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from connectors import client, topics
-from connectors.client import Fetched
-from connectors.formats import (
-    Decoder,
-    FieldTime,
-    Format,
-    HeaderTime,
-    TimeExtractor,
-    decoder,
-)
-from connectors.intake import Intake, Readable
+from connectors.formats import Decoder, Format, TimeExtractor
+from connectors.intake import Intake
 from connectors.reader import Bounds, KafkaReader
-from dataflow.operators.errors import FAILURES, told
+from connectors.records import Reading
 from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
 from schemas.errors import MeanderError, SetupError
 from state.time import whole
@@ -89,46 +81,8 @@ class KafkaSource:
 
     def intake(self, dead: DeadLetters, alive: Callable[[], None]) -> Intake:
         """How one worker reads the topic's records."""
-        return Intake(self.topic, self._reading(alive), self.fail_fast, dead)
-
-    def _reading(self, alive: Callable[[], None]) -> Callable[[Fetched], Readable]:
-        """What makes a value and its time of a record; raises ValueError saying what is wrong."""
-        value_of, key_of, millis_of = decoder(self.value), decoder(self.key), self._millis_of()
-        pairs = self.pairs
-
-        def read(message: Fetched) -> Readable:
-            part = "value"
-            try:
-                value = value_of(message.value())
-                part = "time"
-                millis = millis_of(message, value)
-                if not pairs:
-                    return value, millis
-                part = "key"
-                return (key_of(message.key()), value), millis
-            except FAILURES as error:
-                cause = f"its {part} cannot be read: {told(error)}"
-                raise ValueError(cause) from error
-
-        def read_heard(message: Fetched) -> Readable:
-            alive()
-            return read(message)
-
-        return read_heard if self._own else read
-
-    @property
-    def _own(self) -> bool:
-        """Whether a function of the user's takes part in reading a record."""
-        return callable(self.value) or (self.pairs and callable(self.key)) or callable(self.time)
-
-    def _millis_of(self) -> Callable[[Fetched, object], int]:
-        extract = self.time
-        if extract is None:
-            return lambda message, _: whole(message.timestamp()[1])
-        if isinstance(extract, HeaderTime):
-            return lambda message, _: whole(extract.millis(message.headers()))
-        of_value = extract.millis if isinstance(extract, FieldTime) else extract
-        return lambda _, value: whole(of_value(value))
+        reading = Reading(self.value, self.key, self.time, self.pairs, alive)
+        return Intake(self.topic, reading, self.fail_fast, dead)
 
 
 def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:
