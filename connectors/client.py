@@ -32,6 +32,8 @@ GRACE = 1.0
 QUIET = 10.0
 """Seconds between the end of an outage and the next report of one."""
 
+PARTITIONER = "murmur2_random"
+
 _ALWAYS: Values = {
     # librdkafka repeats itself at each attempt; errors reach us through `error_cb`.
     "log_level": 2,
@@ -61,11 +63,13 @@ _PRODUCER: Values = {
     # of an echo 1.1 ms instead of 2.4 with 1 ms, at the same CPU per record up to 5,000/s.
     "linger.ms": 0,
     # As Java's clients do, so that a key lies in the same partition whoever wrote it.
-    "partitioner": "murmur2_random",
+    "partitioner": PARTITIONER,
     "queue.buffering.max.kbytes": 64 * 1024,
 }
 _PRODUCER_MUST: Values = {
     "enable.idempotence": True,
+    # A record that the broker refuses ends the producer: none behind it may pass for delivered.
+    "enable.gapless.guarantee": True,
     # An outage of any length is waited for: nothing is given up while the flow lives.
     "message.timeout.ms": 0,
 }
@@ -294,7 +298,7 @@ def translate(
     >>> print(translate(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "topic 'flights'"))
     topic 'flights': the broker refused access to the topic; have its administrator grant ...
     """
-    reason = error.args[0] if isinstance(error, KafkaException) else error
+    reason = _refusal(error.args[0] if isinstance(error, KafkaException) else error)
     code, text = reason.code(), reason.str()
     if code in _REFUSED:
         return SetupError(
@@ -327,6 +331,13 @@ def translate(
             "lengthen its retention, and start the flow anew",
         )
     return MeanderError(concerns, f"Kafka answers {reason.name()}: {text}")
+
+
+def _refusal(error: KafkaError) -> KafkaError:
+    """Where a producer has ended because the broker refused a record, that refusal."""
+    known = map(KafkaError, [KafkaError.MSG_SIZE_TOO_LARGE, *_REFUSED, *_MISSING])
+    ended = error.code() == KafkaError._GAPLESS_GUARANTEE
+    return next((one for one in known if ended and one.str() in error.str()), error)
 
 
 def missing(concerns: str) -> SetupError:

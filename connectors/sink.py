@@ -9,15 +9,16 @@ meander.time, .origin, .partition, .offset, .index (its place in the flow's orde
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import repeat
 from typing import Generic, Literal, TypeVar
 
 from connectors import client, topics
 from connectors.formats import Encoder, Format, encoder, plain_key
-from connectors.outbox import Headers, Outbox, Shipment
-from dataflow.batch import Batch
+from connectors.outbox import ANYWHERE, Header, Headers, Outbox, Shipment
+from connectors.placing import partitions_of_keys
+from dataflow.batch import Batch, Int64s
 from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import WorkerContext
 from schemas.refused import RowRefused
@@ -34,7 +35,8 @@ class KafkaSink:
 
     `value` says how objects become bytes: "json", "str", "bytes" or a function; None is a null.
     `key` "plain" writes text and bytes as they are and all else as JSON; a function gets the key.
-    A stream without keys writes records without keys.
+    A stream without keys writes records without keys. Without `headers` records do not say where
+    they come from, and cost a third.
 
     >>> KafkaSink("totals").value
     'json'
@@ -43,29 +45,35 @@ class KafkaSink:
     topic: str
     value: Format | Encoder = "json"
     key: Literal["plain"] | Encoder = "plain"
+    headers: bool = True
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """This worker's writer. Raises SetupError when the topic cannot be written."""
-        topics.partitions_of(client.admin(context.settings), self.topic)
-        return KafkaWriter(self, context)
+        partitions = topics.partitions_of(client.admin(context.settings), self.topic)
+        return KafkaWriter(self, partitions, context)
 
 
 class KafkaWriter:
     """Implements `SinkWriter`."""
 
-    def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
+    def __init__(self, spec: KafkaSink, partitions: int, context: WorkerContext) -> None:
+        # Who names another partitioner has librdkafka choose.
+        own = context.settings.get("partitioner", client.PARTITIONER) != client.PARTITIONER
+        self._partitions = None if own else partitions
         self._rows = Rows(spec, context.worker, context.alive)
         self._outbox = Outbox(context.settings, spec.topic, context.max_waiting)
         self._tickets: deque[Shipment] = deque()
-        self._delivered = 0
+        self._delivered = self._shipped = 0
 
     def write(self, batch: Batch) -> int:
         """Take over one batch; returns its ticket: 1, 2, 3, ...
 
         Raises RowRefused, before anything is sent, for a row that cannot be written.
         """
-        self._tickets.append(self._outbox.ship(*self._rows.written(batch)))
-        return self._delivered + len(self._tickets)
+        values, keys, headers = self._rows.written(batch)
+        self._tickets.append(self._outbox.ship(values, keys, self._places(keys), headers))
+        self._shipped += 1
+        return self._shipped
 
     def delivered(self) -> int:
         """The greatest ticket up to which all is durable. Raises what the broker refused."""
@@ -79,20 +87,25 @@ class KafkaWriter:
         """Release connections, and give up what is not delivered."""
         self._outbox.close()
 
+    def _places(self, keys: Sequence[bytes | None]) -> list[int]:
+        if self._partitions is None:
+            return [ANYWHERE] * len(keys)
+        return partitions_of_keys(keys, self._partitions, self._shipped % self._partitions)
 
-Written = tuple[list[bytes | None], list[bytes | None], list[Headers]]
-"""Values, keys and headers of records, each of shape (n,)."""
+
+Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
+"""Values, keys and, where records are to have them, headers, each of shape (n,)."""
 
 
 class Rows:
     """How one worker's results become records of a topic; knows no producer."""
 
     def __init__(self, spec: KafkaSink, worker: WorkerId, alive: Callable[[], None]) -> None:
-        self._topic = spec.topic
+        self._topic, self._with_headers = spec.topic, spec.headers
         self._value = _Part("value", encoder(spec.value), callable(spec.value))
         self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
         self._alive = alive
-        self._worker = _number("meander.worker", worker)
+        self._worker = _header("meander.worker", worker)
 
     def written(self, batch: Batch) -> Written:
         """The records of a batch. Raises RowRefused for the first row that cannot be written."""
@@ -100,42 +113,40 @@ class Rows:
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
             keys = self._encoded(self._key, batch.keys, batch)
-        return values, keys, self._headers(batch)
+        return values, keys, self._headers(batch) if self._with_headers else None
 
     def _headers(self, batch: Batch) -> list[Headers]:
-        columns = (batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes)
-        return [
-            [
-                ("meander.time", b"%d" % time),
-                _number("meander.origin", origin),
-                _number("meander.partition", partition),
-                ("meander.offset", b"%d" % offset),
-                _number("meander.index", index),
-                self._worker,
-            ]
-            for time, origin, partition, offset, index in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
-        ]
+        columns = (
+            [("meander.time", b"%d" % time) for time in batch.times.tolist()],
+            _shared("meander.origin", batch.origins),
+            _shared("meander.partition", batch.partitions),
+            [("meander.offset", b"%d" % offset) for offset in batch.offsets.tolist()],
+            _shared("meander.index", batch.indexes),
+            repeat(self._worker),
+        )
+        return list(map(list, zip(*columns, strict=False)))
 
     def _encoded(self, part: _Part[T], column: Sequence[T], batch: Batch) -> list[bytes | None]:
         encoded: list[bytes | None] = []
-        at_once = 1 if part.own else max(1, len(column))
-        for start in range(0, len(column), at_once):
+        # Own functions may take their time, so a sign of life goes before each of their calls.
+        pieces = ([value] for value in column) if part.own else (column,)
+        for piece in pieces:
             self._alive()
             try:
-                encoded.extend(map(part.encode, column[start : start + at_once]))
+                # A list keeps what came before a failure.
+                encoded.extend(map(part.encode, piece))
             except FAILURES as error:
-                row = len(encoded)
-                raise RowRefused(
-                    row,
-                    f"topic {self._topic!r}",
-                    f"the {part.name} of the result from partition {batch.partitions[row]}, offset "
-                    f"{batch.offsets[row]} cannot be written: {told(error)}",
-                    f"map results to what the sink's {part.name} format takes, or give it a"
-                    " function",
-                ) from error
+                raise self._refused(part.name, batch, len(encoded), error) from error
         return encoded
+
+    def _refused(self, part: str, batch: Batch, row: int, error: BaseException) -> RowRefused:
+        return RowRefused(
+            row,
+            f"topic {self._topic!r}",
+            f"the {part} of the result from partition {batch.partitions[row]}, offset "
+            f"{batch.offsets[row]} cannot be written: {told(error)}",
+            f"map results to what the sink's {part} format takes, or give it a function",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +159,15 @@ class _Part(Generic[T]):
     """Whether by a function of the user's, which may take its time."""
 
 
-@lru_cache(maxsize=4096)
-def _number(name: str, number: int) -> tuple[str, bytes]:
-    """A header that many records share."""
+def _header(name: str, number: int) -> Header:
     return name, b"%d" % number
+
+
+def _shared(name: str, column: Int64s) -> Iterator[Header]:
+    """The headers of a column in which few numbers stand often."""
+    numbers = column.tolist()
+    made = {number: _header(name, number) for number in set(numbers)}
+    return map(made.__getitem__, numbers)
 
 
 def _key_writer(form: Literal["plain"] | Encoder) -> KeyWriter:

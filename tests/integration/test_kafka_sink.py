@@ -14,7 +14,7 @@ from schemas.refused import RowRefused
 from state.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, await_ticket, batch
-from tests.kafka_tools import PATIENCE, admin, consume_all, until
+from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until
 
 
 @pytest.fixture
@@ -96,6 +96,35 @@ def test_a_worker_whom_nobody_hears_refuses_no_record_for_that(rig: Rig) -> None
         writer.write(batch(["a"]))
     writer.close()
     assert not isinstance(raised.value, RowRefused)
+
+
+def test_without_headers_the_same_records_go_out(rig: Rig) -> None:
+    topic = rig.topic("out")
+    writer = KafkaSink(topic, headers=False).open(rig.context())
+    await_ticket(writer, writer.write(batch([1, 2], ["a", "b"])))
+    writer.close()
+    written = [(r.key, r.value, r.headers) for r in consume_all(rig.bootstrap, topic)]
+    assert written == [(b"a", b"1", []), (b"b", b"2", [])]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "librdkafka's own"])
+def test_a_key_lies_where_other_clients_put_it(rig: Rig, own: bool) -> None:
+    ours, theirs = rig.topic("ours", 7), rig.topic("theirs", 7)
+    keys = ["k" * n + str(n * n) for n in range(300)]
+    context = rig.context()
+    if own:
+        context.settings["partitioner"] = "murmur2"
+    writer = KafkaSink(ours, value="str").open(context)
+    await_ticket(writer, writer.write(batch(keys, keys)))
+    writer.close()
+    produce(
+        rig.bootstrap,
+        theirs,
+        [Record(key.encode(), key.encode()) for key in keys],
+        {"partitioner": "murmur2_random"},
+    )
+    places = [{r.key: r.partition for r in consume_all(rig.bootstrap, t)} for t in (ours, theirs)]
+    assert places[0] == places[1]
 
 
 def test_one_key_keeps_its_order_and_its_partition(rig: Rig) -> None:
@@ -199,10 +228,11 @@ def test_what_is_delivered_waits_no_longer(rig: Rig) -> None:
     assert len(consume_all(rig.bootstrap, topic)) == 20
 
 
-def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig) -> None:
+@pytest.mark.parametrize("behind", [0, 500], ids=["the last", "one before others"])
+def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig, behind: int) -> None:
     topic = rig.topic("out", max_message_bytes="1000")
     writer = KafkaSink(topic, value="bytes").open(rig.context())
-    ticket = writer.write(batch([b"x" * 5_000]))
+    ticket = writer.write(batch([b"x" * 5_000, *[b"x" * 500] * behind]))
     with pytest.raises(MeanderError, match=f"topic '{topic}': a record is larger than it takes"):
         await_ticket(writer, ticket)
     writer.close()
