@@ -116,6 +116,8 @@ def plain_key(key: bytes) -> bytes:
     >>> [plain_key(codec.encode(key)) for key in ("N14228", b"raw", 7, ("AA", 1))]
     [b'N14228', b'raw', b'7', b'["AA",1]']
     """
+    if (written := codec.verbatim(key)) is not None:
+        return written
     value = codec.decode(key)
     if isinstance(value, str):
         return value.encode()

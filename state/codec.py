@@ -132,6 +132,20 @@ def decode(data: bytes) -> object:
     )  # fmt: skip
 
 
+def verbatim(data: bytes) -> bytes | None:
+    """The bytes of text or bytes that were encoded, without decoding; None for anything else, and
+    for text that has to be looked at.
+
+    >>> [verbatim(encode(value)) for value in ("N14228", b"raw", 7)]
+    [b'N14228', b'raw', None]
+    """
+    head = data[0]
+    if 0xA0 <= head <= 0xBF:
+        text = data[1:]
+        return text if text.isascii() else None
+    return data[2:] if head == 0xC4 else None
+
+
 def decode_checked(data: bytes) -> object:
     """As `decode`, for bytes that another process sent: no part of what `encode` writes may stand
     where it builds nothing. Raises ValueError, KeyError or UnencodableError.
