@@ -166,7 +166,8 @@ def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
         "up": seen.up, "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
         "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
-        "frontiers": seen.frontiers, "bins": seen.bins, "inflight": seen.inflight,
+        "frontiers": seen.frontiers, "numbers": seen.numbers, "bins": seen.bins,
+        "inflight": seen.inflight,
         "lags": [one.model_dump() for one in seen.lags], "lags_untold": seen.lags_untold,
         "throughput": [one.model_dump() for one in seen.throughput],
         "throughput_untold": seen.throughput_untold,
@@ -190,11 +191,11 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
         output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
     lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
     output.table("lag", ["topic", "partition", "records"], lags)
-    workers = zip(seen.bins, map(size, seen.inflight), strict=True)
+    workers = zip(map(str, seen.numbers), seen.bins, map(size, seen.inflight), strict=True)
     output.table(
         "workers",
         ["worker", "bins", "in flight"],
-        [[str(w), *row] for w, row in enumerate(workers)],
+        [[*row] for row in workers],
     )
     rows: list[list[object]] = [
         [

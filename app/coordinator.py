@@ -30,7 +30,7 @@ from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
 from app.messages import Report
 from app.metrics import serving
-from app.observer import Observer, summed
+from app.observer import Observer
 from app.options import Options
 from app.prepare import Prepared, prepare
 from app.registry import Door
@@ -240,13 +240,13 @@ class Coordinator:
         sources = [node.spec.topic for node in prepared.plan.sources
                    if isinstance(node.spec, KafkaSource)]  # fmt: skip
         self._lag = Lag(prepared.options.kafka, prepared.group, sources)
-        self._observer = Observer(prepared.options.workers, SystemClock())
+        self._observer = Observer(SystemClock())
         self._waits, self._explain_at = Waits(SystemClock()), 0.0
         self._every = _beat_seconds(prepared.options)
         self._beat_at = self._look_at = 0.0
         self._began: float | None = None
         self._migrations: list[Completed] = []
-        self._bins: list[int] | None = None
+        self._bins: dict[WorkerId, int] | None = None
 
     def conduct(self, signals: Signals | None) -> int | None:
         """Run until a bounded run has ended (None) or a signal has come (its number)."""
@@ -285,7 +285,7 @@ class Coordinator:
     def result(self, number: int | None) -> Result:
         """What came out of it."""
         seconds = 0.0 if self._began is None else time.monotonic() - self._began
-        return Result(summed(self._crew.beats()), self._migrations, seconds, number)
+        return Result(self._crew.heard().counters, self._migrations, seconds, number)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Completed):
@@ -319,7 +319,7 @@ class Coordinator:
         self._waits.look("workers", self._crew.waits())
         if self._began is not None:
             at, furthest = self._controller.holdings(), self._controller.furthest()
-            held = self._observer.held(at, furthest, self._crew.beats())
+            held = self._observer.held(at, furthest, self._crew.heard())
             self._waits.look("frontiers", explained.frontiers(held))
             self._waits.look("migrations", explained.migrations(self._controller.rounds()))
 
@@ -329,7 +329,6 @@ class Coordinator:
             return
         if self._bins is None:
             owners = Counter(self._controller.owners())
-            workers = map(WorkerId, range(self._prepared.options.workers))
-            self._bins = [owners[worker] for worker in workers]
-        beats = self._crew.beats()
-        self._told.alive(self._observer.look(self._controller, beats, self._lag, self._bins))
+            self._bins = {worker: owners[worker] for worker in self._crew.hands}
+        heard = self._crew.heard()
+        self._told.alive(self._observer.look(self._controller, heard, self._lag, self._bins))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from app.heard import Heard
 from app.launcher import SparkTask
 from app.messages import (
     FROM_WORKER,
@@ -111,9 +112,9 @@ class Crew:
         """Whether every worker has done all there was to do."""
         return all(hand.done for hand in self.hands.values())
 
-    def beats(self) -> list[Beat]:
+    def heard(self) -> Heard:
         """How each worker stands, as of its last words."""
-        return [hand.beat for hand in self.hands.values()]
+        return Heard({hand.id: hand.beat for hand in self.hands.values()})
 
     def waits(self) -> dict[Hashable, Wait]:
         """Which workers are not at work yet, and what they need for that; of those without a slot

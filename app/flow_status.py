@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from app.metrics import Board
-from app.observer import Figures, summed
+from app.observer import Figures
 from app.overview import note
 from app.prepare import Prepared
 from connectors.status import StatusTopic
@@ -77,10 +77,11 @@ class FlowStatus:
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=options.workers, up=figures.up, lease=options.lease,
-                lag=sum(figures.lags.values()), counters=summed(figures.beats),
-                frontiers=dict(figures.frontiers), bins=list(figures.bins),
-                inflight=[beat.inflight for beat in figures.beats],
+                workers=figures.workers, up=figures.up, lease=options.lease,
+                lag=sum(figures.lags.values()), counters=figures.heard.counters,
+                frontiers=dict(figures.frontiers), numbers=list(map(int, figures.bins)),
+                bins=list(figures.bins.values()),
+                inflight=[beat.inflight for beat in figures.heard.working.values()],
                 moving=moving[:MOST_MOVING], untold=max(0, len(moving) - MOST_MOVING),
                 lags=lags, lags_untold=len(figures.lags) - len(lags),
                 throughput=throughput, throughput_untold=len(figures.throughput) - len(throughput),

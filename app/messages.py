@@ -127,10 +127,10 @@ class Beat(_Message):
     inflight: int = 0
     operators: dict[str, Operator] = {}
     sources: dict[str, Reading] = {}
-    sent: list[int] = []
-    """Bytes sent to each worker that it has not acknowledged."""
-    taken: list[int] = []
-    """Bytes taken from each worker that have not been acknowledged to it."""
+    sent: dict[int, int] = {}
+    """Bytes sent to each other worker that it has not acknowledged."""
+    taken: dict[int, int] = {}
+    """Bytes taken from each other worker that have not been acknowledged to it."""
 
 
 class Log(_Message):
@@ -238,7 +238,7 @@ class Reader(Generic[M]):
     """Reads the messages of one direction.
 
     >>> FROM_WORKER.read(Beat(inflight=3).to_bytes())
-    Beat(kind='beat', counters={}, inflight=3, operators={}, sources={}, sent=[], taken=[])
+    Beat(kind='beat', counters={}, inflight=3, operators={}, sources={}, sent={}, taken={})
     >>> TO_WORKER.read(Done(counters={}).to_bytes())
     Traceback (most recent call last):
     ValueError: no message that is expected here
@@ -250,7 +250,8 @@ class Reader(Generic[M]):
     def read(self, data: bytes) -> M:
         """The message of some bytes. Raises ValueError."""
         try:
-            return self._adapter.validate_python(msgpack.unpackb(data), strict=True)
+            said = msgpack.unpackb(data, strict_map_key=False)
+            return self._adapter.validate_python(said, strict=True)
         except (ValidationError, ValueError, msgpack.exceptions.UnpackException) as error:
             raise ValueError("no message that is expected here") from error
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -22,10 +22,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from app.messages import Beat, Durations
+from app.heard import Heard
+from app.messages import Durations
 from app.observer import Figures
 from dataflow.meters import BOUNDS
 from schemas.errors import SetupError
+from state.ids import WorkerId
 from state.time import to_millis
 
 log = logging.getLogger(__name__)
@@ -62,8 +64,8 @@ class Board(Collector):
         figures, moving, told = self._shown
         yield _gauge("meander_workers", "Workers that the flow has.", [], [([], figures.workers)])
         yield _gauge("meander_workers_up", "Workers that have registered.", [], [([], figures.up)])
-        yield from _counters(figures.beats)
-        yield from _operators(figures.beats)
+        yield from _counters(figures.heard)
+        yield from _operators(figures.heard)
         yield from _sources(figures)
         yield from _links(figures)
         yield from _migrations(moving, told)
@@ -100,15 +102,15 @@ def serving(port: int | None) -> Iterator[Board]:
         thread.join()
 
 
-def _counters(beats: Sequence[Beat]) -> Iterator[Metric]:
+def _counters(heard: Heard) -> Iterator[Metric]:
     for counter, (name, help) in COUNTERS.items():
         family = CounterMetricFamily(name, help, labels=["worker"])
-        for worker, beat in enumerate(beats):
-            family.add_metric([str(worker)], beat.counters.get(counter, 0))
+        for worker, beat in heard.everyone.items():
+            family.add_metric([worker], beat.counters.get(counter, 0))
         yield family
 
 
-def _operators(beats: Sequence[Beat]) -> Iterator[Metric]:
+def _operators(heard: Heard) -> Iterator[Metric]:
     labels = ["worker", "operator"]
     received = CounterMetricFamily(
         "meander_operator_records_in", "Records that have come to an operator.", labels=labels
@@ -123,9 +125,9 @@ def _operators(beats: Sequence[Beat]) -> Iterator[Metric]:
         "How long each of an operator's turns took in which it did anything.",
         labels=labels,
     )
-    for worker, beat in enumerate(beats):
+    for worker, beat in heard.everyone.items():
         for operator, work in beat.operators.items():
-            values = [str(worker), operator]
+            values = [worker, operator]
             received.add_metric(values, work.received)
             sent.add_metric(values, work.sent)
             _observe(turns, values, work.turns)
@@ -139,7 +141,7 @@ def _sources(figures: Figures) -> Iterator[Metric]:
         ["worker", "source", "partition"],
         [
             ([str(worker), source, str(partition)], to_millis(time) / 1000)
-            for worker, beat in enumerate(figures.beats)
+            for worker, beat in figures.heard.working.items()
             for source, reading in beat.sources.items()
             for partition, time in zip(reading.partitions, reading.times, strict=True)
         ],
@@ -156,35 +158,36 @@ def _sources(figures: Figures) -> Iterator[Metric]:
         " that became of it; what records wait on their topic before does not count.",
         labels=["worker", "source"],
     )
-    for worker, beat in enumerate(figures.beats):
+    for name, beat in figures.heard.everyone.items():
         for source, reading in beat.sources.items():
-            _observe(delays, [str(worker), source], reading.delays)
+            _observe(delays, [name, source], reading.delays)
     yield from (frontiers, lags, delays)
 
 
 def _links(figures: Figures) -> Iterator[Metric]:
+    working = figures.heard.working
     yield _gauge(
         "meander_link_queued_bytes",
         "Bytes sent to a worker that it had not taken at its last beat, to a beat's precision.",
         ["worker", "to"],
         [
-            ([str(worker), str(peer)], max(0, beat.sent[peer] - other.taken[worker]))
-            for worker, beat in enumerate(figures.beats)
-            for peer, other in enumerate(figures.beats)
-            if peer != worker
+            ([str(worker), str(peer)], max(0, sent - working[peer].taken.get(worker, 0)))
+            for worker, beat in working.items()
+            for peer, sent in ((WorkerId(peer), sent) for peer, sent in beat.sent.items())
+            if peer in working
         ],
     )
     yield _gauge(
         "meander_inflight_bytes",
         "Bytes that a worker has read and the sinks have not passed.",
         ["worker"],
-        [([str(worker)], beat.inflight) for worker, beat in enumerate(figures.beats)],
+        [([str(worker)], beat.inflight) for worker, beat in working.items()],
     )
     yield _gauge(
         "meander_bins",
         "Bins of keys that a worker owns.",
         ["worker"],
-        [([str(worker)], bins) for worker, bins in enumerate(figures.bins)],
+        [([str(worker)], bins) for worker, bins in figures.bins.items()],
     )
 
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from app.heard import Heard
 from app.lag import Lag
-from app.messages import Beat
 from connectors.links import member_name
 from dataflow.controller import Controller
 from dataflow.holding import Holding
@@ -39,36 +39,28 @@ class Figures:
     workers: int
     up: int
     """How many have registered."""
-    beats: Sequence[Beat] = ()
-    """Of each worker; none until all run."""
+    heard: Heard = field(default_factory=Heard)
+    """None until all run."""
     frontiers: Mapping[str, int] = field(default_factory=dict)
     """Milliseconds since 1970, by the name of probe or sink."""
     lags: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Records, by topic and partition."""
-    bins: Sequence[int] = ()
+    bins: Mapping[WorkerId, int] = field(default_factory=dict)
+    """How many each worker owns; none until all run."""
     held: Sequence[HeldBack] = ()
     throughput: Sequence[Throughput] = ()
-
-
-def summed(beats: Sequence[Beat]) -> dict[str, int]:
-    """What all workers together have counted."""
-    total: dict[str, int] = {}
-    for beat in beats:
-        for name, count in beat.counters.items():
-            total[name] = total.get(name, 0) + count
-    return total
 
 
 class Observer:
     """Looks at a flow again and again."""
 
-    def __init__(self, workers: int, clock: Clock) -> None:
-        self._workers, self._clock = workers, clock
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._stands: dict[str, tuple[int, int]] = {}
         self._totals: deque[tuple[float, dict[str, tuple[int, int]]]] = deque(maxlen=WINDOW)
 
     def look(
-        self, controller: Controller, beats: Sequence[Beat], lag: Lag, bins: Sequence[int]
+        self, controller: Controller, heard: Heard, lag: Lag, bins: Mapping[WorkerId, int]
     ) -> Figures:
         """The flow as it is now."""
         frontiers = {}
@@ -76,13 +68,14 @@ class Observer:
             times = [time for time in frontier if isinstance(time, int)]
             if times:
                 frontiers[name] = to_millis(min(times))
+        workers = len(heard.working)
         return Figures(
-            self._workers, self._workers, beats, frontiers, lag.partitions, bins,
-            self.held(controller.holdings(), controller.furthest(), beats), self.throughput(beats),
+            workers, workers, heard, frontiers, lag.partitions, bins,
+            self.held(controller.holdings(), controller.furthest(), heard), self.throughput(heard),
         )  # fmt: skip
 
     def held(
-        self, holdings: Mapping[str, Holding], furthest: int | None, beats: Sequence[Beat]
+        self, holdings: Mapping[str, Holding], furthest: int | None, heard: Heard
     ) -> list[HeldBack]:
         """What holds back each frontier, and since when; what stands longest comes first."""
         now_ms, before = self._clock.now_ms(), self._stands
@@ -93,13 +86,13 @@ class Observer:
             since_ms = since_ms if time == holding.time else now_ms
             self._stands[probe] = (holding.time, since_ms)
             awaited = furthest is not None and holding.time < furthest
-            found.append(_held(probe, holding, beats, since_ms, awaited))
+            found.append(_held(probe, holding, heard, since_ms, awaited))
         return sorted(found, key=lambda one: one.since_ms)
 
-    def throughput(self, beats: Sequence[Beat]) -> list[Throughput]:
+    def throughput(self, heard: Heard) -> list[Throughput]:
         """Throughput by operator over the last looks."""
         totals: dict[str, tuple[int, int]] = {}
-        for beat in beats:
+        for beat in heard.everyone.values():
             for name, work in beat.operators.items():
                 received, sent = totals.get(name, (0, 0))
                 totals[name] = (received + work.received, sent + work.sent)
@@ -123,15 +116,13 @@ def _rate(records: int, seconds: float) -> float:
     return round(records / seconds, 1) if seconds > 0 else 0.0
 
 
-def _held(
-    probe: str, holding: Holding, beats: Sequence[Beat], since_ms: int, awaited: bool
-) -> HeldBack:
-    where = _partition(holding, beats) if holding.kind == "source" else None
+def _held(probe: str, holding: Holding, heard: Heard, since_ms: int, awaited: bool) -> HeldBack:
+    where = _partition(holding, heard) if holding.kind == "source" else None
     if where is None:
         words, worker, partition = _words(holding), None, None
     else:
         _, worker, partition, state = where
-        of = f"partition {partition} of source {holding.name!r} on {member_name(WorkerId(worker))}"
+        of = f"partition {partition} of source {holding.name!r} on {member_name(worker)}"
         words = f"{of}: {_STATES[state]}"
     return HeldBack(
         probe=probe, by=words, since_ms=since_ms, awaited=awaited, kind=holding.kind,
@@ -139,12 +130,12 @@ def _held(
     )  # fmt: skip
 
 
-def _partition(holding: Holding, beats: Sequence[Beat]) -> tuple[int, int, int, str] | None:
+def _partition(holding: Holding, heard: Heard) -> tuple[int, WorkerId, int, str] | None:
     """The earliest partition of a source by the last beats: time, worker, partition, state."""
     return min(
         (
             (time, worker, partition, state)
-            for worker, beat in enumerate(beats)
+            for worker, beat in heard.working.items()
             for reading in [beat.sources.get(holding.name)]
             if reading is not None
             for partition, time, state in zip(

@@ -49,6 +49,8 @@ class Overview:
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int] = field(default_factory=list)
     """How many each worker owns."""
+    numbers: list[int] = field(default_factory=list)
+    """Those of the workers, in the order of `bins` and `inflight`."""
     inflight: list[int] = field(default_factory=list)
     """Bytes that each worker has read and the sinks have not passed."""
     migrations: dict[str, Migration] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class Overview:
         self.heartbeat_ms, self.lease = millis, beat.lease
         self.workers, self.up, self.lag = beat.workers, beat.up, beat.lag
         self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
+        self.numbers = beat.numbers or [*range(len(beat.bins))]
         self.inflight, self.metrics = beat.inflight, beat.metrics
         self.lags, self.lags_untold = beat.lags, beat.lags_untold
         self.throughput, self.throughput_untold = beat.throughput, beat.throughput_untold

@@ -266,8 +266,8 @@ def beat_of(worker: Worker) -> Beat:
             )
             for name, lanes in worker.standing().items()
         },
-        sent=sent,
-        taken=taken,
+        sent={int(peer): size for peer, size in sent.items()},
+        taken={int(peer): size for peer, size in taken.items()},
     )
 
 

@@ -124,12 +124,12 @@ class Worker:
         """How long chunks took from the reader until all sinks had passed them, by source."""
         return {name: source.delays for name, source in self._assembly.sources.items()}
 
-    def links(self) -> tuple[list[int], list[int]]:
-        """For each worker, the bytes sent to it that it has not acknowledged, and those taken from
-        it that have not been acknowledged to it: on the way is what neither side has taken."""
-        peers = list(map(WorkerId, range(self._site.workers)))
+    def links(self) -> tuple[dict[WorkerId, int], dict[WorkerId, int]]:
+        """For each other worker, the bytes sent to it that it has not acknowledged, and those taken
+        from it that have not been acknowledged to it: on the way is what neither has taken."""
+        peers = [peer for peer in self._progress.peers if peer != COORDINATOR]
         sent, taken = self._unread.by_peer, self._unread.taken
-        return [sent[peer] for peer in peers], [taken[peer] for peer in peers]
+        return {peer: sent[peer] for peer in peers}, {peer: taken[peer] for peer in peers}
 
     def frontiers(self) -> dict[str, Antichain]:
         """The frontier at every probe and sink, by name."""

@@ -194,6 +194,8 @@ class Heartbeat(_Living):
     """How many frontiers are left out."""
     metrics: str = ""
     """Where the driver serves metrics on its own machine; '' for nowhere."""
+    numbers: list[int] = []
+    """Those of the workers, in the order of `bins` and `inflight`; where empty: 0, 1, 2, ..."""
 
 
 class Started(_OfFlow):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.flow_status import MOST_MOVING, FlowStatus
+from app.heard import Heard
 from app.metrics import Board
 from app.observer import Figures
 from app.options import Options
@@ -17,6 +18,7 @@ from app.prepare import Prepared, prepare
 from connectors.status import StatusReader, StatusTopic
 from schemas.errors import SetupError
 from schemas.status import Accepted, Completed, Heartbeat, HeldBack, Throughput
+from state.ids import WorkerId
 from tests.flow_process import flow_folder, lines
 
 
@@ -59,6 +61,9 @@ def held_back(probe: str) -> HeldBack:
     )  # fmt: skip
 
 
+BINS = {WorkerId(0): 128, WorkerId(1): 128}
+
+
 def seen(prepared: Prepared) -> tuple[list[Heartbeat], Overview]:
     """The heartbeats, and what is known from the last of them alone."""
     reader = StatusReader(prepared.options.kafka, prepared.names.status, prepared.flow)
@@ -76,7 +81,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     for number in range(3):
         told.tell(accepted(number))
     told.tell(Completed(id="m1", ms=1.0, bins=1, bytes=1))
-    told.alive(Figures(2, 2, bins=[128, 128]))
+    told.alive(Figures(2, 2, bins=BINS))
     topic.flush(30)
 
     (first, last), known = seen(prepared)
@@ -94,7 +99,7 @@ def test_heartbeats_stay_small_however_much_is_under_way(
     lags = {("some.source.topic", partition): partition for partition in range(5000)}
     held = [held_back(f"probe-{number}") for number in range(300)]
     rates = [Throughput(operator=f"fold-{n}", received=123.4, sent=56.7) for n in range(300)]
-    told.alive(Figures(2, 2, [], {}, lags, [128, 128], held, rates))
+    told.alive(Figures(2, 2, Heard(), {}, lags, BINS, held, rates))
     topic.flush(30)
 
     (beat,), known = seen(prepared)

@@ -11,8 +11,11 @@ from dataflow.meters import BOUNDS, Histogram, Meters
 from dataflow.plan import Plan
 from dataflow.protocols import SourceOptions
 from dataflow.testing import ListSink
+from state.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, assembly, until
 from tests.unit.conftest import Start
+
+ZERO, ONE = WorkerId(0), WorkerId(1)
 
 
 def flow_of(source: HandSource, sink: ListSink) -> Flow:
@@ -52,16 +55,16 @@ def test_bytes_on_the_way_are_those_sent_and_not_taken(start: Start) -> None:
     run = start(flow_of(source, ListSink()))
     first, second = run.workers
     run.settle()
-    assert first.links() == second.links() == ([0, 0], [0, 0])
+    assert (first.links(), second.links()) == (({ONE: 0}, {ONE: 0}), ({ZERO: 0}, {ZERO: 0}))
     source.give(0, *((1000 + n, n) for n in range(50)))
     source.give(1, *((1000 + n, n) for n in range(50)))
-    until(lambda: first.links()[0][1] > 0, run.turn)
-    before = second.links()[1][0]
+    until(lambda: first.links()[0][ONE] > 0, run.turn)
+    before = second.links()[1][ZERO]
     run.finish(source)
 
     assert before == 0, "the second had not taken it when the first had sent it"
-    assert first.links()[0] == [0, second.links()[1][0]] != [0, 0], "all has been taken"
-    assert second.links()[0] == [first.links()[1][1], 0] != [0, 0]
+    assert first.links()[0][ONE] == second.links()[1][ZERO] > 0, "all has been taken"
+    assert second.links()[0][ZERO] == first.links()[1][ONE] > 0
 
 
 def test_a_partition_says_how_far_it_is_and_what_it_waits_for(start: Start) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Sequence
 
 import msgpack
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.heard import Heard
 from app.messages import FROM_WORKER, Beat, Durations, Operator, Reading
 from app.metrics import COUNTERS, Board, serving
 from app.observer import Figures
 from dataflow.meters import BOUNDS
 from schemas.errors import SetupError
 from schemas.status import HeldBack
+from state.ids import WorkerId
 from state.time import from_millis
+
+ZERO, ONE = WorkerId(0), WorkerId(1)
 
 
 def durations(*counts: int, seconds: float) -> Durations:
@@ -27,7 +30,7 @@ def durations(*counts: int, seconds: float) -> Durations:
 TURNS = durations(4, 1, seconds=0.5)
 
 
-def beat(read: int, sent: Sequence[int], taken: Sequence[int]) -> Beat:
+def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> Beat:
     return Beat(
         counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
         inflight=100 * read,
@@ -40,18 +43,18 @@ def beat(read: int, sent: Sequence[int], taken: Sequence[int]) -> Beat:
                 delays=durations(0, 2, seconds=0.0005),
             )
         },
-        sent=list(sent),
-        taken=list(taken),
+        sent=sent,
+        taken=taken,
     )  # fmt: skip
 
 
 FIGURES = Figures(
     workers=2,
     up=2,
-    beats=[beat(1, [0, 70], [0, 30]), beat(2, [30, 0], [20, 0])],
+    heard=Heard({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 30}, {0: 20})}),
     frontiers={"out": 1_700_000_000_500},
     lags={("flights", 0): 0, ("flights", 1): 12},
-    bins=[100, 156],
+    bins={ZERO: 100, ONE: 156},
     held=[
         HeldBack(
             probe="out", by="...", since_ms=1_700_000_000_000, awaited=True, kind="source",
@@ -92,6 +95,19 @@ def test_counters_stand_by_worker(seen: Seen) -> None:
     assert seen["meander_records_written_total"] == {("0",): 2, ("1",): 4}
     assert seen["meander_dead_letters_total"] == {("0",): 3, ("1",): 3}
     assert seen["meander_bumps_total"] == {("0",): 1, ("1",): 1}
+
+
+def test_what_a_leaver_has_counted_is_kept() -> None:
+    board = Board()
+    one, two = beat(1, {}, {}), beat(2, {}, {})
+    figures = Figures(1, 1, Heard({ZERO: one}).without(two).without(two), bins={ZERO: 256})
+    board.show(figures, 0, {})
+    seen = read(text(board))
+    assert seen["meander_records_read_total"] == {("0",): 1, ("left",): 4}
+    assert seen["meander_operator_records_in_total"] == {("count", "0"): 1, ("count", "left"): 4}
+    assert seen["meander_operator_turn_seconds_count"]["count", "left"] == 10
+    assert seen["meander_delivery_seconds_count"]["lines", "left"] == 4
+    assert seen["meander_inflight_bytes"] == {("0",): 100}, "it holds nothing any more"
     for name, _ in COUNTERS.values():
         assert len(seen[f"{name}_total"]) == 2, "also of what has not been counted yet"
 
@@ -168,11 +184,11 @@ def test_without_a_port_nothing_is_served() -> None:
 
 
 def test_a_beat_whose_lists_do_not_fit_together_is_none() -> None:
-    fields = beat(1, [], []).model_dump()
+    fields = beat(1, {}, {}).model_dump()
     fields["sources"]["lines"]["times"].append(5)
     with pytest.raises(ValueError, match="no message that is expected here"):
         FROM_WORKER.read(msgpack.packb(fields))
-    fields = beat(1, [], []).model_dump()
+    fields = beat(1, {}, {}).model_dump()
     fields["operators"]["count"]["turns"]["counts"].append(5)
     with pytest.raises(ValueError, match="no message that is expected here"):
         FROM_WORKER.read(msgpack.packb(fields))
@@ -183,7 +199,7 @@ def test_a_beat_stays_small_with_a_thousand_partitions() -> None:
         partitions=list(range(1000)), times=[from_millis(1_700_000_000_000)] * 1000,
         states=["sending"] * 1000, delays=durations(1, seconds=1.0),
     )  # fmt: skip
-    large = beat(1, [0, 0], [0, 0]).model_copy(update={"sources": {"lines": thousand}})
+    large = beat(1, {1: 0}, {1: 0}).model_copy(update={"sources": {"lines": thousand}})
     assert len(large.to_bytes()) < 24_000
-    assert len(beat(1, [0, 70], [0, 70]).to_bytes()) < 600
+    assert len(beat(1, {1: 70}, {1: 70}).to_bytes()) < 600
     assert FROM_WORKER.read(large.to_bytes()) == large

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from app.heard import Heard
 from app.messages import Beat, Durations, Operator, Reading
-from app.observer import Observer, summed
+from app.observer import Observer
 from dataflow.holding import Holding, Kind
 from dataflow.meters import BOUNDS
 from dataflow.sim import NOW_MS, SimClock
+from state.ids import WorkerId
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 
@@ -20,7 +22,7 @@ def clock() -> SimClock:
 
 @pytest.fixture
 def observer(clock: SimClock) -> Observer:
-    return Observer(2, clock)
+    return Observer(clock)
 
 
 def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Beat:
@@ -37,7 +39,12 @@ def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Beat
     return Beat(counters={"read": received}, sources={"in": reading}, operators={"n": work})
 
 
-BEATS = [beat((0, 70, "sending"), (2, 50, "idle")), beat((1, 90, "paused"))]
+def heard(*beats: Beat) -> Heard:
+    """Of workers 0, 1, ..."""
+    return Heard({WorkerId(worker): beat for worker, beat in enumerate(beats)})
+
+
+BEATS = heard(beat((0, 70, "sending"), (2, 50, "idle")), beat((1, 90, "paused")))
 
 
 def test_the_partition_that_is_earliest_is_named_with_its_reason(observer: Observer) -> None:
@@ -84,26 +91,36 @@ def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimC
 
 def test_the_frontier_that_stands_longest_comes_first(observer: Observer, clock: SimClock) -> None:
     early, late = Holding("operator", "n", 5), Holding("operator", "m", 7)
-    observer.held({"b": early}, 90, [])
+    observer.held({"b": early}, 90, Heard())
     clock.advance(1)
-    assert [one.probe for one in observer.held({"a": late, "b": early}, 90, [])] == ["b", "a"]
+    assert [one.probe for one in observer.held({"a": late, "b": early}, 90, Heard())] == ["b", "a"]
 
 
 def test_throughput_is_taken_over_the_last_looks_of_all_workers(
     observer: Observer, clock: SimClock
 ) -> None:
-    (first,) = observer.throughput([beat(received=1000, sent=500), beat()])
+    (first,) = observer.throughput(heard(beat(received=1000, sent=500), beat()))
     assert (first.received, first.sent) == (0, 0), "nothing is known yet"
     clock.advance(2)
-    (rate,) = observer.throughput([beat(received=1100, sent=500), beat(received=60, sent=4)])
+    later = heard(beat(received=1100, sent=500), beat(received=60, sent=4))
+    (rate,) = observer.throughput(later)
     assert (rate.operator, rate.received, rate.sent) == ("n", 80.0, 2.0)
     for _ in range(10):
         clock.advance(1)
-        (rate,) = observer.throughput([beat(received=1100, sent=500), beat(received=60, sent=4)])
+        (rate,) = observer.throughput(later)
     assert (rate.received, rate.sent) == (0, 0), "what came long before does not count"
 
 
+def test_a_leavers_records_count_on(observer: Observer, clock: SimClock) -> None:
+    two = heard(beat(received=1000, sent=500), beat(received=40))
+    observer.throughput(two)
+    clock.advance(2)
+    left = Heard({WorkerId(0): beat(received=1100, sent=500)}).without(beat(received=60, sent=4))
+    (rate,) = observer.throughput(left)
+    assert (rate.received, rate.sent) == (60.0, 2.0)
+    assert left.counters == {"read": 1160}
+
+
 def test_counters_are_summed_over_the_workers() -> None:
-    assert summed([beat(received=3), beat(received=4), Beat(counters={"bumps": 1})]) == {
-        "read": 7, "bumps": 1,
-    }  # fmt: skip
+    three = heard(beat(received=3), beat(received=4), Beat(counters={"bumps": 1}))
+    assert three.counters == {"read": 7, "bumps": 1}
