@@ -128,9 +128,9 @@ class Beat(_Message):
     operators: dict[str, Operator] = {}
     sources: dict[str, Reading] = {}
     sent: dict[int, int] = {}
-    """Bytes sent to each other worker that it has not acknowledged."""
+    """Bytes sent to each other worker whose credit it has not given back."""
     taken: dict[int, int] = {}
-    """Bytes taken from each other worker that have not been acknowledged to it."""
+    """Bytes taken from each other worker whose credit has not been given back to it."""
 
 
 class Log(_Message):

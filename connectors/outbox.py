@@ -80,6 +80,11 @@ class Outbox:
         """Records not yet delivered."""
         return self._under_way
 
+    @property
+    def full(self) -> bool:
+        """Whether half of the bytes that may be under way are."""
+        return 2 * self._bytes >= self._bound.most
+
     def send(
         self,
         value: bytes | None,

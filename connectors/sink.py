@@ -75,6 +75,11 @@ class KafkaWriter:
         self._shipped += 1
         return self._shipped
 
+    @property
+    def full(self) -> bool:
+        """Whether half of the bytes that may be under way are."""
+        return self._outbox.full
+
     def delivered(self) -> int:
         """The greatest ticket up to which all is durable. Raises what the broker refused."""
         self._outbox.pump()

@@ -24,7 +24,7 @@ from dataflow.nodes import (
     SplitNode,
     StepsNode,
 )
-from dataflow.operators.base import Deliver, InputPort, Operator, OutputPort
+from dataflow.operators.base import InputPort, Operator, OutputPort, Ways
 from dataflow.operators.columns import Columnar
 from dataflow.operators.errors import Guard, OnError
 from dataflow.operators.inflight import Inflight
@@ -78,7 +78,7 @@ class Assembly:
     plan: Plan
     site: Site
     progress: Progress
-    deliver: Deliver
+    ways: Ways
     report: Report
     counters: Counter[str] = field(default_factory=Counter)
     operators: list[Operator] = field(default_factory=list)
@@ -181,6 +181,7 @@ class Assembly:
             self._control,
             guard,
             self._bound(node.name),
+            self.plan.flow.link_credit,
         )
         self.routers.append(router)
         return router
@@ -241,7 +242,7 @@ class Assembly:
 
     def _output_at(self, at: Location) -> OutputPort:
         edges: list[Edge] = [edge for edge in self.plan.graph.edges if edge.source == at]
-        return OutputPort(at, edges, self.progress, self.site.me, self.deliver)
+        return OutputPort(at, edges, self.progress, self.site.me, self.ways)
 
     def _pointer_output(self, node: KeyedNode) -> Location:
         return self.plan.migrator.outputs[[n.name for n in self.plan.keyed].index(node.name)]

@@ -53,8 +53,10 @@ class Flow:
 
     `bins` is the binary logarithm of the number of key bins, fixed for the flow's life.
     `max_inflight` bounds the bytes that each worker has read and the sinks have not passed,
-    `max_waiting` what may wait at one operator, link or sink, where holding back the sources does
-    not help, `state_memory` the state that each worker's process holds in memory (all bytes).
+    `max_waiting` what may wait at one operator or sink, where holding back the sources does not
+    help, `link_credit` what is sent from worker to worker and not taken, per exchange and link (the
+    last message may go beyond it), `state_memory` the state that each worker's process holds in
+    memory (all bytes).
     `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
     command waits, against stashing.
     """
@@ -66,19 +68,24 @@ class Flow:
         bins: int = 8,
         max_inflight: int = 64 * MIB,
         max_waiting: int = 1024 * MIB,
+        link_credit: int = 4 * MIB,
         state_memory: int = 256 * MIB,
         control_lead: float = 0.25,
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
                              "use letters, digits, '-' and '_' only")  # fmt: skip
-        for what, bytes in (("max_inflight", max_inflight), ("max_waiting", max_waiting)):
+        bounds = {
+            "max_inflight": max_inflight, "max_waiting": max_waiting, "link_credit": link_credit
+        }  # fmt: skip
+        for what, bytes in bounds.items():
             if bytes < 1:
                 raise SetupError(f"flow {name!r}", f"its {what} is {bytes}, so nothing could pass",
                                  "give it a number of bytes")  # fmt: skip
         self.name = name
         self.space = BinSpace(bins)
         self.max_inflight, self.max_waiting = max_inflight, max_waiting
+        self.link_credit = link_credit
         self.state_memory, self.control_lead = state_memory, control_lead
         self.nodes: list[Node] = []
 

@@ -68,6 +68,9 @@ class Edge:
     source: Location
     target: Location
     summary: Summary
+    credit: bool = True
+    """Whether who sends waits while who reads takes nothing. Never on a cycle, where all would wait
+    for each other, nor for what is small and moves the flow on."""
 
 
 class Graph:
@@ -114,7 +117,7 @@ class Graph:
         self.nodes.append(node)
         return node
 
-    def edge(self, source: Location, target: Location) -> Edge:
+    def edge(self, source: Location, target: Location, credit: bool = True) -> Edge:
         """Connect an output with an input of the same scope, of one in it, or of the one around it.
 
         Raises SetupError for any other.
@@ -126,10 +129,10 @@ class Graph:
                 "they do not touch",
                 "lead it through the scopes between, one by one",
             )
-        return self._connect(source, target, Summary.between(here.depth, there.depth))
+        return self._connect(source, target, Summary.between(here.depth, there.depth), credit)
 
     def feedback(self, source: Location, target: Location) -> Edge:
-        """Lead an output back to an input of its own nested scope, one round later.
+        """Lead an output back to an input of its own nested scope, one round later, without credit.
 
         Raises SetupError outside of one.
         """
@@ -140,10 +143,10 @@ class Graph:
                 "it does not stay in a nested scope, so there is no round to count",
                 "let it begin and end in the same nested scope",
             )
-        return self._connect(source, target, Summary.round(scope.depth))
+        return self._connect(source, target, Summary.round(scope.depth), credit=False)
 
-    def _connect(self, source: Location, target: Location, summary: Summary) -> Edge:
-        edge = Edge(EdgeId(len(self.edges)), source, target, summary)
+    def _connect(self, source: Location, target: Location, summary: Summary, credit: bool) -> Edge:
+        edge = Edge(EdgeId(len(self.edges)), source, target, summary, credit)
         self.edges.append(edge)
         return edge
 

@@ -48,8 +48,8 @@ class Plan:
         self.control = self.graph.node("control", 0, 2)
         self.migrator = self.graph.node("migrator", 1, len(self.keyed))
         self.handover = self.graph.node("handover", 1, len(self.sources))
-        self.graph.edge(self.control.outputs[0], self.migrator.inputs[0])
-        self.graph.edge(self.control.outputs[0], self.handover.inputs[0])
+        self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
+        self.graph.edge(self.control.outputs[0], self.handover.inputs[0], credit=False)
         self.graph.boards.add(self.control.outputs[1])
         for node in self.nodes:
             self._add(node)
@@ -59,9 +59,9 @@ class Plan:
             ):
                 self.graph.edge(self._leaving(upstream), target)
         for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
-            self.graph.edge(output, self.pointers(keyed))
+            self.graph.edge(output, self.pointers(keyed), credit=False)
         for output, source in zip(self.handover.outputs, self.sources, strict=True):
-            self.graph.edge(output, self.ports[source.name].inputs[0])
+            self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
             self.graph.boards.add(self.ports[source.name].outputs[1])
 
     def _add(self, node: Node) -> None:

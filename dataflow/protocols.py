@@ -114,6 +114,10 @@ class SinkWriter(Protocol):
         """Take over one batch; returns its ticket: 1, 2, 3, ... Raises RowRefused, before anything
         is written, for a row that the sink's format does not take."""
 
+    @property
+    def full(self) -> bool:
+        """Whether so much is under way that it should be given no more for now."""
+
     def delivered(self) -> int:
         """The greatest ticket up to which all is durable outside; also where errors are raised."""
 

@@ -34,6 +34,9 @@ from state.ids import WorkerId
 from state.store import Database
 from state.time import from_millis
 
+BATCHES = 8
+"""Under way at one list sink."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -196,6 +199,11 @@ class ListWriter:
             )
         self._written += 1
         return self._written
+
+    @property
+    def full(self) -> bool:
+        """Whether as many batches are under way as it takes."""
+        return self._written - self._delivered >= BATCHES
 
     def delivered(self) -> int:
         """Everything, but not always at once."""

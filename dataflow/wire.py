@@ -100,8 +100,9 @@ class DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class TakenFrame:
-    """A peer has taken so many bytes of data off its link since it last said so."""
+    """A peer gives back credit: its operator has taken so many bytes since it last said so."""
 
+    edge: EdgeId
     size: int
 
 
@@ -154,9 +155,13 @@ def encode_data(edge: EdgeId, time: Time, payload: Payload) -> Frame:
     return [head, payload.to_bytes()]
 
 
-def encode_taken(size: int) -> Frame:
-    """The acknowledgement of data as a frame."""
-    return [TAKEN + msgpack.packb(size)]
+def encode_taken(edge: EdgeId, size: int) -> Frame:
+    """Credit that is given back, as a frame.
+
+    >>> decode(encode_taken(EdgeId(3), 4096))
+    TakenFrame(edge=3, size=4096)
+    """
+    return [TAKEN + msgpack.packb((edge, size))]
 
 
 def decode(frame: Frame) -> Anything:
@@ -179,7 +184,8 @@ def _decode(frame: Frame) -> Anything:
         edge, time, name = body
         return DataFrame(EdgeId(_count(edge)), _time(time), _decode_payload(name, parts))
     if kind == TAKEN and not parts:
-        return TakenFrame(_count(body))
+        edge, size = body
+        return TakenFrame(EdgeId(_count(edge)), _count(size))
     raise ValueError(f"{len(frame)} parts of kind {kind!r} mean nothing")
 
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from dataflow.assembly import Assembly, Site
+from dataflow.batch import Batch
+from dataflow.credit import Credit
 from dataflow.graph import Edge
 from dataflow.inbound import read
 from dataflow.meters import Histogram, Meters, Work
@@ -20,7 +24,6 @@ from dataflow.operators.source import Standing
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
-from dataflow.unread import Unread
 from dataflow.wire import (
     DataFrame,
     TakenFrame,
@@ -33,6 +36,8 @@ from state.ids import COORDINATOR, Bin, WorkerId, member_name
 
 IDLE_SECONDS = 0.1
 """The longest nap of a worker that nothing wakes."""
+ROW_BYTES = 64
+"""About what a record takes on a link beside its value."""
 
 
 def members_of(workers: int) -> Sequence[WorkerId]:
@@ -51,9 +56,9 @@ class Worker:
             if site.joins
             else Progress(plan.graph, site.me, members_of(site.workers), links)
         )
-        self._unread = Unread(plan.flow.max_waiting)
+        self._credit = Credit(plan.flow.link_credit)
         self._reports: list[dict[str, object]] = []
-        self._assembly = Assembly(plan, site, self._progress, self._deliver, self._reports.append)
+        self._assembly = Assembly(plan, site, self._progress, self, self._reports.append)
         operators = [plan.migrator, plan.handover, *(plan.ports[node.name] for node in plan.nodes)]
         self._meters = Meters(plan.graph, operators)
         for name, source in self._assembly.sources.items():
@@ -66,6 +71,7 @@ class Worker:
         if not self._progress.welcome:
             return received
         scheduled = self._schedule()
+        self._give_back()
         flushed = self._progress.flush()
         return received or flushed or scheduled
 
@@ -125,11 +131,11 @@ class Worker:
         return {name: source.delays for name, source in self._assembly.sources.items()}
 
     def links(self) -> tuple[dict[WorkerId, int], dict[WorkerId, int]]:
-        """For each other worker, the bytes sent to it that it has not acknowledged, and those taken
-        from it that have not been acknowledged to it: on the way is what neither has taken."""
+        """For each other worker, the bytes sent to it whose credit it has not given back, and those
+        taken from it whose credit has not been given back: the rest is on the way or waits."""
         peers = [peer for peer in self._progress.peers if peer != COORDINATOR]
-        sent, taken = self._unread.by_peer, self._unread.taken
-        return {peer: sent[peer] for peer in peers}, {peer: taken[peer] for peer in peers}
+        used, kept = self._credit.used, self._credit.kept
+        return {peer: used(peer) for peer in peers}, {peer: kept(peer) for peer in peers}
 
     def frontiers(self) -> dict[str, Antichain]:
         """The frontier at every probe and sink, by name."""
@@ -150,10 +156,9 @@ class Worker:
     def take(self, sender: WorkerId, frame: Frame) -> None:
         """Act on one frame of a peer. Raises MeanderError for one that has no place here."""
         match read(self._plan, sender, frame):
-            case TakenFrame(size):
-                self._unread.acknowledged(sender, size)
+            case TakenFrame(edge, size):
+                self._credit.regain(edge, sender, size)
             case DataFrame(edge, time, payload):
-                self._unread.took(sender, _size(frame))
                 through = self._plan.graph.edges[edge]
                 port = self._assembly.inputs[through.target]
                 if not port.frontier.less_equal(time):
@@ -163,7 +168,8 @@ class Worker:
                         " behind the frontier (I1)",
                     )
                 self._meters.received(through, payload)
-                port.put(Message(time, payload))
+                took = partial(self._credit.took, edge, sender, _size(frame))
+                port.put(Message(time, payload, took if through.credit else None))
             case update:
                 self._progress.take(sender, update)
 
@@ -184,19 +190,42 @@ class Worker:
         for sender, frame in self._links.receive():
             self.take(sender, frame)
             received = True
-        for peer, size in self._unread.owed():
-            self._links.send(peer, encode_taken(size))
         return received
 
-    def _deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+    def _give_back(self) -> None:
+        for peer, edge, size in self._credit.owed():
+            if peer == self.me:
+                self._credit.regain(edge, peer, size)
+            else:
+                self._links.send(peer, encode_taken(edge, size))
+
+    # -- the ways between operators
+
+    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+        """Take a message to an edge's target on a worker."""
         self._meters.sent(edge, message.payload)
-        if to == self.me:
-            self._meters.received(edge, message.payload)
-            self._assembly.inputs[edge.target].put(message)
-        else:
+        if to != self.me:
             frame = encode_data(edge.id, message.time, message.payload)
-            self._unread.sent(to, _size(frame))
+            if edge.credit:
+                self._credit.use(edge.id, to, _size(frame))
             self._links.send(to, frame)
+            return
+        self._meters.received(edge, message.payload)
+        if edge.credit and edge.id in self._plan.crossing:
+            assert isinstance(message.payload, Batch)
+            size = message.payload.size + ROW_BYTES * len(message.payload)
+            self._credit.use(edge.id, to, size)
+            message = replace(message, taken=partial(self._credit.took, edge.id, to, size))
+        self._assembly.inputs[edge.target].put(message)
+
+    def blocked(self, edge: Edge, to: WorkerId) -> bool:
+        """Whether an edge's target on a worker has not taken enough of what was sent before: within
+        an exchange what its credit covers, else all."""
+        if not edge.credit:
+            return False
+        if edge.id in self._plan.crossing:
+            return not self._credit.left(edge.id, to)
+        return not self._assembly.inputs[edge.target].empty
 
 
 def _size(frame: Frame) -> int:

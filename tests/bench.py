@@ -39,6 +39,8 @@ class Bench:
         self._feeds = [self._port(at, me) for at in self._source.outputs]
         self._rights = [feed.open(MIN_TIME) for feed in self._feeds]
         self.sent: list[tuple[WorkerId, Time, Batch]] = []
+        self.closed: set[WorkerId] = set()
+        """To whom nothing may be sent now."""
         self.progress.flush()
 
     def put(self, batch: Batch, side: int = 0) -> None:
@@ -61,15 +63,18 @@ class Bench:
 
     def _port(self, at: Location, me: WorkerId) -> OutputPort:
         edges = [edge for edge in self.graph.edges if edge.source == at]
-        return OutputPort(at, edges, self.progress, me, self._deliver)
+        return OutputPort(at, edges, self.progress, me, self)
 
-    def _deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
         assert isinstance(message.payload, Batch)
         for port in self.inputs:
             if port.location == edge.target:
                 port.put(message)
                 return
         self.sent.append((to, message.time, message.payload))
+
+    def blocked(self, edge: Edge, to: WorkerId) -> bool:
+        return to in self.closed
 
 
 @dataclass

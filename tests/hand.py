@@ -135,6 +135,10 @@ class HandWriter(ListWriter):
         self._tickets = super().write(batch)
         return self._tickets
 
+    @property
+    def full(self) -> bool:
+        return False
+
     def delivered(self) -> int:
         if self._hand.delivers:
             self._done = self._tickets

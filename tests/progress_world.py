@@ -48,7 +48,7 @@ class Member:
 
 
 class Link:
-    """One member's end of all links: what it sends waits in the world."""
+    """One member's end of all links, and its ways: what it sends waits in the world."""
 
     def __init__(self, world: World, me: WorkerId) -> None:
         self._world, self._me = world, me
@@ -58,6 +58,12 @@ class Link:
 
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
         return []
+
+    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+        self._world.data.setdefault((self._me, to), deque()).append((edge.target, message))
+
+    def blocked(self, edge: Edge, to: WorkerId) -> bool:
+        return False
 
 
 class World:
@@ -84,15 +90,12 @@ class World:
     def _equipped(self, me: WorkerId, progress: Progress) -> Member:
         member = Member(me, progress)
 
-        def deliver(edge: Edge, to: WorkerId, message: Message) -> None:
-            self.data.setdefault((me, to), deque()).append((edge.target, message))
-
         for node in self.graph.nodes:
             for at in node.inputs:
                 member.inputs[at] = InputPort(at, progress)
             for at in node.outputs:
                 edges = [edge for edge in self.graph.edges if edge.source == at]
-                member.outputs[at] = OutputPort(at, edges, progress, me, deliver)
+                member.outputs[at] = OutputPort(at, edges, progress, me, Link(self, me))
         return member
 
     # -- the truth

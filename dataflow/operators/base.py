@@ -28,10 +28,18 @@ class Message:
 
     time: Time
     payload: Payload
+    taken: Callable[[], None] | None = None
+    """To be called once its operator has taken it: gives back its sender's credit."""
 
 
-Deliver = Callable[[Edge, WorkerId, Message], None]
-"""Takes a message to an edge's target on a worker, this one or another."""
+class Ways(Protocol):
+    """What leads from an operator's outputs to the inputs behind them, here and elsewhere."""
+
+    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+        """Take a message to an edge's target on a worker, this one or another."""
+
+    def blocked(self, edge: Edge, to: WorkerId) -> bool:
+        """Whether nothing more should go there now, as too much waits to be taken (I6)."""
 
 
 class InputPort:
@@ -50,7 +58,14 @@ class InputPort:
         while self._queue:
             message = self._queue.popleft()
             self._progress.changes.add(self.location, message.time, -1)
+            if message.taken is not None:
+                message.taken()
             yield message
+
+    @property
+    def empty(self) -> bool:
+        """Whether its operator has taken all that has come."""
+        return not self._queue
 
     @property
     def frontier(self) -> Antichain:
@@ -67,10 +82,10 @@ class OutputPort:
         edges: Sequence[Edge],
         progress: Progress,
         me: WorkerId,
-        deliver: Deliver,
+        ways: Ways,
     ) -> None:
         self.location, self._edges, self._progress = location, edges, progress
-        self._me, self._deliver = me, deliver
+        self._me, self._ways = me, ways
 
     def open(self, time: Time) -> Capability:
         """A capability out of nothing: only in an operator's opening."""
@@ -92,7 +107,13 @@ class OutputPort:
                 payload = payload.isolated()
             message = Message(edge.summary.advance(time), payload)
             self._progress.changes.add(edge.target, message.time, 1)
-            self._deliver(edge, to, message)
+            self._ways.deliver(edge, to, message)
+
+    def blocked(self, to: WorkerId | None = None) -> bool:
+        """Whether an operator should keep for now what it would send to a worker, by default this
+        one: what it sent before waits to be taken."""
+        to = self._me if to is None else to
+        return any(self._ways.blocked(edge, to) for edge in self._edges)
 
     @property
     def frontier(self) -> Antichain:

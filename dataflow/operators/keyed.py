@@ -76,10 +76,11 @@ class Keyed(Quiet):
         """Install what arrives, take records, apply those whose turn it is, fire timers."""
         frontier = self._passed()
         installed, released = self.arrivals.schedule(self._outputs.retain)
-        received = self._receive()
+        blocked = self._outputs.blocked
+        received = not blocked and self._receive()
         self._admit(released)
         ready = self._ready(frontier)
-        applied = self._apply(frontier)
+        applied = not blocked and self._apply(frontier)
         worked = installed or received or ready or applied
         if worked:
             self._keep()

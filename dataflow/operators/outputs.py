@@ -27,6 +27,11 @@ class Outputs:
         return self._ports[0][0].frontier
 
     @property
+    def blocked(self) -> bool:
+        """Whether what was sent before by one of them still waits to be taken."""
+        return any(port.blocked() for port, _ in self._ports)
+
+    @property
     def least(self) -> tuple[Time, ...]:
         """The least times held."""
         return self._ports[0][1].least

@@ -12,9 +12,9 @@ class Probe(Quiet):
         self._input, self._output = source, output
 
     def schedule(self) -> bool:
-        """Pass on what has come."""
+        """Pass on what has come, unless what was passed on before still waits."""
         passed = False
-        for message in self._input.drain():
+        for message in self._input.drain() if not self._output.blocked() else ():
             passed = True
             with self._output.mint(message) as capability:
                 self._output.send(capability, message.time, message.payload)

@@ -2,11 +2,13 @@
 
 Guarantees I2: a record of time s leaves once the control frontier has passed s, to the owner of
 its bin at s; until then it is stashed, under a capability for its time. Records of one partition
-keep their order. Cost: one look-up per record, one message per destination and batch.
+keep their order. What an owner gives no credit for is kept back; where that is more than a window,
+nothing more is taken (I6). Cost: one look-up per record, one message per destination and batch.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -38,22 +40,32 @@ class Router(Quiet):
         control: Callable[[], Antichain],
         guard: Guard,
         bound: Bound,
+        window: int,
     ) -> None:
         self._me, self._input, self._output, self._routing = me, source, output, routing
         self._control, self._guard, self._bound = control, guard, bound
+        self._window = window
+        self._kept: dict[WorkerId, deque[Batch]] = {}
+        self._kept_bytes = 0
         self.stash = Waiting()
         self._held = Held()
 
     def schedule(self) -> bool:
-        """Stash what has come, route what the control frontier has passed."""
-        received = self._receive()
-        ready = self.stash.passed(self._control())
-        for rows in ready:
-            self._route(rows.batch)
-        if received or ready:
+        """Send what was kept back, stash what has come, route what is certain."""
+        sent = self._send_kept()
+        if self._kept_bytes >= self._window:
+            worked = sent
+        else:
+            received = self._receive()
+            ready = self.stash.passed(self._control())
+            for rows in ready:
+                self._route(rows.batch)
+            worked = sent or received or bool(ready)
+        if worked:
             self._check_bound()
-            self._held.keep(*least_of(self.stash.least))
-        return received or bool(ready)
+            kept = (int(share.times.min()) for shares in self._kept.values() for share in shares)
+            self._held.keep(*least_of(self.stash.least, *kept))
+        return worked
 
     @property
     def frontier(self) -> Antichain:
@@ -72,7 +84,7 @@ class Router(Quiet):
     def _check_bound(self) -> None:
         if (least := self.stash.least) is not None:
             waits = f"records wait for commands before {to_millis(least)} ms to be ruled out"
-            self._bound.check(self.stash.size, waits)
+            self._bound.check(self.stash.size + self._kept_bytes, waits)
 
     def _route(self, batch: Batch) -> None:
         assert batch.hashes is not None
@@ -81,7 +93,26 @@ class Router(Quiet):
         for owner in np.unique(owners).tolist():
             share = self._plain(batch.take(np.flatnonzero(owners == owner)))
             if len(share):
-                self._send(WorkerId(owner), share)
+                self._send_or_keep(WorkerId(owner), share)
+
+    def _send_or_keep(self, owner: WorkerId, share: Batch) -> None:
+        if owner not in self._kept and not self._output.blocked(owner):
+            self._send(owner, share)
+            return
+        self._kept.setdefault(owner, deque()).append(share)
+        self._kept_bytes += share.size
+
+    def _send_kept(self) -> bool:
+        sent = False
+        for owner, shares in list(self._kept.items()):
+            while shares and not self._output.blocked(owner):
+                share = shares.popleft()
+                self._kept_bytes -= share.size
+                self._send(owner, share)
+                sent = True
+            if not shares:
+                del self._kept[owner]
+        return sent
 
     def _send(self, owner: WorkerId, share: Batch) -> None:
         """What a flow answers does not depend on who owns which bin: values that stay here become

@@ -1,7 +1,8 @@
 """The sink operator: hands batches to a writer and holds their times until they are delivered.
 
-So the frontier at its output is the flow's probe: what it has passed is durable outside. Cost: one
-capability per batch under way.
+So the frontier at its output is the flow's probe: what it has passed is durable outside. While the
+writer is full nothing is taken, and what is behind waits in its turn (I6). Cost: one capability per
+batch under way.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Sink:
     def schedule(self) -> bool:
         """Write what has come, release what is delivered."""
         written = False
-        for message in self._input.drain():
+        messages = self._input.drain()
+        while not self._writer.full and (message := next(messages, None)) is not None:
             written = True
             assert isinstance(message.payload, Batch)
             capability = self._output.mint(message)

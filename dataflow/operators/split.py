@@ -30,9 +30,10 @@ class Split(Quiet):
         self._input, self._outputs, self._choose, self._guard = source, outputs, choose, guard
 
     def schedule(self) -> bool:
-        """Pass on what has come."""
+        """Pass on what has come, unless what was passed on before still waits."""
         worked = False
-        for message in self._input.drain():
+        blocked = any(output.blocked() for output in self._outputs.values())
+        for message in self._input.drain() if not blocked else ():
             worked = True
             assert isinstance(message.payload, Batch)
             self._split(message, message.payload)

@@ -21,6 +21,8 @@ from state import codec
 from state.bins import BinSpace
 
 INDEX_BITS = 20
+ROWS = 1 << 16
+"""Records sent after which a turn ends, so that many outputs of one input do not pile up."""
 
 
 class Step(Protocol):
@@ -145,9 +147,9 @@ class Steps(Quiet):
         self._input, self._output, self._chain = source, output, chain
 
     def schedule(self) -> bool:
-        """Pass on what has come."""
-        worked = False
-        for message in self._input.drain():
+        """Pass on what has come, unless what was passed on before still waits."""
+        worked, sent = False, 0
+        for message in self._input.drain() if not self._output.blocked() else ():
             worked = True
             with self._output.mint(message) as capability:
                 assert isinstance(message.payload, Batch)
@@ -157,6 +159,9 @@ class Steps(Quiet):
                         batch = step.apply(batch, guard)
                 if len(batch):
                     self._output.send(capability, message.time, batch)
+            sent += len(batch)
+            if sent >= ROWS:
+                break
         return worked
 
 

@@ -208,7 +208,9 @@ def test_more_than_may_wait_for_the_broker_is_an_error_and_not_a_full_memory(rig
     """I6: no turn of `delivered` comes between, so nothing leaves the account."""
     topic = rig.topic("out")
     writer = KafkaSink(topic, value="bytes").open(rig.context(max_waiting=100_000))
+    before = writer.full
     writer.write(batch([b"x" * 40_000] * 2))
+    assert (before, writer.full) == (False, True), "it should be given no more"
     with pytest.raises(MeanderError) as raised:
         writer.write(batch([b"x" * 40_000]))
     assert re.match(

@@ -26,6 +26,7 @@ class Case:
     options: SourceOptions
     control_lead: float
     max_inflight: int
+    link_credit: int
     staff: tuple[tuple[int, Join | Leave | HandOver], ...] = ()
     """Who comes and goes, and after how many commands."""
 
@@ -69,6 +70,7 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
         options=SourceOptions(max_skew=rng.choice([0.02, 1.0, 1000.0])),
         control_lead=rng.choice([0.0, 0.25]),
         max_inflight=rng.choice([300, 64 << 20]),
+        link_credit=rng.choice([1, 500, 4 << 20]),
     )
 
 

@@ -128,8 +128,8 @@ def _write_wire(message: object) -> Frame:
             return wire.encode_progress(changes)
         case wire.DataFrame(edge, at, payload):
             return wire.encode_data(edge, at, payload)
-        case wire.TakenFrame(size):
-            return wire.encode_taken(size)
+        case wire.TakenFrame(edge, size):
+            return wire.encode_taken(edge, size)
         case wire.Base():
             return wire.encode_base(message)
         case wire.OpeningFrame(base, sent, changes):
@@ -155,7 +155,7 @@ def _of_engine() -> Iterator[Kind]:
         ("progress", wire.encode_progress(changes)),
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
-        ("taken", wire.encode_taken(4 << 20)),
+        ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
     ]
     outer = [Antichain.of((5 << 40) + n) for n in range(12)]
     bounds = (*outer, Antichain(), Antichain.of((3, 4), (4, 3)))
@@ -320,8 +320,8 @@ def _whole(message: object) -> bool:
     match message:
         case wire.ProgressFrame(changes):
             return all(_numbers(at, delta) and _is_time(t) for at, t, delta in changes)
-        case wire.TakenFrame(size):
-            return _numbers(size)
+        case wire.TakenFrame(edge, size):
+            return _numbers(edge, size)
         case wire.Base(number, bounds, cut):
             times = [time for bound in bounds for time in bound]
             return _numbers(number, *chain(*cut)) and all(map(_is_time, times))

@@ -35,7 +35,11 @@ class Run:
         self.changes: Counter[str] = Counter()
         """What has happened, by name."""
         self.flow = Flow(
-            "f", bins=case.bits, max_inflight=case.max_inflight, control_lead=case.control_lead
+            "f",
+            bins=case.bits,
+            max_inflight=case.max_inflight,
+            link_credit=case.link_credit,
+            control_lead=case.control_lead,
         )
 
     def check(self, database: Database, namespace: int) -> None:

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from dataflow import Flow
+from dataflow.credit import Credit
+from dataflow.graph import EdgeId
 from dataflow.testing import ListSink
-from dataflow.unread import Unread
 from schemas.errors import MeanderError, SetupError
 from state.ids import WorkerId
 from tests.hand import HandFlow, HandSource, until
@@ -16,14 +17,17 @@ from tests.unit.conftest import Start
 
 KIB = 1 << 10
 WAITING = 64 * KIB
+CREDIT = 16 * KIB
+MESSAGE = 8 * KIB
+"""What one record becomes, and more than the half of it that goes to one worker."""
 
 
 class Multiplied:
     """Each record becomes eight of a KiB, one per key, so that both workers get some."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, waiting: int = WAITING) -> None:
         self.source, self.sink = HandSource(), ListSink()
-        flow = Flow("f", bins=3, max_waiting=WAITING)
+        flow = Flow("f", bins=3, max_waiting=waiting, link_credit=CREDIT)
         many = flow.source(self.source).flat_map(lambda v: [(n, "x" * KIB) for n in range(8)])
         many.key_by(lambda v: v[0]).fold("n", lambda: 0, _count).sink(self.sink)
         self.run: HandFlow = start(flow, workers=2)
@@ -61,18 +65,37 @@ def test_what_an_exchange_has_routed_counts_no_longer(start: Start) -> None:
     assert len(flow.sink.results) == 20 * 7 * 8
 
 
-def test_a_worker_that_takes_nothing_ends_its_sender_beyond_the_links_bound(start: Start) -> None:
-    flow = Multiplied(start)
+def test_a_worker_that_takes_nothing_stops_its_sender_within_its_credit(start: Start) -> None:
+    """I6; and once it takes again, all goes on (I7)."""
+    flow = Multiplied(start, waiting=100 * WAITING)
+    sender = flow.run.workers[0]
     flow.run.settle()
     flow.give(1_000, 1)
     flow.run.settle()
     for n in range(40):
         flow.give(1_001 + n, 1)
-    with pytest.raises(MeanderError) as raised:
-        until(lambda: False, lambda: turn_without(flow.run, WorkerId(1)))
-    said = str(raised.value)
-    assert re.match(r"the link to worker 1: 6\d,\d{3} bytes of data wait for that worker", said)
-    assert "more than its bound of 65,536; raise the flow's max_waiting" in said
+    until(
+        lambda: sender.links()[0][WorkerId(1)] >= CREDIT,
+        lambda: turn_without(flow.run, WorkerId(1)),
+    )
+    for _ in range(200):
+        turn_without(flow.run, WorkerId(1))
+        assert CREDIT <= sender.links()[0][WorkerId(1)] <= CREDIT + MESSAGE
+    assert len(flow.sink.results) < 20 * 8
+    flow.run.finish(flow.source)
+    assert len(flow.sink.results) == 41 * 8
+
+
+def test_a_message_larger_than_the_whole_credit_passes(start: Start) -> None:
+    """I7."""
+    source, sink = HandSource(), ListSink()
+    flow = Flow("f", bins=3, link_credit=1)
+    many = flow.source(source).flat_map(lambda v: [(n, "x" * KIB) for n in range(8)])
+    many.key_by(lambda v: v[0]).fold("n", lambda: 0, _count).sink(sink)
+    run = start(flow, workers=3)
+    source.give(0, *((1000 + n, n) for n in range(50)))
+    run.finish(source)
+    assert len(sink.results) == 50 * 8
 
 
 def turn_without(run: HandFlow, stuck: WorkerId) -> None:
@@ -87,13 +110,13 @@ def turn_without(run: HandFlow, stuck: WorkerId) -> None:
 
 
 def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:
-    unread = Unread(100)
-    unread.sent(WorkerId(1), 10)
+    credit, edge = Credit(100), EdgeId(3)
+    credit.use(edge, WorkerId(1), 10)
     with pytest.raises(MeanderError, match="worker 1: it acknowledged more data than it was sent"):
-        unread.acknowledged(WorkerId(1), 11)
+        credit.regain(edge, WorkerId(1), 11)
 
 
-@pytest.mark.parametrize("bound", ["max_inflight", "max_waiting"])
+@pytest.mark.parametrize("bound", ["max_inflight", "max_waiting", "link_credit"])
 def test_a_bound_that_lets_nothing_pass_is_refused(bound: str) -> None:
     with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so nothing could pass"):
         Flow("f", **{bound: 0})

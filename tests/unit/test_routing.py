@@ -120,6 +120,7 @@ class Exchange:
             lambda: self.control,
             errors,
             Bound("operator 'key_by exchange'", 1 << 30),
+            window=1 << 20,
         )
 
     def turn(self) -> None:
