@@ -29,12 +29,10 @@ from rocksdict import (
 from schemas.errors import MeanderError, SetupError
 from state.codec import PLAIN, Sealed, StateCodec, encoded
 from state.ids import Bin
-from state.memtable import Memtable
+from state.memtable import BIN_BYTES, Memtable
 
 SPILL_KEYS: Final = 256
 """Keys that leave the memtable at once: well under a millisecond of small ones."""
-BIN_BYTES: Final = 2
-_ABSENT: Final = object()
 
 
 class Database:
@@ -56,6 +54,8 @@ class Database:
 
     def __init__(self, path: str | Path, budget_bytes: int) -> None:
         self.memtable = Memtable()
+        self.groups: set[bytes] = set()
+        """The prefixes of the bins of which something lies in RocksDB."""
         self._memtable_bytes = budget_bytes // 2
         self._cache = Cache(budget_bytes * 3 // 8)
         options = _options(self._cache, budget_bytes // 8)
@@ -104,7 +104,9 @@ class Database:
     def spill(self) -> None:
         """Make the memtable fit its bound again."""
         while self.memtable.size > self._memtable_bytes:
-            self.put(self.memtable.spill(SPILL_KEYS))
+            group, entries = self.memtable.spill(SPILL_KEYS)
+            self.groups.add(group)
+            self.put(entries)
 
     def entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All entries whose key begins with a prefix, in order, as of the call, without it."""
@@ -112,14 +114,9 @@ class Database:
         found = self._rocks.items(from_key=prefix)
         return _below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
 
-    def first_key(self, prefix: bytes, at_least: bytes) -> bytes | None:
-        """The least key that begins with a prefix and is not before another."""
-        key = cast(bytes | None, next(self._rocks.keys(from_key=at_least), None))
-        return key if key is not None and key.startswith(prefix) else None
-
     def delete(self, prefix: bytes) -> None:
         """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
-        if self.first_key(prefix, prefix) is not None:
+        if next(self.entries(prefix), None) is not None:
             self._rocks.delete_range(prefix, _successor(prefix), self._unlogged)
 
 
@@ -130,30 +127,24 @@ class Store:
         self.operator, self.codec = operator, codec
         self._database = database
         self._groups = _Groups(operator.encode() + b"\0")
+        self._table = database.memtable.table(self._groups.stem)
 
     def fetch(self, bins: Sequence[int], keys: Sequence[bytes]) -> dict[bytes, object]:
         """The sealed states of those keys that have one; `bins[i]` is the bin of `keys[i]`."""
-        tables = self._database.memtable.tables
-        found: dict[bytes, object] = {}
-        missing: dict[bytes, bytes] = {}
-        for group, key in zip(map(self._groups.__getitem__, bins), keys, strict=True):
-            table = tables.get(group)
-            state = _ABSENT if table is None else table.states.get(key, _ABSENT)
-            if state is _ABSENT:
-                missing[key] = group + key
-            else:
-                found[key] = state
-        if missing:
-            values = self._database.read(missing.values())
-            for key, data in zip(missing, values, strict=True):
+        found, missing = self._table.get(keys)
+        on_disk = self._database.groups
+        groups = ((keys[place], self._groups[bins[place]]) for place in missing)
+        asked = {key: group + key for key, group in groups if group in on_disk}
+        if asked:
+            values = self._database.read(asked.values())
+            for key, data in zip(asked, values, strict=True):
                 if data is not None:
                     found[key] = Sealed(data)
         return found
 
     def write(self, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]) -> None:
         """Put sealed states; `bins[i]` is the bin of `keys[i]`; of equal keys the last wins."""
-        groups = map(self._groups.__getitem__, bins)
-        self._database.memtable.write(groups, keys, states)
+        self._database.memtable.write(self._table, bins, keys, states)
         self._database.spill()
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
@@ -162,7 +153,7 @@ class Store:
         Sorts the part in the memtable at the call; the rest costs by the entry.
         """
         group = self._groups[bin]
-        fresh = self._database.memtable.entries(group)
+        fresh = self._database.memtable.entries(self._table, bin)
         return _overlay(
             ((key, encoded(state)) for key, state in fresh), self._database.entries(group)
         )
@@ -170,12 +161,15 @@ class Store:
     def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
         """Put encoded states of a bin in bulk, past the memtable."""
         group = self._groups[bin]
-        self._database.memtable.forget(group, keys)
+        self._database.memtable.forget(self._table, bin, keys)
+        if keys:
+            self._database.groups.add(group)
         self._database.put((group + key, data) for key, data in zip(keys, states, strict=True))
 
     def drop(self, bin: int) -> None:
         """Forget all keys of a bin, at the cost of none; scans under way keep theirs."""
-        self._database.memtable.drop(self._groups[bin])
+        self._database.memtable.drop(self._table, bin)
+        self._database.groups.discard(self._groups[bin])
         self._database.delete(self._groups[bin])
 
     def count(self, bin: int) -> int:
@@ -183,14 +177,12 @@ class Store:
         return sum(1 for _ in self.scan(bin))
 
     def bins(self) -> list[Bin]:
-        """The bins that hold keys, in order; one seek for each."""
+        """The bins that hold keys, in order."""
         stem = self._groups.stem
-        held = {group for group in self._database.memtable.tables if group.startswith(stem)}
-        start = stem
-        while (key := self._database.first_key(stem, start)) is not None:
-            held.add(key[: len(stem) + BIN_BYTES])
-            start = _successor(key[: len(stem) + BIN_BYTES])
-        return sorted(Bin(int.from_bytes(group[len(stem) :], "big")) for group in held)
+        on_disk = (group for group in self._database.groups if group.startswith(stem))
+        return sorted(
+            {*map(Bin, self._table.bins), *(_bin(group[len(stem) :]) for group in on_disk)}
+        )
 
 
 class _Groups(dict[int, bytes]):
@@ -203,6 +195,10 @@ class _Groups(dict[int, bytes]):
     def __missing__(self, bin: int) -> bytes:
         group = self[bin] = self.stem + int(bin).to_bytes(BIN_BYTES, "big")
         return group
+
+
+def _bin(data: bytes) -> Bin:
+    return Bin(int.from_bytes(data, "big"))
 
 
 def _successor(prefix: bytes) -> bytes:

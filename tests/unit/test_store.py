@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from schemas.errors import MeanderError, SetupError
 from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
-from state.memtable import Memtable, weigh
+from state.memtable import ENTRY_BYTES, Memtable, weigh
 from state.store import Database, Store
 
 SMALL = 64 << 10
@@ -48,8 +49,12 @@ operators = st.sampled_from(OPERATORS)
 entries = st.dictionaries(keys, states, max_size=25)
 
 
+def own(bin: int, key: bytes) -> bytes:
+    return key + b"/%d" % bin
+
+
 class StoreAgainstDictionary(RuleBasedStateMachine):
-    """Keys are put under any bin here, so that one key in two bins is tried as well."""
+    """Each bin has keys of its own, as a key's bin follows from the key."""
 
     @initialize()
     def open(self) -> None:
@@ -71,12 +76,14 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
 
     @rule(operator=operators, bin=bins, entries=entries)
     def write(self, operator: str, bin: int, entries: dict[bytes, object]) -> None:
+        entries = {own(bin, key): state for key, state in entries.items()}
         sealed = [seal(state) for state in entries.values()]
         self.stores[operator].write([bin] * len(entries), list(entries), sealed)
         self.held(operator, bin).update(entries)
 
     @rule(operator=operators, bin=bins, entries=entries)
     def install(self, operator: str, bin: int, entries: dict[bytes, object]) -> None:
+        entries = {own(bin, key): state for key, state in entries.items()}
         encoded = [encode(state) for state in entries.values()]
         self.stores[operator].install(bin, list(entries), encoded)
         self.held(operator, bin).update(entries)
@@ -88,6 +95,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
 
     @rule(operator=operators, bin=bins, wanted=st.lists(keys, max_size=30))
     def fetch(self, operator: str, bin: int, wanted: list[bytes]) -> None:
+        wanted = [own(bin, key) for key in wanted]
         found = self.stores[operator].fetch([bin] * len(wanted), wanted)
         held = self.held(operator, bin)
         expected = {key: held[key] for key in wanted if key in held}
@@ -118,8 +126,14 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         if hasattr(self, "database"):
             memtable = self.database.memtable
             assert memtable.size <= SMALL // 2
-            weights = [sum(table.weights.values()) for table in memtable.tables.values()]
-            assert memtable.size == sum(weights)
+            held = [
+                weigh(state) + len(key) + ENTRY_BYTES
+                for table in memtable.tables.values()
+                for key, state in table.states.items()
+            ]
+            assert memtable.size == sum(held)
+            for table in memtable.tables.values():
+                assert sorted(chain(*table.bins.values())) == sorted(table.states)
 
 
 TestStoreAgainstDictionary = StoreAgainstDictionary.TestCase
@@ -170,10 +184,10 @@ def test_a_scan_is_in_key_order_and_ends_with_its_bin(database: Database) -> Non
     for bin in (0, 1, 255, 256, 65535):
         keys = [bytes([n]) * size for n in (0, 255, 7) for size in (1, 3)]
         store.install(bin, keys, [encode(bin)] * len(keys))
-        store.write([bin], [b"in memory"], [bin])
+        store.write([bin], [b"in memory %d" % bin], [bin])
     for bin in (0, 1, 255, 256, 65535):
         found = list(store.scan(bin))
-        assert [key for key, _ in found] == sorted({b"in memory", *keys})
+        assert [key for key, _ in found] == sorted({b"in memory %d" % bin, *keys})
         assert {decode(data) for _, data in found} == {bin}
     assert list(store.scan(2)) == []
 
@@ -287,11 +301,18 @@ def test_weights_grow_with_what_they_weigh() -> None:
     assert weigh(Sealed(b"x" * 5000)) > 5000
 
 
+def spilled(memtable: Memtable, count: int) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    group, entries = memtable.spill(count)
+    return group, list(entries)
+
+
 def test_the_memtable_spills_oldest_first() -> None:
     memtable = Memtable()
-    memtable.write([b"a", b"b", b"a"], [b"1", b"1", b"2"], [10, 20, 30])
-    assert list(memtable.spill(1)) == [(b"a1", encode(10))]
-    memtable.write([b"a"], [b"3"], [40])
-    assert list(memtable.spill(9)) == [(b"a2", encode(30)), (b"a3", encode(40))]
-    assert list(memtable.spill(9)) == [(b"b1", encode(20))]
-    assert (memtable.size, memtable.tables) == (0, {})
+    table = memtable.table(b"t")
+    a, b = b"t\x00\x01", b"t\x00\x02"
+    memtable.write(table, [1, 2, 1], [b"x", b"y", b"z"], [10, 20, 30])
+    assert spilled(memtable, 1) == (a, [(a + b"x", encode(10))])
+    memtable.write(table, [1, 1], [b"w", b"z"], [40, 50])
+    assert spilled(memtable, 9) == (a, [(a + b"z", encode(50)), (a + b"w", encode(40))])
+    assert spilled(memtable, 9) == (b, [(b + b"y", encode(20))])
+    assert (memtable.size, table.states, table.bins) == (0, {}, {})
