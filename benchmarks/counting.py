@@ -32,4 +32,4 @@ if os.environ.get("MEANDER_BENCH_FOLD") == "columns":
     counted = keyed.fold("count", count(), order=order)
 else:
     counted = keyed.fold("count", lambda: 0, step, order=order)
-counted.sink(KafkaSink(f"{prefix}out", value=written))
+counted.sink(KafkaSink(f"{prefix}out", value=written, headers=False))
