@@ -48,6 +48,10 @@ class SimClock:
         """Let time pass."""
         self._seconds += seconds
 
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forwards, or backwards; no time passes."""
+        self._start += round(seconds * 1000)
+
 
 Lane = tuple[WorkerId, WorkerId, bool]
 """Sender, receiver, and whether it carries progress."""
@@ -150,17 +154,17 @@ class Leave:
     """A worker leaves."""
 
     id: str
-    worker: WorkerId
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A worker reads a partition from now on."""
+    """A worker reads a partition of a source, named as in the flow, from now on."""
 
     id: str
     source: str
     partition: int
-    worker: WorkerId
+    worker: int
 
 
 Command = Migrate | Join | Leave | HandOver
@@ -185,15 +189,22 @@ class Simulation:
     hired: int = field(init=False)
     counters: Counter[str] = field(default_factory=Counter)
     """What those counted who have left."""
+    pauses: dict[WorkerId, int] = field(default_factory=dict)
+    """Members that take no turn before so many decisions have been taken."""
+    slowed: dict[tuple[WorkerId, WorkerId], int] = field(default_factory=dict)
+    """Links, by sender and receiver, on which nothing arrives before so many have been."""
+    began: int = 0
+    """Decisions taken before what is under way began: see `MOST_ACTIONS`."""
 
     def __post_init__(self) -> None:
         self.hired = len(self.workers)
 
-    def run(self) -> None:
-        """Until everything is done. Raises AssertionError when it does not end (I7)."""
-        while not self.done:
-            self.act()
-        self._collect()
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is held up, and no bins or members are on their way."""
+        held = (*self.pauses.values(), *self.slowed.values())
+        staff = self.controller.staff
+        return max(held, default=0) <= self.actions and not (self.controller.busy or staff.leaving)
 
     @property
     def done(self) -> bool:
@@ -203,16 +214,19 @@ class Simulation:
     def act(self) -> None:
         """One decision of the schedule."""
         self.actions += 1
-        assert self.actions < MOST_ACTIONS, "the flow does not come to its end (I7)"
-        busy = self.network.busy()
+        assert self.actions - self.began < MOST_ACTIONS, "the flow does not come to its end (I7)"
+        busy = [lane for lane in self.network.busy() if self.slowed.get(lane[:2], 0) < self.actions]
         choice = self.rng.random()
         if busy and choice < 0.45:
             self.network.deliver(self.rng.choice(busy), self.rng.randint(1, 4))
         elif choice < 0.8:
-            self._turn(self.rng.choice(self.workers))
+            worker = self.rng.choice(self.workers)
+            if self._goes_on(worker.me):
+                self._turn(worker)
         elif choice < 0.92:
-            self.controller.step()
-            self._collect()
+            if self._goes_on(COORDINATOR):
+                self.controller.step()
+                self.collect()
         elif choice < 0.95 and self.commands and self.controller.ready:
             self.submit(self.commands.pop(0))
         else:
@@ -225,43 +239,31 @@ class Simulation:
         except Refused as refusal:
             id = "" if isinstance(command, Join) else command.id
             self.events.append({"event": "rejected", "id": id, "reason": str(refusal)})
-        self._collect()
+        self.collect()
 
     def _submit(self, command: Command) -> None:
         match command:
             case Migrate():
                 self.controller.submit(command)
             case Leave(id, worker):
-                self.controller.leave(id, [worker])
+                self.controller.leave(id, [WorkerId(worker)])
             case HandOver(id, source, partition, worker):
-                self.controller.hand_over(id, source, partition, worker)
+                self.controller.hand_over(id, source, partition, WorkerId(worker))
             case Join():
                 number = WorkerId(self.hired)
                 self.controller.join(number)
                 self.hired += 1
                 self.workers.append(self.hire(number))
 
-    def settle(self) -> None:
-        """Let everything happen that can happen without the clock, fairly and in order."""
-        quiet = 0
-        while quiet < 3:
-            worked = False
-            for lane in self.network.busy():
-                self.network.deliver(lane, 1 << 30)
-                worked = True
-            for worker in list(self.workers):
-                worked |= self._turn(worker)
-            worked |= self.controller.step()
-            self._collect()
-            quiet = 0 if worked else quiet + 1
+    def _goes_on(self, member: WorkerId) -> bool:
+        return self.pauses.get(member, 0) < self.actions
 
-    def _turn(self, worker: Worker) -> bool:
-        worked = worker.step()
+    def _turn(self, worker: Worker) -> None:
+        worker.step()
         for report in worker.reports():
             self.controller.report(worker.me, report)
         if worker.left:
             self._let_go(worker)
-        return worked
 
     def _let_go(self, worker: Worker) -> None:
         assert worker.idle, "who leaves has nothing left to do"
@@ -270,7 +272,8 @@ class Simulation:
         self.counters += worker.counters
         self.workers.remove(worker)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
+        """Take over what the controller has said."""
         self.events.extend(self.controller.events())
 
 

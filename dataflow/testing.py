@@ -1,237 +1,95 @@
 """Run a flow on simulated workers, in one process and without Kafka or Spark.
 
+Guarantees that a run is a function of its flow, its seed and its faults, and that a failure says
+how to repeat it. What runs is the engine itself; simulated are the clock, the network, the state
+topic and who takes a turn when. Flows of Kafka topics run in `connectors.testing.TestFlow`.
+
 >>> from dataflow import Flow
 >>> flow = Flow("words")
 >>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")], [(3, "dog")]]))
 >>> sink = ListSink()
 >>> words.key_by(lambda w: w).fold("n", lambda: 0, lambda n, w: (n + 1, (w, n + 1))).sink(sink)
->>> with TestFlow(flow, workers=2, seed=7) as run:
-...     run.run()
->>> sorted(result.value for result in sink.results)
-[('cat', 1), ('dog', 1), ('dog', 2)]
 """
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
-
-import numpy as np
+from typing import Literal, Self
 
 from dataflow.assembly import Site
-from dataflow.batch import Batch
+from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
 from dataflow.flow import Flow
+from dataflow.lists import (
+    DeadLetter,
+    ListDead,
+    ListReader,
+    ListSink,
+    ListSource,
+    ListWriter,
+    Result,
+)
+from dataflow.lost import KILLED, lost
+from dataflow.migrate.command import Migrate
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
-from dataflow.protocols import Chunk, Partition, Rest, SinkWriter, SourceOptions, SourceReader
+from dataflow.protocols import SinkWriter, SourceReader
 from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
-from state.ids import WorkerId
+from schemas.control import Rejected, parse_command
+from schemas.errors import MeanderError, SetupError
+from state import codec
+from state.ids import COORDINATOR, WorkerId, member_name
 from state.store import Database
-from state.time import from_millis
+from state.time import to_millis
 
-BATCHES = 8
-"""Under way at one list sink."""
+__all__ = [
+    "Answer",
+    "DeadLetter",
+    "ListReader",
+    "ListSink",
+    "ListSource",
+    "ListWriter",
+    "Result",
+    "TestFlow",
+]
+
+REST = 500
+"""Steps without any change after which a flow is taken to be at rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One record that reached a sink, with its place in the total order and its worker."""
+class Answer:
+    """The last that was said of a command, so far."""
 
-    worker: WorkerId
-    time: int
-    origin: int
-    partition: int
-    offset: int
-    index: int
-    key: bytes | None
-    value: object
-
-
-class ListSource:
-    """A source of records that are given: per partition, (milliseconds, value) in offset order."""
-
-    def __init__(
-        self,
-        partitions: Sequence[Sequence[tuple[int, object]]],
-        options: SourceOptions | None = None,
-        record_size: int = 100,
-    ) -> None:
-        self.partitions = partitions
-        self.options = options or SourceOptions()
-        self.record_size = record_size
-
-    def open(self, *_: object) -> SourceReader:
-        """A list source is opened by `TestFlow` only."""
-        raise TypeError("a ListSource runs in a TestFlow only")
-
-    def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
-        """The partitions of one worker."""
-        mine = [Partition(p) for p in range(len(self.partitions)) if p % workers == worker]
-        return ListReader(self, mine, rng)
-
-
-class ListReader:
-    """Hands out the records of its partitions in chunks of random size, at random times.
-
-    Records become available one after another, so that a partition is idle now and then.
-    """
-
-    def __init__(
-        self, source: ListSource, partitions: Sequence[Partition], rng: random.Random
-    ) -> None:
-        self.partitions = list(partitions)
-        self.unreadable = 0
-        self._source, self._rng = source, rng
-        self._paused: set[Partition] = set()
-        self._next = dict.fromkeys(partitions, 0)
-        self._end = dict.fromkeys(partitions, 0)
-
-    def poll(self) -> list[Chunk]:
-        """A chunk of some partitions."""
-        chunks = []
-        for partition in self.partitions:
-            total = len(self._source.partitions[partition])
-            if self._rng.random() < 0.5:
-                self._end[partition] = min(total, self._end[partition] + self._rng.randint(0, 4))
-            if partition in self._paused or self._rng.random() < 0.5:
-                continue
-            chunk = self._chunk(partition)
-            if chunk is not None:
-                chunks.append(chunk)
-        return chunks
-
-    def _chunk(self, partition: Partition) -> Chunk | None:
-        first, end = self._next[partition], self._end[partition]
-        if first == end:
-            return None
-        until = min(end, first + self._rng.randint(1, 8))
-        self._next[partition] = until
-        records = self._source.partitions[partition][first:until]
-        return Chunk(
-            partition,
-            np.arange(first, until),
-            np.array([from_millis(ms) for ms, _ in records], np.int64),
-            [value for _, value in records],
-            self._source.record_size * len(records),
-        )
-
-    def pause(self, partition: Partition) -> None:
-        """Hand out no more."""
-        self._paused.add(partition)
-
-    def resume(self, partition: Partition) -> None:
-        """Go on."""
-        self._paused.discard(partition)
-
-    def idle(self, partition: Partition) -> bool:
-        """Whether all that is available has been handed out."""
-        return self._next[partition] == self._end[partition]
-
-    def ended(self, partition: Partition) -> bool:
-        """Whether all there is has been handed out."""
-        return self._next[partition] == len(self._source.partitions[partition])
-
-    def release(self, partition: Partition) -> Rest:
-        """Hand out no more of it for good."""
-        self.partitions.remove(partition)
-        del self._end[partition]
-        return Rest(self._next.pop(partition), None)
-
-    def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Go on where another reader has stopped."""
-        self.partitions.append(partition)
-        self._paused.discard(partition)
-        self._next[partition] = self._end[partition] = rest.offset
-
-    def passed(self, partition: Partition, offset: int) -> None:
-        """Nobody watches the lag of a list."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class ListSink:
-    """Collects what reaches it, from all workers, in the order of arrival."""
-
-    def __init__(self) -> None:
-        self.results: list[Result] = []
-
-    def open(self, *_: object) -> SinkWriter:
-        """A list sink is opened by `TestFlow` only."""
-        raise TypeError("a ListSink runs in a TestFlow only")
-
-    @property
-    def values(self) -> list[object]:
-        """The values alone."""
-        return [result.value for result in self.results]
-
-    def writer(self, worker: WorkerId, rng: random.Random) -> ListWriter:
-        """One worker's way in."""
-        return ListWriter(self, worker, rng)
-
-
-class ListWriter:
-    """Delivers at once, and says so some turns later."""
-
-    def __init__(self, sink: ListSink, worker: WorkerId, rng: random.Random) -> None:
-        self._sink, self._worker, self._rng = sink, worker, rng
-        self._written = self._delivered = 0
-
-    def write(self, batch: Batch) -> int:
-        """Collect a batch."""
-        for row in range(len(batch)):
-            self._sink.results.append(
-                Result(
-                    self._worker,
-                    int(batch.times[row]),
-                    int(batch.origins[row]),
-                    int(batch.partitions[row]),
-                    int(batch.offsets[row]),
-                    int(batch.indexes[row]),
-                    None if batch.keys is None else batch.keys[row],
-                    batch.values[row],
-                )
-            )
-        self._written += 1
-        return self._written
-
-    @property
-    def full(self) -> bool:
-        """Whether as many batches are under way as it takes."""
-        return self._written - self._delivered >= BATCHES
-
-    def delivered(self) -> int:
-        """Everything, but not always at once."""
-        if self._rng.random() < 0.5:
-            self._delivered = self._written
-        return self._delivered
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-@dataclass(slots=True)
-class ListDead:
-    """Collects records that a user's function could not take."""
-
-    letters: list[tuple[str, object, str]] = field(default_factory=list)
-
-    def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
-        """Keep operator, value and reason."""
-        self.letters.append((operator, batch.values[row], reason))
-
-    def pending(self) -> int:
-        """Nothing is under way."""
-        return 0
+    said: Literal["accepted", "completed", "rejected"]
+    reason: str = ""
+    """Why it was rejected, and what would be right."""
+    moved: int = 0
+    """How many bins have moved, of those that were elsewhere."""
 
 
 class TestFlow:
-    """A flow of list sources and sinks on simulated workers; one seed is one run."""
+    """A flow of list sources and sinks on simulated workers; one seed is one run.
+
+    >>> from dataflow import Flow
+    >>> from dataflow.faults import Control
+    >>> flow, sink = Flow("words", bins=2), ListSink()
+    >>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")], [(3, "dog")]]))
+    >>> words.key_by(lambda w: w).fold("n", lambda: 0, lambda n, w: (n + 1, (w, n + 1))).sink(sink)
+    >>> move = Control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1})
+    >>> with TestFlow(flow, workers=2, seed=7, faults=[At(move, records=1)]) as run:
+    ...     run.run()
+    >>> sorted(result.value for result in sink.results)
+    [('cat', 1), ('dog', 1), ('dog', 2)]
+    >>> run.answer("m1").said
+    'completed'
+    """
 
     __test__ = False
 
@@ -243,14 +101,19 @@ class TestFlow:
         commands: Sequence[Command] = (),
         database: Database | None = None,
         namespace: int = 0,
+        *,
+        faults: Sequence[At] = (),
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
         self._own = Database(self._folder.name, 8 << 20) if database is None else None
         self._database = self._own or database
         self._namespace, self._count = namespace, workers
         self._rng = random.Random(seed)
-        self.dead = ListDead()
-        self._plan = Plan(flow)
+        self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
+        self._traps, self._pending = Traps(), Pending([*faults])
+        self._over: MeanderError | None = None
+        self._dead = ListDead()
+        self._plan = Plan(self._traps.laid(flow))
         self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands)
 
     def __enter__(self) -> Self:
@@ -262,19 +125,98 @@ class TestFlow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None:
+            error.add_note(
+                f"It came at step {self.sim.actions} of TestFlow(flow, {self._repeat}), which takes"
+                " the same course each time."
+            )
         for worker in self.workers:
             worker.close()
         if self._own is not None:
             self._own.close()
         self._folder.cleanup()
 
+    # -- what happens
+
     def run(self) -> None:
-        """To the end. Raises AssertionError when there is none."""
-        self.sim.run()
+        """To the end. Raises AssertionError when there is none, or a fault has not struck before,
+        and whatever ends the flow."""
+        self.sim.began = self.sim.actions
+        while not self.sim.done:
+            self.act()
+        self.sim.collect()
+        left = self._pending.left
+        assert not left, f"the flow came to its end before {left[0]} could strike"
+
+    def settle(self) -> None:
+        """Until all is at rest, as far as it comes without much time: more may be fed then."""
+        self.sim.began = self.sim.actions
+        while True:
+            before = self._standing()
+            for _ in range(REST):
+                self.act()
+            if before == self._standing():
+                if self._calm:
+                    return
+                # What has begun waits for time to pass.
+                self.sim.clock.advance(min(worker.wait_seconds() for worker in self.workers))
+
+    def advance(self, seconds: float) -> None:
+        """Come to rest, let time pass, and come to rest again."""
+        self.settle()
+        self.sim.clock.advance(seconds)
+        self.settle()
+
+    def act(self) -> None:
+        """One step of the schedule, after the faults that are due."""
+        if self._over is not None:
+            raise self._over
+        if self._pending.left:
+            now = self.sim.actions, self.sim.clock.monotonic(), self._read
+            for at in self._pending.due(*now):
+                self.strike(at.fault)
+        self.sim.act()
+
+    def strike(self, fault: Fault | Command) -> None:
+        """A fault, or a command, now. Raises SetupError for one that the flow cannot have."""
+        match fault:
+            case Pause(worker, steps):
+                self.sim.pauses[self._member(worker)] = self.sim.actions + steps
+            case Slow(sender, receiver, steps):
+                link = self._member(sender), self._member(receiver)
+                self.sim.slowed[link] = self.sim.actions + steps
+            case Crash(worker):
+                self._over = lost(member_name(self._member(worker)), KILLED)
+                raise self._over
+            case Raise(operator, calls):
+                self._traps.arm(operator, calls)
+            case Jump(seconds):
+                self.sim.clock.jump(seconds)
+            case Control(command):
+                self.control(command)
+            case Fault():
+                raise SetupError(f"fault {fault}", "this flow cannot have it",
+                                 "use connectors.testing.TestFlow")  # fmt: skip
+            case _:
+                self._submit(fault)
+
+    def control(self, command: Mapping[str, object] | bytes) -> None:
+        """Put a record on the control topic: a command, as anyone would produce it."""
+        data = command if isinstance(command, bytes) else json.dumps(command).encode()
+        space = self._plan.flow.space
+        try:
+            asked = Migrate.asked(parse_command(data, space.count, max(self._staff) + 1), space)
+        except Rejected as refusal:
+            name = refusal.command or ""
+            self.events.append({"event": "rejected", "id": name, "reason": str(refusal)})
+        else:
+            self._submit(asked)
+
+    # -- what has become of it
 
     @property
     def events(self) -> list[dict[str, object]]:
-        """What became of the commands."""
+        """What became of the commands, all that was said."""
         return self.sim.events
 
     @property
@@ -282,8 +224,59 @@ class TestFlow:
         """The workers."""
         return self.sim.workers
 
+    @property
+    def counters(self) -> Counter[str]:
+        """Records read, unreadable, written, bumped (`bumps`), of the future, set aside and skipped
+        since the start, of all workers."""
+        return sum((worker.counters for worker in self.workers), self.sim.counters)
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """The records that were set aside, in the order in which that happened."""
+        return self._dead.letters
+
+    def answer(self, id: str) -> Answer | None:
+        """What became of a command; None where nothing was said of it.
+
+        Of one that is rejected as its id is taken this tells the first: see `events`.
+        """
+        answer = None
+        for event in self.events:
+            if event.get("id") != id:
+                continue
+            match event:
+                case {"event": "accepted"}:
+                    answer = Answer("accepted")
+                case {"event": "completed", "bins": int(bins)}:
+                    answer = Answer("completed", moved=bins)
+                case {"event": "rejected", "reason": str(reason)} if answer is None:
+                    answer = Answer("rejected", reason)
+        return answer
+
+    def frontier(self, name: str) -> int | None:
+        """Milliseconds since 1970 before which nothing comes any more at a probe or sink; None once
+        nothing comes at all."""
+        frontiers = self.sim.controller.frontiers()
+        if name not in frontiers:
+            raise SetupError(f"probe {name!r}", "the flow has none of that name",
+                             f"name one of {', '.join(frontiers)}")  # fmt: skip
+        least = min((time for time in frontiers[name] if isinstance(time, int)), default=None)
+        return None if least is None else to_millis(least)
+
+    def states(self, operator: str) -> dict[object, object]:
+        """The state of each key of a stateful operator."""
+        codecs = {node.name: node.codec for node in self._plan.keyed}
+        if operator not in codecs:
+            raise SetupError(f"operator {operator!r}", "the flow has no state of that name",
+                             f"name one of {', '.join(codecs)}")  # fmt: skip
+        return {
+            codec.decode(key): codecs[operator].decode(state)
+            for key, state in self.state().get(operator, {}).items()
+        }
+
     def state(self) -> dict[str, dict[bytes, bytes]]:
-        """All keyed state. Raises AssertionError when a key is on two workers (I2)."""
+        """All keyed state, encoded. Raises AssertionError when a key is on two workers (I2), where
+        nothing moves just now."""
         whole: dict[str, dict[bytes, bytes]] = {}
         for worker in self.workers:
             for operator, states in worker.state().items():
@@ -292,29 +285,75 @@ class TestFlow:
                 known.update(states)
         return whole
 
+    def owner(self, key: object) -> int:
+        """The worker on which a key lives after all moves decided so far."""
+        bin = self._plan.flow.space.bin_of(codec.encode(key))
+        return self.sim.controller.owners()[bin]
+
+    # -- inside
+
+    @property
+    def _calm(self) -> bool:
+        """Whether nothing is held up, and nothing is on its way that has begun."""
+        return self.sim.calm
+
+    @property
+    def _staff(self) -> list[WorkerId]:
+        return self.sim.controller.staff.staying
+
+    @property
+    def _read(self) -> int:
+        """Records read so far, also those that could not be."""
+        counters = self.counters
+        return counters["read"] + counters["unreadable"]
+
+    def _standing(self) -> tuple[object, ...]:
+        """All that changes while a flow has something to do."""
+        controller = self.sim.controller
+        inflight = [worker.inflight for worker in self.workers]
+        return self.counters, inflight, len(self.events), controller.frontiers()
+
+    def _member(self, number: int) -> WorkerId:
+        known = [COORDINATOR, *(worker.me for worker in self.workers)]
+        if number not in known:
+            raise SetupError(f"worker {number}", "it takes no part in the flow",
+                             f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
+        return WorkerId(number)
+
+    def _submit(self, command: Command) -> None:
+        while not self.sim.controller.ready:
+            self.sim.act()
+        hired = self.sim.hired
+        self.sim.submit(command)
+        while self.sim.hired > hired and hired not in self._staff:
+            self.sim.act()
+
+    def _reader(self, node: SourceNode, me: WorkerId) -> SourceReader:
+        if not isinstance(node.spec, ListSource):
+            raise SetupError(f"source {node.name!r}", "it is no list",
+                             "use connectors.testing.TestFlow")  # fmt: skip
+        return node.spec.reader(me, self._count, self._rng)
+
+    def _writer(self, node: SinkNode, me: WorkerId) -> SinkWriter:
+        if not isinstance(node.spec, ListSink):
+            raise SetupError(f"sink {node.name!r}", "it is no list",
+                             "use connectors.testing.TestFlow")  # fmt: skip
+        return node.spec.writer(me, self._rng)
+
     def _build(
         self, me: WorkerId, links: SimLinks, clock: SimClock, topic: SimTopic, joins: bool
     ) -> Worker:
         assert self._database is not None
         database = self._database
-
-        def reader(node: SourceNode) -> SourceReader:
-            assert isinstance(node.spec, ListSource)
-            return node.spec.reader(me, self._count, self._rng)
-
-        def writer(node: SinkNode) -> SinkWriter:
-            assert isinstance(node.spec, ListSink)
-            return node.spec.writer(me, self._rng)
-
         site = Site(
             me,
             self._count,
             clock,
             topic,
-            self.dead,
+            self._dead,
             lambda name, codec: database.store(f"{self._namespace}/{me}/{name}", codec),
-            reader,
-            writer,
+            lambda node: self._reader(node, me),
+            lambda node: self._writer(node, me),
             joins=joins,
         )
         return Worker(self._plan, site, links)

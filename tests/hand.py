@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -192,10 +192,6 @@ class HandFlow(TestFlow):
             if self.sim.done:
                 return
         raise AssertionError("the flow does not come to its end (I7)")
-
-    @property
-    def counters(self) -> Counter[str]:
-        return sum((worker.counters for worker in self.workers), Counter[str]())
 
     @property
     def forsworn(self) -> int | None:

@@ -96,7 +96,7 @@ def results(logs: Logs, variant: Variant) -> tuple[list[object], list[object]]:
         TestFlow(flow, variant.workers, variant.schedule, variant.commands) as run,
     ):
         run.run()
-        assert not run.dead.letters, "nothing fails"
+        assert not run.dead_letters, "nothing fails"
     return in_order(decided), in_order(sink)
 
 

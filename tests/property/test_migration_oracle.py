@@ -116,7 +116,7 @@ class Run:
         refused: reference.Refusals = []
         if self.case.kind == "faulty":
             _, _, refused = reference.faulty(self.records(self.raw))
-        letters = [(operator, value) for operator, value, _ in run.dead.letters]
+        letters = [(letter.operator, letter.value) for letter in run.dead_letters]
         assert sorted(map(repr, letters)) == sorted(map(repr, refused))
         self.changes["refused"] = len(letters)
 

@@ -105,7 +105,7 @@ def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(see
         run.run()
         states = run.state()
 
-    assert run.dead.letters == []
+    assert run.dead_letters == []
     moved = [event for event in run.events if event["event"] == "bin_moved"]
     carried = {(event["operator"], event["worker"]) for event in moved if event["keys"]}
     assert {("visit", 1), ("visit", 0), ("linger", 0)} <= carried

@@ -128,7 +128,7 @@ def test_an_exception_without_a_text_and_an_exit_are_failures_like_others(
 ) -> None:
     """I5."""
     run, sink = _raise(start, kind, raising, "dead_letter")
-    assert [reason for _, _, reason in run.dead.letters] == [WORDS[raising]] * 3
+    assert [letter.reason for letter in run.dead_letters] == [WORDS[raising]] * 3
     assert sink.values == []
 
 
@@ -201,7 +201,7 @@ def test_every_operator_sets_aside_what_its_function_cannot_take(start: Start, k
     run = start(flow)
     run.run()
     assert len(sink.results) == 6
-    assert run.counters["dead_letters"] == len(run.dead.letters) == 3
+    assert run.counters["dead_letters"] == len(run.dead_letters) == 3
     assert run.counters["skipped"] == 0
 
 
@@ -211,7 +211,7 @@ def test_every_operator_skips_when_asked(start: Start, kind: str) -> None:
     sink = _define(flow, kind, "skip")
     run = start(flow)
     run.run()
-    assert (len(sink.results), run.counters["skipped"], run.dead.letters) == (6, 3, [])
+    assert (len(sink.results), run.counters["skipped"], run.dead_letters) == (6, 3, [])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -251,9 +251,9 @@ def test_a_state_that_would_not_come_back_equal_is_refused_by_operator_and_type(
 ) -> None:
     """I4: the record is set aside and the state stays as it was."""
     run, sink = _run_fold(start, _strange_at_two)
-    ((operator, value, reason),) = run.dead.letters
-    assert (operator, value) == ("total", 2)
-    assert "Strange" in reason
+    (letter,) = run.dead_letters
+    assert (letter.operator, letter.value) == ("total", 2)
+    assert "Strange" in letter.reason
     assert sink.values == [1, 3]
     assert run.state()["total"] == {codec.encode("k"): codec.encode([1, 3])}
 
@@ -278,9 +278,9 @@ def test_a_state_that_could_not_move_is_refused_before_its_bin_does(
         return packed(made_of * (most if value == 2 else most - 100)), value
 
     run, sink = _run_fold(start, step)
-    ((operator, value, reason),) = run.dead.letters
-    assert (operator, value, sink.values) == ("total", 2, [1, 3])
-    assert "and a bin moves only with states up to 8,323,072; keep less per key" in reason
+    (letter,) = run.dead_letters
+    assert (letter.operator, letter.value, sink.values) == ("total", 2, [1, 3])
+    assert "and a bin moves only with states up to 8,323,072; keep less per key" in letter.reason
 
 
 class Pairs:
@@ -346,9 +346,9 @@ def test_a_codec_that_gives_no_bytes_is_refused_before_a_bin_moves(
     keyed.fold("newest", lambda: 1, lambda _, v: (v, v), codec=Lines(made)).sink(sink)
     run = start(flow)
     run.run()
-    ((operator, value, reason),) = run.dead.letters
-    assert (operator, value, sink.values) == ("newest", 2, [1, 3])
-    assert f"codec 'lines': its encode returned {says}" in reason
+    (letter,) = run.dead_letters
+    assert (letter.operator, letter.value, sink.values) == ("newest", 2, [1, 3])
+    assert f"codec 'lines': its encode returned {says}" in letter.reason
     assert run.state()["newest"] == {codec.encode("k"): b"3"}
 
 
@@ -362,5 +362,5 @@ def test_a_users_own_codec_keeps_what_plain_values_cannot(start: Start) -> None:
     run.run()
     assert sink.values == [1, 4]
     assert run.state()["total"] == {codec.encode("k"): b"4,-4"}
-    assert [letter[1] for letter in run.dead.letters] == [2]
+    assert [letter.value for letter in run.dead_letters] == [2]
     assert PLAIN.name != Pairs.name

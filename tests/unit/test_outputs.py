@@ -63,10 +63,10 @@ def test_a_value_for_which_no_output_is_named_has_failed(start: Start) -> None:
     run = start(flow)
     run.run()
     assert sink.values == [1]
-    assert [(name, value) for name, value, _ in run.dead.letters] == [
+    assert [(letter.operator, letter.value) for letter in run.dead_letters] == [
         ("split", n) for n in (2, 3, 4)
     ]
-    assert "'high' is none of its outputs low" in run.dead.letters[0][2]
+    assert "'high' is none of its outputs low" in run.dead_letters[0].reason
 
 
 def test_outputs_are_named_once_each() -> None:
@@ -164,7 +164,7 @@ def test_what_is_emitted_to_no_output_of_the_operator_has_failed(start: Start) -
     run = start(flow)
     run.run()
     assert (sink.values, run.state()) == ([], {"p": {}})
-    assert "no side output 'nowhere': name it in `side`" in run.dead.letters[0][2]
+    assert "no side output 'nowhere': name it in `side`" in run.dead_letters[0].reason
 
 
 def test_a_side_output_that_was_not_named_is_refused() -> None:

@@ -58,8 +58,8 @@ def test_a_timer_set_twice_for_one_time_fires_once(start: Start) -> None:
 def test_a_timer_that_is_not_after_now_is_refused(start: Start, later_ms: int) -> None:
     """I1: the flow's time may have passed it already."""
     run, got = run_process(start, [[(1000, later_ms), (1001, 5)]], _remind, _ring)
-    ((operator, _, reason),) = run.dead.letters
-    assert operator == "p" and "not after the record's 1000 ms" in reason
+    (letter,) = run.dead_letters
+    assert letter.operator == "p" and "not after the record's 1000 ms" in letter.reason
     assert [value for _, value, _ in got] == [(KEY, [5])]
 
 
@@ -72,14 +72,15 @@ def _at(context: Any, state: list[object], at: object) -> list[object]:
 def test_a_timer_that_is_no_time_is_refused_where_it_is_set(start: Start, at: object) -> None:
     """I5: the record is set aside, and the run goes on."""
     run, got = run_process(start, [[(1000, at), (1001, 2000)]], _at, _ring)
-    ((operator, value, reason),) = run.dead.letters
-    assert (operator, value) == ("p", at) and reason.startswith("ValueError: a time ")
+    (letter,) = run.dead_letters
+    assert (letter.operator, letter.value) == ("p", at)
+    assert letter.reason.startswith("ValueError: a time ")
     assert [(ms, value) for ms, value, _ in got] == [(2000, (KEY, [1]))]
 
 
 def test_a_timer_at_the_last_of_all_times_fires(start: Start) -> None:
     run, got = run_process(start, [[(1000, MAX_MILLIS)]], _at, _ring)
-    assert (got[0][0], run.dead.letters) == (MAX_MILLIS, [])
+    assert (got[0][0], run.dead_letters) == (MAX_MILLIS, [])
 
 
 def test_a_timer_may_be_told_by_an_integer_of_numpys_and_moves(start: Start) -> None:
@@ -94,7 +95,7 @@ def test_a_timer_may_be_told_by_an_integer_of_numpys_and_moves(start: Start) -> 
         (3000, (KEY, [1, 1]), 1),
         (4000, (KEY, [1, 1]), 1),
     ]
-    assert run.dead.letters == []
+    assert run.dead_letters == []
 
 
 def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:
@@ -106,7 +107,7 @@ def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence
 
 def test_a_timer_that_nobody_would_answer_is_refused(start: Start) -> None:
     run, _ = run_process(start, [[(1, 5)]], _remind)
-    assert "no on_timer function" in run.dead.letters[0][2]
+    assert "no on_timer function" in run.dead_letters[0].reason
 
 
 def test_a_timer_may_set_the_next(start: Start) -> None:
@@ -145,7 +146,7 @@ def test_a_failing_timer_function_is_treated_as_any_other(start: Start) -> None:
         raise RuntimeError("no")
 
     run, got = run_process(start, [[(1, 5), (2, 1)]], _remind, ring)
-    assert got == [] and len(run.dead.letters) == 2
+    assert got == [] and len(run.dead_letters) == 2
     assert run.state()["p"] == {codec.encode(KEY): codec.encode([5, 1])}
 
 

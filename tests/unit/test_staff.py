@@ -95,7 +95,7 @@ def test_newcomers_get_a_share_and_leavers_give_all_away(flow: Changing) -> None
     flow.until(lambda: {event["worker"] for event in flow.said("left")} == {1, 2})
     flow.until(lambda: flow.reads() == {0: PARTITIONS})
     assert flow.bins() == {0: 16}
-    flow.sim.run()
+    flow.run.run()
     counted = Counter(value[0] for value in flow.sink.values if isinstance(value, tuple))
     assert counted == dict.fromkeys(range(KEYS), RECORDS * PARTITIONS // KEYS)
     assert set(flow.sink.values) == {(k, n + 1) for k, most in counted.items() for n in range(most)}

@@ -1,0 +1,222 @@
+"""Topics in memory, read and written as Kafka's are, for flows on simulated workers.
+
+Guarantees that a record goes through the very formats of the flow's sources and sinks, and lies on
+its topic with the key and headers that it would have. How many records come at once and when a
+result counts as delivered is the seed's to choose.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+
+from connectors.client import Fetched
+from connectors.formats import decoder
+from connectors.intake import Intake
+from connectors.placing import partitions_of_keys
+from connectors.sink import KafkaSink, Rows
+from dataflow.batch import Batch
+from dataflow.lists import BATCHES, Result, results
+from dataflow.protocols import Chunk, Partition, Rest
+from state.ids import WorkerId
+
+AT_ONCE = (1, 8, 64, 512)
+"""Records that a poll may hand out of one partition at most."""
+
+Headers = Sequence[tuple[str, bytes | str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it lies on a topic; `ms` is its timestamp, milliseconds since 1970."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    ms: int
+    partition: int
+    offset: int
+
+
+class Message:
+    """A record as a consumer returns it: implements `Fetched`."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def partition(self) -> int:
+        """Its partition."""
+        return self._record.partition
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self._record.offset
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self._record.key
+
+    def value(self) -> bytes | None:
+        """Its value."""
+        return self._record.value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Its headers, as bytes; None where it has none."""
+        headers = self._record.headers
+        return [(n, v.encode() if isinstance(v, str) else v) for n, v in headers] or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """The producer's clock, and what it said."""
+        return 1, self._record.ms
+
+    def error(self) -> None:
+        """It is a record."""
+
+    def __len__(self) -> int:
+        return len(self._record.value or b"")
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic: all records as they came, and what of them are results of the flow."""
+
+    partitions: int
+    records: list[Record] = field(default_factory=list)
+    logs: list[list[Fetched]] = field(init=False)
+    results: list[Result] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.logs = [[] for _ in range(self.partitions)]
+
+    def append(
+        self, value: bytes | None, key: bytes | None, headers: Headers, ms: int, partition: int
+    ) -> None:
+        """One more record, at the end of its partition."""
+        offset = len(self.logs[partition])
+        record = Record(value, key, headers, ms, partition, offset)
+        self.records.append(record)
+        self.logs[partition].append(Message(record))
+
+
+class TopicReader:
+    """One worker's partitions of a topic; implements `SourceReader`.
+
+    `held` says which have nothing new for now, `ending` whether nothing more will come on any, and
+    `room` how many records may be handed out now.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        partitions: Sequence[Partition],
+        intake: Intake,
+        rng: random.Random,
+        held: Callable[[Partition], bool],
+        ending: Callable[[], bool],
+        room: Callable[[], int],
+    ) -> None:
+        self.partitions = list(partitions)
+        self._logs, self._intake, self._rng = topic.logs, intake, rng
+        self._held, self._ending, self._room = held, ending, room
+        self._next = dict.fromkeys(partitions, 0)
+        self._paused: set[Partition] = set()
+
+    @property
+    def unreadable(self) -> int:
+        """How many records could not be decoded so far."""
+        return self._intake.unreadable
+
+    def poll(self) -> list[Chunk]:
+        """Some records of some partitions."""
+        chunks, room = [], self._room()
+        for partition in self.partitions:
+            if partition in self._paused or self.idle(partition) or self._rng.random() < 0.5:
+                continue
+            first = self._next[partition]
+            taken = self._logs[partition][first : first + min(self._rng.choice(AT_ONCE), room)]
+            self._next[partition] = first + len(taken)
+            room -= len(taken)
+            chunks.append(self._intake.chunk(partition, taken))
+        return [chunk for chunk in chunks if chunk.values]
+
+    def pause(self, partition: Partition) -> None:
+        """Hand out no more."""
+        self._paused.add(partition)
+
+    def resume(self, partition: Partition) -> None:
+        """Go on."""
+        self._paused.discard(partition)
+
+    def idle(self, partition: Partition) -> bool:
+        """Whether all that is to be seen of it has been handed out."""
+        return self._held(partition) or self._all_read(partition)
+
+    def ended(self, partition: Partition) -> bool:
+        """Whether all has been handed out and nothing more will come."""
+        return self._ending() and self._all_read(partition) and self._intake.settled
+
+    def _all_read(self, partition: Partition) -> bool:
+        return self._next[partition] == len(self._logs[partition])
+
+    def release(self, partition: Partition) -> Rest:
+        """Hand out no more of it for good."""
+        self.partitions.remove(partition)
+        return Rest(self._next.pop(partition), None)
+
+    def adopt(self, partition: Partition, rest: Rest) -> None:
+        """Go on where another reader has stopped."""
+        self.partitions.append(partition)
+        self._paused.discard(partition)
+        self._next[partition] = rest.offset
+
+    def passed(self, partition: Partition, offset: int) -> None:
+        """Nobody watches the lag of a topic in memory."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TopicWriter:
+    """One worker's way onto a topic; implements `SinkWriter`. Says some turns later that all is
+    delivered."""
+
+    def __init__(
+        self,
+        spec: KafkaSink,
+        topic: Topic,
+        worker: WorkerId,
+        rng: random.Random,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._rows = Rows(spec, worker, lambda: None)
+        self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
+        self._topic, self._worker, self._rng, self._now_ms = topic, worker, rng, now_ms
+        self._written = self._delivered = 0
+
+    def write(self, batch: Batch) -> int:
+        """Take over one batch. Raises RowRefused for a row that cannot be written."""
+        values, keys, headers = self._rows.written(batch)
+        places = partitions_of_keys(keys, self._topic.partitions, 0)
+        headed: Iterable[Headers] = repeat((), len(values)) if headers is None else headers
+        now = self._now_ms()
+        for value, key, those, partition in zip(values, keys, headed, places, strict=True):
+            self._topic.append(value, key, tuple(those), now, partition)
+        self._topic.results += results(self._worker, batch, keys, list(map(self._decode, values)))
+        self._written += 1
+        return self._written
+
+    @property
+    def full(self) -> bool:
+        """Whether as many batches are under way as it takes."""
+        return self._written - self._delivered >= BATCHES
+
+    def delivered(self) -> int:
+        """Everything, but not always at once."""
+        if self._rng.random() < 0.5:
+            self._delivered = self._written
+        return self._delivered
+
+    def close(self) -> None:
+        """Nothing is open."""
