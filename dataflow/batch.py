@@ -9,8 +9,9 @@ among the outputs of one input. All columns have the same length.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from sys import getsizeof
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from state.codec import UnencodableError
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,11 @@ class Batch:
 
     def take(self, rows: Int64s) -> Batch:
         """The named rows, in the order named."""
-        chosen = rows.tolist()
-        keys = None if self.keys is None else [self.keys[i] for i in chosen]
+        chosen: list[int] = rows.tolist()
         return Batch(
             self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
-            self.indexes[rows], [self.values[i] for i in chosen], keys,
+            self.indexes[rows], pick(self.values, chosen),
+            None if self.keys is None else pick(self.keys, chosen),
             None if self.hashes is None else self.hashes[rows],
             self.size * len(rows) // max(len(self), 1),
         )  # fmt: skip
@@ -75,7 +77,7 @@ class Batch:
         """The same records with values of their own: who changes one in place changes it here
         only. Values that cannot be encoded are shared, as nobody else knows how to copy them."""
         try:
-            if all(map(codec.fixed, self.values)):
+            if codec.all_fixed(self.values):
                 return replace(self, packed=None)
             packed = codec.encode(self.values) if self.packed is None else self.packed
         except UnencodableError:
@@ -99,6 +101,17 @@ class Batch:
             np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
             sum(b.size for b in batches),
         )
+
+
+def pick(items: list[T], places: list[int]) -> list[T]:
+    """The items at some places, in native code.
+
+    >>> pick(["a", "b", "c"], [2, 0])
+    ['c', 'a']
+    """
+    if len(places) < 2:
+        return [items[place] for place in places]
+    return list(itemgetter(*places)(items))
 
 
 def _own(value: object) -> object:

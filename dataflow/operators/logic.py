@@ -31,6 +31,9 @@ States = dict[bytes, object]
 LARGEST = STATE_LIMIT - (64 << 10)
 """Bytes of a state; the rest of a layer's entry is for its key."""
 
+_NONE_YET = object()
+_WORD = 1 << 63
+
 Timer = tuple[int, bytes]
 """A time and the encoded key that wants to be called then."""
 
@@ -59,12 +62,13 @@ class Sealing:
 
     def __init__(self, codec_: StateCodec) -> None:
         self.codec = codec_
-        self._plain = codec_.name == codec.PLAIN.name
+        self.plain = codec_.name == codec.PLAIN.name
+        """Whether a plain value that nobody can change is its own seal."""
 
     def seal(self, state: object) -> object:
         """The state so that nobody can change it. Raises MeanderError for one that could not move:
         what a flow answers must not depend on whether its bins do."""
-        sealed = codec.seal(state) if self._plain else self._own(state)
+        sealed = codec.seal(state) if self.plain else self._own(state)
         # What it takes in memory is known for less than its bytes, and is more than half of them.
         if weigh(sealed) > LARGEST // 2 and (size := len(codec.encoded(sealed))) > LARGEST:
             raise MeanderError(
@@ -88,7 +92,7 @@ class Sealing:
         """The state, afresh if it could be changed."""
         if not isinstance(sealed, codec.Sealed):
             return sealed
-        return codec.decode(sealed.data) if self._plain else self.codec.decode(sealed.data)
+        return codec.decode(sealed.data) if self.plain else self.codec.decode(sealed.data)
 
 
 class Fold:
@@ -104,27 +108,34 @@ class Fold:
         guard: Guard,
     ) -> None:
         self._init, self._step, self._sealing, self._guard = init, step, sealing, guard
+        self._plain = sealing.plain
 
     def apply(self, states: States, rows: Rows) -> Batch:
         """One result per record that the function took."""
         batch, seal, unseal, step = rows.batch, self._sealing.seal, self._sealing.unseal, self._step
         assert batch.keys is not None
-        kept: list[int] = []
+        lost: list[int] = []
         results: list[object] = []
-        alive = self._guard.alive
+        alive, known, answer, plain = self._guard.alive, states.get, results.append, self._plain
         for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             alive()
             try:
-                state = unseal(states[key]) if key in states else self._init()
+                state = known(key, _NONE_YET)
+                if state is _NONE_YET:
+                    state = self._init()
+                elif type(state) is codec.Sealed:
+                    state = unseal(state)
                 state, result = step(state, value)
-                states[key] = seal(state)
+                # A short cut for the states of most folds; any other is looked at.
+                number = type(state) is float or (type(state) is int and -_WORD < state < _WORD)
+                states[key] = state if number and plain else seal(state)
             except FAILURES as error:
                 self._guard.failed(batch, row, error)
+                lost.append(row)
             else:
-                kept.append(row)
-                results.append(result)
-        answered = batch if len(kept) == len(batch) else batch.take(np.array(kept, np.int64))
-        return answered.with_values(results)
+                answer(result)
+        kept = np.delete(np.arange(len(batch)), lost)
+        return (batch.take(kept) if lost else batch).with_values(results)
 
     def fire(self, states: States, fired: Batch) -> Batch:
         """A fold sets no timers."""

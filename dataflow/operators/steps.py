@@ -19,6 +19,7 @@ from dataflow.operators.errors import FAILURES, Guard, OnError
 from schemas.errors import MeanderError
 from state import codec
 from state.bins import BinSpace
+from state.codec import UnencodableError
 
 INDEX_BITS = 20
 ROWS = 1 << 16
@@ -123,9 +124,12 @@ class KeyBy:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """The rows with encoded keys and their hashes."""
-        kept, keys = each(lambda value: codec.encode(self.function(value)), batch, guard)
+        kept, keys = each(self.function, batch, guard)
         rows = batch if kept is None else batch.take(kept)
-        encoded = [key for key in keys if isinstance(key, bytes)]
+        try:
+            encoded = codec.encode_all(keys)
+        except UnencodableError:
+            rows, encoded = _encodable(rows, keys, guard)
         return Batch(
             rows.times,
             rows.origins,
@@ -165,6 +169,19 @@ class Steps(Quiet):
         return worked
 
 
+def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, list[bytes]]:
+    """The rows whose keys can be encoded, and these."""
+    encoded: list[bytes] = []
+    kept: list[int] = []
+    for row, key in enumerate(keys):
+        try:
+            encoded.append(codec.encode(key))
+            kept.append(row)
+        except UnencodableError as error:
+            guard.failed(rows, row, error)
+    return rows.take(np.array(kept, np.int64)), encoded
+
+
 def append_index(indexes: Int64s, positions: Int64s, operator: str) -> Int64s:
     """The index of each output: its input's index, then its position, shapes (n,).
 
@@ -187,18 +204,14 @@ def each(
     function: Callable[[Any], object], batch: Batch, guard: Guard
 ) -> tuple[Int64s | None, list[object]]:
     """What the function says to each value, and the rows that it took (None for all)."""
-    kept: list[int] = []
+    lost: list[int] = []
     results: list[object] = []
-    alive = guard.alive
+    alive, take = guard.alive, results.append
     for row, value in enumerate(batch.values):
         alive()
         try:
-            result = function(value)
+            take(function(value))
         except FAILURES as error:
             guard.failed(batch, row, error)
-        else:
-            kept.append(row)
-            results.append(result)
-    if len(kept) == len(batch):
-        return None, results
-    return np.array(kept, np.int64), results
+            lost.append(row)
+    return np.delete(np.arange(len(batch)), lost) if lost else None, results
