@@ -11,15 +11,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Batch
+from dataflow.batch import Batch, Int64s, UInt64s, pick
 from dataflow.operators.errors import FAILURES, Guard
 from dataflow.operators.logic import Sealing, States, Timer
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
+from state import codec
 
 Column = npt.NDArray[np.generic]
 Columns = tuple[Column, ...]
@@ -121,13 +123,17 @@ class Columnar:
     def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._fold, self._sealing, self._guard = fold, sealing, guard
         self._whole = np.dtype(fold.dtype).kind in "iu"
+        numbers = all(np.dtype(dtype).kind in "biuf" for dtype in fold.dtypes)
+        # Tuples of numbers of a few bytes are their own seals.
+        self._sealed = sealing.plain and numbers
 
     def apply(self, states: States, rows: Rows) -> Batch:
         """One result per record, in order."""
         batch, values = self._values(rows.batch)
         results: list[object] = [None] * len(batch)
         answered = np.ones(len(batch), np.bool_)
-        for chosen in _rounds(batch.keys or []):
+        assert batch.hashes is not None
+        for chosen in _rounds(batch.hashes):
             answered[chosen] = self._round(states, batch, values, chosen, results)
         if answered.all():
             return batch.with_values(results)
@@ -175,13 +181,16 @@ class Columnar:
     ) -> None:
         fold, sealing = self._fold, self._sealing
         assert batch.keys is not None
-        keys = [batch.keys[row] for row in rows]
-        before = [_state(sealing.unseal(states[k])) if k in states else fold.init for k in keys]
-        transposed = zip(*before, strict=True)
+        keys = pick(batch.keys, rows)
+        before = list(map(states.get, keys, repeat(fold.init)))
+        if codec.Sealed in map(type, before):
+            before = list(map(sealing.unseal, before))
+        transposed = zip(*map(_state, before), strict=True)
         columns = tuple(_column(c, dtype) for c, dtype in zip(transposed, fold.dtypes, strict=True))
         after, answers = fold.step(columns, values[rows])
         kept = [_plain(c, dtype) for c, dtype in zip(after, fold.dtypes, strict=True)]
-        sealed = [sealing.seal(state) for state in zip(*kept, strict=True)]
+        fresh: list[object] = list(zip(*kept, strict=True))
+        sealed = fresh if self._sealed else list(map(sealing.seal, fresh))
         plain = answers.tolist()
         if len(sealed) != len(rows) or len(plain) != len(rows):
             raise ValueError(f"the step returned {len(plain)} results for {len(rows)} keys")
@@ -192,11 +201,16 @@ class Columnar:
     def _values(self, batch: Batch) -> tuple[Batch, Column]:
         """The column of values, without the rows that have none of its type."""
         try:
-            return batch, _column([self._value(v) for v in batch.values], self._fold.dtype)
+            return batch, self._column(batch.values)
         except Exception:  # noqa: BLE001 - the rows at fault are found one by one
             kept = [row for row in range(len(batch)) if self._fits(batch, row)]
         batch = batch.take(np.array(kept, np.int64))
-        return batch, _column([self._value(v) for v in batch.values], self._fold.dtype)
+        return batch, self._column(batch.values)
+
+    def _column(self, values: list[object]) -> Column:
+        if self._fold.of is None and self._fold.dtype == "object":
+            return _column(values, "object")
+        return _column([self._value(value) for value in values], self._fold.dtype)
 
     def _value(self, value: object) -> object:
         found = value if self._fold.of is None else value[self._fold.of]  # type: ignore[index]
@@ -210,7 +224,7 @@ class Columnar:
 
     def _fits(self, batch: Batch, row: int) -> bool:
         try:
-            _column([self._value(batch.values[row])], self._fold.dtype)
+            self._column(batch.values[row : row + 1])
         except FAILURES as error:
             self._guard.failed(batch, row, error)
             return False
@@ -249,18 +263,20 @@ def _state(state: object) -> tuple[object, ...]:
     return state
 
 
-def _rounds(keys: list[bytes]) -> list[npt.NDArray[np.int64]]:
-    """The rows of each round: every key's first record, then every second, and so on.
+def _rounds(hashes: UInt64s) -> list[Int64s]:
+    """The rows of each round: every key's first record, then every second, and so on. Two keys of
+    one hash are taken for one, which costs a round more.
 
-    >>> [rows.tolist() for rows in _rounds([b"a", b"b", b"a", b"a"])]
+    >>> [rows.tolist() for rows in _rounds(np.array([7, 8, 7, 7], np.uint64))]
     [[0, 1], [2], [3]]
     """
-    seen: dict[bytes, int] = {}
-    rounds: list[list[int]] = []
-    for row, key in enumerate(keys):
-        nth = seen.get(key, 0)
-        seen[key] = nth + 1
-        if nth == len(rounds):
-            rounds.append([])
-        rounds[nth].append(row)
-    return [np.array(rows, np.int64) for rows in rounds]
+    n = len(hashes)
+    by_key = np.argsort(hashes, kind="stable")
+    ordered = hashes[by_key]
+    first = np.ones(n, np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    if first.all():
+        return [np.arange(n)] if n else []
+    nth = np.empty(n, np.int64)
+    nth[by_key] = np.arange(n) - np.maximum.accumulate(np.where(first, np.arange(n), 0))
+    return np.split(np.argsort(nth, kind="stable"), np.cumsum(np.bincount(nth))[:-1])
