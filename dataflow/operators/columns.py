@@ -12,6 +12,8 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -182,11 +184,13 @@ class Columnar:
         fold, sealing = self._fold, self._sealing
         assert batch.keys is not None
         keys = pick(batch.keys, rows)
-        before = list(map(states.get, keys, repeat(fold.init)))
+        before: list[Any] = list(map(states.get, keys, repeat(fold.init)))
         if codec.Sealed in map(type, before):
             before = list(map(sealing.unseal, before))
-        transposed = zip(*map(_state, before), strict=True)
-        columns = tuple(_column(c, dtype) for c, dtype in zip(transposed, fold.dtypes, strict=True))
+        columns = tuple(
+            _column(list(map(itemgetter(place), before)), dtype)
+            for place, dtype in enumerate(fold.dtypes)
+        )
         after, answers = fold.step(columns, values[rows])
         kept = [_plain(c, dtype) for c, dtype in zip(after, fold.dtypes, strict=True)]
         fresh: list[object] = list(zip(*kept, strict=True))
@@ -256,11 +260,6 @@ def _exact(values: Sequence[object], dtype: str) -> Column:
         if value != held and value == value:
             raise ValueError(f"the state {value!r} would become {held!r} in a column of {dtype}")
     return column
-
-
-def _state(state: object) -> tuple[object, ...]:
-    assert isinstance(state, tuple)
-    return state
 
 
 def _rounds(hashes: UInt64s) -> list[Int64s]:
