@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from dataflow.bound import Bound
-from dataflow.graph import Edge, Location
+from dataflow.graph import ROOT, Edge, Location, Scope
 from dataflow.migrate.handover import Handover
 from dataflow.migrate.migrator import Migrator, Outlet
 from dataflow.migrate.routing import Routing
 from dataflow.nodes import (
+    AgainNode,
     ExchangeNode,
     FoldLogic,
     KeyedNode,
+    LeaveNode,
+    LoopNode,
     Node,
     ProbeNode,
     ProcessLogic,
@@ -23,6 +26,7 @@ from dataflow.nodes import (
     SourceNode,
     SplitNode,
     StepsNode,
+    scope_of,
 )
 from dataflow.operators.base import InputPort, Operator, OutputPort, Ways
 from dataflow.operators.columns import Columnar
@@ -30,6 +34,7 @@ from dataflow.operators.errors import Guard, OnError
 from dataflow.operators.inflight import Inflight
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.logic import Fold, Logic, Process, Sealing
+from dataflow.operators.loop import Again, Enter
 from dataflow.operators.probe import Probe
 from dataflow.operators.router import Router
 from dataflow.operators.sink import Sink
@@ -39,6 +44,7 @@ from dataflow.operators.steps import Steps
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
+from dataflow.summary import Summary
 from state.antichain import Antichain
 from state.codec import StateCodec
 from state.ids import Incarnation, LayerId, WorkerId
@@ -142,7 +148,13 @@ class Assembly:
                 writer = self.site.open_writer(node)
                 guard = self._guard(node.name, node.on_error)
                 return Sink(self._inputs(node)[0], self._output(node), writer, guard, self.counters)
-            case ProbeNode():
+            case AgainNode():
+                guard = self._guard(node.name, node.on_error)
+                return Again(self._inputs(node)[0], self._output(node), node.most, guard)
+            case LoopNode():
+                entering, back = self._inputs(node)
+                return Enter(entering, back, self._output(node), self._bound(node.name))
+            case ProbeNode() | LeaveNode():
                 return Probe(self._inputs(node)[0], self._output(node))
 
     def _source(self, node: SourceNode) -> SourceOperator:
@@ -199,7 +211,7 @@ class Assembly:
             node.order,
             self.plan.flow.space,
             self.site.topic,
-            self._control,
+            self._control_in(scope_of(node)),
             self._bound(node.name),
             self.report,
         )
@@ -220,6 +232,13 @@ class Assembly:
 
     def _control(self) -> Antichain:
         return self.progress.frontier(self.plan.migrator.inputs[0])
+
+    def _control_in(self, scope: Scope) -> Callable[[], Antichain]:
+        """The same as times of a scope."""
+        if scope == ROOT:
+            return self._control
+        enter = Summary.between(ROOT.depth, scope.depth)
+        return lambda: Antichain.of(*map(enter.advance, self._control()))
 
     def _bound(self, name: str) -> Bound:
         return Bound(f"operator {name!r}", self.plan.flow.max_waiting)

@@ -24,6 +24,7 @@ from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
 from dataflow.migrate.routing import Routing, Transfer
+from dataflow.nested import outward
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
@@ -358,7 +359,8 @@ class Controller:
         if not round.decided or round.awaited:
             return False
         outputs = (self._plan.ports[keyed.name].outputs[0] for keyed in self._plan.keyed)
-        return not any(self._progress.frontier(o).less_equal(round.moves.time) for o in outputs)
+        frontiers = (outward(self._progress.frontier(output)) for output in outputs)
+        return not any(frontier.less_equal(round.moves.time) for frontier in frontiers)
 
     def _note(
         self,

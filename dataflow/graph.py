@@ -37,6 +37,15 @@ class Scope:
         """
         return 1 if self.around is None else self.around.depth + 1
 
+    def within(self, other: Scope) -> bool:
+        """Whether it is another, or nested in it at any depth.
+
+        >>> loop = Scope("loop", ROOT)
+        >>> loop.within(ROOT), loop.within(loop), ROOT.within(loop)
+        (True, True, False)
+        """
+        return self == other or (self.around is not None and self.around.within(other))
+
     @property
     def bottom(self) -> Time:
         """Its least time.
@@ -118,12 +127,13 @@ class Graph:
         return node
 
     def edge(self, source: Location, target: Location, credit: bool = True) -> Edge:
-        """Connect an output with an input of the same scope, of one in it, or of the one around it.
+        """Connect an output with an input of the same scope, of one within it, or of the one around
+        it.
 
         Raises SetupError for any other.
         """
         here, there = self.scopes[source], self.scopes[target]
-        if here not in (there, there.around) and here.around != there:
+        if not there.within(here) and here.around != there:
             raise SetupError(
                 f"an edge from scope {here.name!r} to {there.name!r}",
                 "they do not touch",

@@ -51,8 +51,12 @@ class Holders:
             return None
         least = min(time for time, _ in found)
         at = [place for time, place in found if time == least]
-        first = next(p for p in at if not any(q in self._reach[p] for q in at if q != p))
+        first = next((p for p in at if not any(self._leads(q, p) for q in at)), at[0])
         return Holding(*self._places[first], least)
+
+    def _leads(self, place: Location, other: Location) -> bool:
+        """Whether one place comes before another; in a loop, where each does, neither."""
+        return place in self._reach[other] and other not in self._reach[place]
 
 
 def _kind(node: Node) -> Kind:

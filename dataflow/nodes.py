@@ -1,6 +1,7 @@
 """What a flow is made of before it runs: one frozen record per operator, in order of definition.
 
-A node reads from an `Output`: one of the outputs of an earlier node, in the scope it leaves in.
+A node reads from an `Output`: one of the outputs of an earlier node. A loop is a nested scope: a
+`LoopNode` enters it, its body follows, an `AgainNode` leads back, a `LeaveNode` out.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dataflow.graph import ROOT, Scope
 from dataflow.operators.columns import ColumnFold
 from dataflow.operators.errors import OnError
 from dataflow.operators.keyed import Order
@@ -23,7 +25,13 @@ class Output:
     """Where records leave a node, by the number of its output."""
 
     node: Node
-    number: int = 0
+    number: int
+    scope: Scope
+
+    @staticmethod
+    def of(node: Node, number: int = 0) -> Output:
+        """An output of a node that has been defined."""
+        return Output(node, number, scope_of(node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,33 @@ class KeyedNode:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopNode:
+    """Where records enter a loop, and where those that go round come back."""
+
+    name: str
+    upstream: Output
+
+
+@dataclass(frozen=True, slots=True)
+class AgainNode:
+    """What goes round again, a round later, for so many rounds at most."""
+
+    name: str
+    upstream: Output
+    loop: LoopNode
+    most: int
+    on_error: OnError
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveNode:
+    """Where records leave a loop."""
+
+    name: str
+    upstream: Output
+
+
+@dataclass(frozen=True, slots=True)
 class SinkNode:
     """Where results go out."""
 
@@ -113,7 +148,32 @@ class ProbeNode:
     upstream: Output
 
 
-Node = SourceNode | StepsNode | SplitNode | ExchangeNode | KeyedNode | SinkNode | ProbeNode
+Node = (
+    SourceNode
+    | StepsNode
+    | SplitNode
+    | ExchangeNode
+    | KeyedNode
+    | LoopNode
+    | AgainNode
+    | LeaveNode
+    | SinkNode
+    | ProbeNode
+)
+
+
+def scope_of(node: Node) -> Scope:
+    """The scope that a node's records leave in: of all that it reads from, the deepest one."""
+    match node:
+        case SourceNode():
+            return ROOT
+        case LoopNode():
+            return Scope(node.name, node.upstream.scope)
+        case LeaveNode():
+            assert node.upstream.scope.around is not None
+            return node.upstream.scope.around
+        case _:
+            return max((o.scope for o in upstreams(node)), key=lambda scope: scope.depth)
 
 
 def outputs(node: Node) -> int:

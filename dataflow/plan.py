@@ -17,8 +17,10 @@ from dataflow.graph import Node as Ports
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.nodes import (
+    AgainNode,
     ExchangeNode,
     KeyedNode,
+    LoopNode,
     Node,
     Output,
     ProbeNode,
@@ -26,6 +28,7 @@ from dataflow.nodes import (
     SourceNode,
     StepsNode,
     outputs,
+    scope_of,
     upstreams,
 )
 from schemas.errors import SetupError
@@ -58,6 +61,9 @@ class Plan:
                 upstreams(node), self.ports[node.name].inputs, strict=False
             ):
                 self.graph.edge(self._leaving(upstream), target)
+            if isinstance(node, AgainNode):
+                back = self.ports[node.loop.name].inputs[1]
+                self.graph.feedback(self.ports[node.name].outputs[0], back)
         for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
             self.graph.edge(output, self.pointers(keyed), credit=False)
         for output, source in zip(self.handover.outputs, self.sources, strict=True):
@@ -65,9 +71,11 @@ class Plan:
             self.graph.boards.add(self.ports[source.name].outputs[1])
 
     def _add(self, node: Node) -> None:
-        inputs = len(upstreams(node)) + isinstance(node, KeyedNode | SourceNode)
+        inputs = len(upstreams(node)) + isinstance(node, KeyedNode | SourceNode | LoopNode)
         boards = int(isinstance(node, SourceNode))
-        self.ports[node.name] = self.graph.node(node.name, inputs, outputs(node) + boards)
+        self.ports[node.name] = self.graph.node(
+            node.name, inputs, outputs(node) + boards, scope_of(node)
+        )
 
     def _leaving(self, output: Output) -> Location:
         return self.ports[output.node.name].outputs[output.number]

@@ -96,7 +96,7 @@ def _over(graph: Graph, edge: Edge, time: Time) -> Time:
     path = (time,) if isinstance(time, int) else time
     before, after = graph.scopes[edge.source].depth, graph.scopes[edge.target].depth
     if after > before:
-        path = (*path, 0)
+        path = (*path, *[0] * (after - before))
     elif after < before:
         path = path[:-1]
     elif any(edge.summary.kept):

@@ -8,7 +8,7 @@ come. Cost: one mask per awaited bin and batch while bins are awaited, nothing o
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dataflow.batch import Int64s
 from dataflow.operators.base import InputPort, Message
@@ -19,6 +19,7 @@ from state.ids import Bin
 from state.layer import Installation
 from state.manifest import Manifest
 from state.store import Store
+from state.time import Time
 from state.topic import StateTopic
 
 ENTRIES = 2048
@@ -45,8 +46,8 @@ class Arrivals:
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
         self._stashed: dict[Bin, list[Rows]] = {}
-        self._queued: list[tuple[int, Manifest]] = []
-        self._installing: list[tuple[int, Manifest, Installation]] = []
+        self._queued: list[tuple[Time, Manifest]] = []
+        self._installing: list[tuple[Time, Manifest, Installation]] = []
 
     def expect(self, bin: Bin, time: int) -> None:
         """From `time` on the bin is ours; called once every command up to then is known."""
@@ -72,28 +73,28 @@ class Arrivals:
         for message in self._pointers.drain():
             assert isinstance(message.payload, Manifest)
             retain(message)
-            self._queued.append((outer(message.time), message.payload))
+            self._queued.append((message.time, message.payload))
             worked = True
         while self._queued and len(self._installing) < AT_ONCE:
             time, manifest = self._queued.pop(0)
-            self._newest[manifest.bin] = time
+            self._newest[manifest.bin] = outer(time)
             installation = Installation(self._store, manifest, self._topic)
             self._installing.append((time, manifest, installation))
         released: list[Rows] = []
         for arrival in list(self._installing):
             if arrival[2].step(ENTRIES):
                 self._installing.remove(arrival)
-                released += self._arrived(*arrival)
+                time, manifest, installation = arrival
+                released += self._arrived(outer(time), manifest, installation)
                 worked = True
         return worked, released
 
     @property
-    def least(self) -> int | None:
-        """The least time at which something is owed on behalf of bins on their way."""
-        stashed = (rows.least for many in self._stashed.values() for rows in many)
-        queued = (time for time, _ in self._queued)
-        installing = (time for time, _, _ in self._installing)
-        return min((*stashed, *queued, *installing), default=None)
+    def owed(self) -> Iterator[Time]:
+        """The times at which something is owed on behalf of bins on their way."""
+        yield from (rows.least_time for many in self._stashed.values() for rows in many)
+        yield from (time for time, _ in self._queued)
+        yield from (time for time, _, _ in self._installing)
 
     @property
     def size(self) -> int:

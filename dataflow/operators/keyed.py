@@ -19,10 +19,11 @@ import numpy as np
 from dataflow.batch import Batch, Int64s
 from dataflow.bound import Bound
 from dataflow.migrate.arrivals import Arrivals
+from dataflow.nested import Rounds, at, outward, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.logic import Logic, States
 from dataflow.operators.outputs import Outputs
-from dataflow.operators.rows import Rows, Waiting
+from dataflow.operators.rows import Rows, Waiting, in_order
 from dataflow.operators.timers import Timers
 from dataflow.progress import outer
 from state.antichain import Antichain
@@ -69,8 +70,8 @@ class Keyed(Quiet):
 
     @property
     def frontier(self) -> Antichain:
-        """What may still leave, from any worker: state before it is final."""
-        return self._outputs.frontier
+        """What may still leave, from any worker, in outer time: state before it is final."""
+        return outward(self._outputs.frontier)
 
     def schedule(self) -> bool:
         """Install what arrives, take records, apply those whose turn it is, fire timers."""
@@ -120,7 +121,7 @@ class Keyed(Quiet):
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._outputs.retain(message)
-                self._waiting.add(Rows.of(message.payload, side))
+                self._waiting.add(Rows.of(message.payload, side, rounds_of(message.time)))
         if received:
             self._check_bound()
         return received
@@ -133,20 +134,24 @@ class Keyed(Quiet):
     def _ready(self, frontier: Antichain) -> bool:
         bound = frontier if self._order == "time" else self._control()
         ready = self._waiting.passed(bound)
-        if ready:
-            rows = Rows.concat(ready)
-            rows = rows.sorted() if self._order == "time" else rows
+        for rows in self._ordered(ready):
             self._enqueue(self.arrivals.stash(rows, self._bins(rows.batch)))
         return bool(ready)
+
+    def _ordered(self, many: list[Rows]) -> list[Rows]:
+        if not many:
+            return []
+        return in_order(many) if self._order == "time" else [Rows.concat(many)]
 
     def _admit(self, released: list[Rows]) -> None:
         """Records whose bin has arrived come before all that is queued of that bin."""
         if not released:
             return
-        rows = Rows.concat([*released, *(rows for _, rows in self._queue)])
+        ordered = self._ordered([*released, *(rows for _, rows in self._queue)])
         self._queue.clear()
         self._queued_bytes = 0
-        self._enqueue(rows.sorted() if self._order == "time" else rows)
+        for rows in ordered:
+            self._enqueue(rows)
 
     def _enqueue(self, rows: Rows) -> None:
         for start in range(0, len(rows), SLICE):
@@ -167,7 +172,7 @@ class Keyed(Quiet):
             rows, due = self._next(frontier)
             if rows is not None:
                 budget -= len(rows)
-                self._run(rows.batch, partial(self._logic.apply, rows=rows))
+                self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
             elif due is not None:
                 budget -= len(due)
                 self._run(due, partial(self._logic.fire, fired=due))
@@ -210,7 +215,7 @@ class Keyed(Quiet):
             hashes,
         )
 
-    def _run(self, batch: Batch, work: Callable[[States], Batch]) -> None:
+    def _run(self, batch: Batch, work: Callable[[States], Batch], rounds: Rounds = ()) -> None:
         assert batch.keys is not None
         bins = dict(zip(batch.keys, self._bins(batch).tolist(), strict=True))
         keys, of = list(bins), list(bins.values())
@@ -223,11 +228,11 @@ class Keyed(Quiet):
             self.timers.set(Bin(self._space.bin_of(key)), time, key)
         for number, batch in enumerate((results, *self._logic.aside())):
             if len(batch):
-                self._outputs.send(int(batch.times.min()), batch, number)
+                self._outputs.send(at(int(batch.times.min()), rounds), batch, number)
 
     # -- what is owed
 
     def _keep(self) -> None:
-        queued = least_of(*(least for least, _ in self._queue))
-        owed = least_of(self._waiting.least, *queued, self.arrivals.least, self.timers.least)
-        self._outputs.keep(*owed)
+        queued = (at(least, rows.rounds) for least, rows in self._queue)
+        owed = (*self._waiting.owed, *queued, *self.arrivals.owed, self.timers.least)
+        self._outputs.keep(*least_of(*owed))

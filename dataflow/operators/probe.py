@@ -1,4 +1,7 @@
-"""A probe: passes its input on, so that the frontier of what may still come can be read here."""
+"""A probe: passes its input on, so that the frontier of what may still come can be read here.
+
+The way out of a loop is no more than that: what a time becomes there is made by its edge.
+"""
 
 from __future__ import annotations
 

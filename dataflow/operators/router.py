@@ -18,6 +18,7 @@ from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.capability import Held
 from dataflow.migrate.routing import Routing
+from dataflow.nested import at, outward, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.errors import Guard
 from dataflow.operators.rows import Rows, Waiting
@@ -25,7 +26,7 @@ from state import codec
 from state.antichain import Antichain
 from state.codec import UnencodableError
 from state.ids import WorkerId
-from state.time import to_millis
+from state.time import Time, to_millis
 
 
 class Router(Quiet):
@@ -45,7 +46,7 @@ class Router(Quiet):
         self._me, self._input, self._output, self._routing = me, source, output, routing
         self._control, self._guard, self._bound = control, guard, bound
         self._window = window
-        self._kept: dict[WorkerId, deque[Batch]] = {}
+        self._kept: dict[WorkerId, deque[tuple[Time, Batch]]] = {}
         self._kept_bytes = 0
         self.stash = Waiting()
         self._held = Held()
@@ -59,18 +60,18 @@ class Router(Quiet):
             received = self._receive()
             ready = self.stash.passed(self._control())
             for rows in ready:
-                self._route(rows.batch)
+                self._route(rows)
             worked = sent or received or bool(ready)
         if worked:
             self._check_bound()
-            kept = (int(share.times.min()) for shares in self._kept.values() for share in shares)
-            self._held.keep(*least_of(self.stash.least, *kept))
+            kept = (time for shares in self._kept.values() for time, _ in shares)
+            self._held.keep(*least_of(*self.stash.owed, *kept))
         return worked
 
     @property
     def frontier(self) -> Antichain:
-        """Below which no more records leave."""
-        return self._output.frontier
+        """Below which no more records leave, in outer time."""
+        return outward(self._output.frontier)
 
     def _receive(self) -> bool:
         received = False
@@ -78,7 +79,7 @@ class Router(Quiet):
             received = True
             assert isinstance(message.payload, Batch)
             self._held.retain(self._output.mint(message))
-            self.stash.add(Rows.of(message.payload, 0))
+            self.stash.add(Rows.of(message.payload, 0, rounds_of(message.time)))
         return received
 
     def _check_bound(self) -> None:
@@ -86,40 +87,41 @@ class Router(Quiet):
             waits = f"records wait for commands before {to_millis(least)} ms to be ruled out"
             self._bound.check(self.stash.size + self._kept_bytes, waits)
 
-    def _route(self, batch: Batch) -> None:
+    def _route(self, rows: Rows) -> None:
+        batch = rows.batch
         assert batch.hashes is not None
         bins = self._routing.space.bins_of(batch.hashes)
         owners = self._routing.destinations(bins, batch.times)
         for owner in np.unique(owners).tolist():
             share = self._plain(batch.take(np.flatnonzero(owners == owner)))
             if len(share):
-                self._send_or_keep(WorkerId(owner), share)
+                time = at(int(share.times.min()), rows.rounds)
+                self._send_or_keep(WorkerId(owner), time, share)
 
-    def _send_or_keep(self, owner: WorkerId, share: Batch) -> None:
+    def _send_or_keep(self, owner: WorkerId, time: Time, share: Batch) -> None:
         if owner not in self._kept and not self._output.blocked(owner):
-            self._send(owner, share)
+            self._send(owner, time, share)
             return
-        self._kept.setdefault(owner, deque()).append(share)
+        self._kept.setdefault(owner, deque()).append((time, share))
         self._kept_bytes += share.size
 
     def _send_kept(self) -> bool:
         sent = False
         for owner, shares in list(self._kept.items()):
             while shares and not self._output.blocked(owner):
-                share = shares.popleft()
+                time, share = shares.popleft()
                 self._kept_bytes -= share.size
-                self._send(owner, share)
+                self._send(owner, time, share)
                 sent = True
             if not shares:
                 del self._kept[owner]
         return sent
 
-    def _send(self, owner: WorkerId, share: Batch) -> None:
+    def _send(self, owner: WorkerId, time: Time, share: Batch) -> None:
         """What a flow answers does not depend on who owns which bin: values that stay here become
         values of their own too."""
         if owner == self._me:
             share = share.isolated()
-        time = int(share.times.min())
         self._output.send(self._held.permitting(time), time, share, owner)
 
     def _plain(self, batch: Batch) -> Batch:

@@ -1,55 +1,66 @@
 """Records that wait for a stateful operator: from several inputs, in one total order.
 
-`Rows` is a batch that knows which input each record came by. Records wait in the batches they came
-in until their time has passed, then they are sorted once by (time, origin, partition, offset,
-index, input, bytes of the value). Cost: O(n log n) per record set that becomes ready, and a look at
-each waiting batch per advance of the frontier.
+`Rows` is a batch that knows which input each record came by, and of which rounds of the loops
+around it all are. Records wait in the batches they came in until their time has passed, then they
+are sorted once by (time, rounds, origin, partition, offset, index, input, bytes of the value).
+Cost: O(n log n) per record set that becomes ready, and a look at each waiting batch per advance of
+the frontier.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from dataflow.batch import Batch, Int64s
+from dataflow.nested import Rounds, at, settled
 from state import codec
 from state.antichain import Antichain
+from state.time import Time
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records and the number of the input each came by, shape (n,)."""
+    """Records and the number of the input each came by, shape (n,); all of the same rounds."""
 
     batch: Batch
     sides: Int64s
+    rounds: Rounds = ()
 
     @staticmethod
-    def of(batch: Batch, side: int) -> Rows:
+    def of(batch: Batch, side: int, rounds: Rounds = ()) -> Rows:
         """All of one input."""
-        return Rows(batch, np.full(len(batch), side, np.int64))
+        return Rows(batch, np.full(len(batch), side, np.int64), rounds)
 
     @staticmethod
     def concat(many: list[Rows]) -> Rows:
-        """All records, in order."""
+        """All records, in order; all are of the same rounds."""
         if len(many) == 1:
             return many[0]
-        return Rows(Batch.concat([r.batch for r in many]), np.concatenate([r.sides for r in many]))
+        sides = np.concatenate([r.sides for r in many])
+        return Rows(Batch.concat([r.batch for r in many]), sides, many[0].rounds)
 
     def __len__(self) -> int:
         return len(self.batch)
 
     @property
     def least(self) -> int:
-        """The least time of the records; there is at least one."""
+        """The least outer time of the records; there is at least one."""
         return int(self.batch.times.min())
+
+    @property
+    def least_time(self) -> Time:
+        """The same with the rounds."""
+        return at(self.least, self.rounds)
 
     def take(self, rows: Int64s) -> Rows:
         """The named rows, in the order named."""
-        return Rows(self.batch.take(rows), self.sides[rows])
+        return Rows(self.batch.take(rows), self.sides[rows], self.rounds)
 
     def measured(self) -> Rows:
         """The same with the batch's size known."""
@@ -82,6 +93,18 @@ class Rows:
         return self.take(order)
 
 
+def in_order(many: list[Rows]) -> list[Rows]:
+    """Records of any rounds in the total order; those of one outer time and rounds together."""
+    if not any(rows.rounds for rows in many):
+        return [Rows.concat(many).sorted()]
+    groups: dict[tuple[int, Rounds], list[Rows]] = {}
+    for rows in many:
+        for time in np.unique(rows.batch.times).tolist():
+            chosen = rows.take(np.flatnonzero(rows.batch.times == time))
+            groups.setdefault((time, rows.rounds), []).append(chosen)
+    return [Rows.concat(groups[place]).sorted() for place in sorted(groups)]
+
+
 class Waiting:
     """Records whose time has not passed yet."""
 
@@ -101,17 +124,23 @@ class Waiting:
 
     @property
     def least(self) -> int | None:
-        """The least time that waits."""
+        """The least outer time that waits."""
         return min((least for least, _ in self._batches), default=None)
+
+    @property
+    def owed(self) -> Iterator[Time]:
+        """The times that wait, or lower bounds of them."""
+        return (at(least, rows.rounds) for least, rows in self._batches)
 
     def passed(self, frontier: Antichain) -> list[Rows]:
         """Take what the frontier has passed, in order of arrival."""
         ready, kept = [], []
         for least, rows in self._batches:
-            if frontier.less_equal(least):
+            passed = settled(frontier, rows.rounds)
+            if passed.less_equal(least):
                 kept.append((least, rows))
                 continue
-            beyond = later(rows.batch.times, frontier)
+            beyond = later(rows.batch.times, passed)
             if beyond.any():
                 rest, rows = rows.split(beyond)
                 kept.append((rest.least, rest))

@@ -22,6 +22,7 @@ from dataflow.capability import Capability
 from dataflow.graph import Location
 from dataflow.meters import Histogram
 from dataflow.migrate.parcels import Parcel
+from dataflow.nested import outward
 from dataflow.operators.base import InputPort, OutputPort
 from dataflow.operators.inflight import Inflight, Sent
 from dataflow.progress import Progress, outer
@@ -411,5 +412,5 @@ class SourceOperator:
 
     def _passed(self) -> Antichain:
         return Antichain.of(
-            *(time for at in self._around.ends for time in self._progress.frontier(at))
+            *(time for at in self._around.ends for time in outward(self._progress.frontier(at)))
         )

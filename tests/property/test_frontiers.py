@@ -106,10 +106,16 @@ def flow_of(case: Case) -> Flow:
     return flow
 
 
-def watch(case: Case, namespace: int, database: Database, made: list[Capability]) -> int:
+def watch(
+    case: Case,
+    namespace: int,
+    database: Database,
+    made: list[Capability],
+    flow: Callable[[Case], Flow] = flow_of,
+) -> int:
     """Run a case under watch; how often it was looked at."""
     made.clear()
-    run = TestFlow(flow_of(case), case.workers, case.seed, case.commands, database, namespace)
+    run = TestFlow(flow(case), case.workers, case.seed, case.commands, database, namespace)
     with run:
         watched = Watched(run, made)
         watched.play()

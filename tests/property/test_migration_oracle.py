@@ -8,10 +8,11 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 import pytest
 
-from dataflow import Flow
+from dataflow import Flow, KeyedStream
 from dataflow.testing import ListSink, ListSource, Result, TestFlow
 from state import codec
 from state.bins import BinSpace
@@ -21,7 +22,7 @@ from state.time import from_millis
 from tests.property import reference, shapes
 from tests.property.budget import FIRST_SEED, ORACLE, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_comings_and_goings
-from tests.property.reference import Record
+from tests.property.reference import Record, Refusals, States
 
 FLOOR = 300
 
@@ -51,7 +52,7 @@ class Run:
             second = self.flow.source(reverse, "other")
             second.sink(self.other_raw)
             other = second.key_by(shapes.key)
-        shapes.define(self.case.kind, source.key_by(shapes.key), other).sink(self.sink)
+        self.define(source.key_by(shapes.key), other).sink(self.sink)
         run = TestFlow(
             self.flow, self.case.workers, self.case.seed, self.case.script, database, namespace
         )
@@ -61,11 +62,20 @@ class Run:
             self.check_times(run)
             if self.case.kind == "arrival":
                 self.check_arrival(run)
+                self.check_refused(run, [])
             else:
                 self.check_results(run)
-            self.check_refused(run)
             self.check_owners(run)
             self.check_commands(run)
+
+    def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
+        return shapes.define(self.case.kind, keyed, other)
+
+    def expected(self) -> tuple[list[Record], States, Refusals]:
+        records = self.records(self.raw)
+        if self.case.kind == "faulty":
+            return reference.faulty(records)
+        return *reference.expected(self.case.kind, records, self.records(self.other_raw)), []
 
     # -- what the engine decided about times is checked by itself, then taken as given
 
@@ -101,21 +111,17 @@ class Run:
     # -- results, state, owners
 
     def check_results(self, run: TestFlow) -> None:
-        results, states = reference.expected(
-            self.case.kind, self.records(self.raw), self.records(self.other_raw)
-        )
+        results, states, refused = self.expected()
         got = [(record.order, record.value) for record in self.records(self.sink)]
         assert sorted(map(repr, got)) == sorted(repr((r.order, r.value)) for r in results)
         assert run.state() == {
             name: {key: codec.encode(state) for key, state in keyed.items()}
             for name, keyed in states.items()
         }
+        self.check_refused(run, refused)
 
-    def check_refused(self, run: TestFlow) -> None:
+    def check_refused(self, run: TestFlow, refused: Refusals) -> None:
         """I5: what a function refuses is set aside once, and nothing else is."""
-        refused: reference.Refusals = []
-        if self.case.kind == "faulty":
-            _, _, refused = reference.faulty(self.records(self.raw))
         letters = [(letter.operator, letter.value) for letter in run.dead_letters]
         assert sorted(map(repr, letters)) == sorted(map(repr, refused))
         self.changes["refused"] = len(letters)

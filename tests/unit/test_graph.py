@@ -89,11 +89,17 @@ def test_a_cycle_without_a_feedback_edge_around_all_of_it_is_refused() -> None:
         assert closed.reach
 
 
-def test_edges_lead_from_scope_to_scope_one_by_one() -> None:
+def test_an_edge_into_scopes_begins_at_round_0_of_each() -> None:
+    graph = Graph()
+    root, deep = graph.node("root", 0, 1), graph.node("deep", 1, 0, INNER)
+    assert graph.edge(root.outputs[0], deep.inputs[0]).summary.advance(5) == (5, 0, 0)
+
+
+def test_edges_lead_out_of_scopes_one_by_one() -> None:
     graph = Graph()
     root, deep = graph.node("root", 1, 1), graph.node("deep", 1, 1, INNER)
     beside = graph.node("beside", 1, 1, Scope("beside", INNER.around))
-    for source, target in ((root, deep), (deep, root), (deep, beside)):
+    for source, target in ((deep, root), (deep, beside), (beside, deep)):
         with pytest.raises(SetupError, match="they do not touch; lead it through the scopes"):
             graph.edge(source.outputs[0], target.inputs[0])
     for node in (root, deep):

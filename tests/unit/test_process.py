@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow
-from dataflow.flow import KeyedStream
+from dataflow import Flow, KeyedStream
 from dataflow.operators.logic import Context, Fold, Sealing, States
 from dataflow.operators.rows import Rows
 from dataflow.testing import ListSink, ListSource

@@ -1,0 +1,33 @@
+"""The nodes of a flow that is being defined, in order, each with a name of its own."""
+
+from __future__ import annotations
+
+from dataflow.nodes import Node
+from schemas.errors import SetupError
+from state.bins import BinSpace
+
+
+class Definition:
+    """What streams add to."""
+
+    def __init__(self, name: str, space: BinSpace) -> None:
+        self.name, self.space = name, space
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node) -> Node:
+        """Take a node into the flow; streams do this."""
+        self.nodes.append(node)
+        return node
+
+    def name_for(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it where that is taken."""
+        taken = {node.name for node in self.nodes}
+        numbered = (f"{wanted}-{n}" for n in range(2, len(taken) + 3))
+        return next(name for name in (wanted, *numbered) if name not in taken)
+
+    def own_name(self, wanted: str) -> str:
+        """A name that state is kept under. Raises SetupError where it is taken."""
+        if wanted in {node.name for node in self.nodes}:
+            raise SetupError(f"operator {wanted!r}", "another operator of the flow has its name",
+                             "give each stateful operator a name of its own")  # fmt: skip
+        return wanted

@@ -1,0 +1,58 @@
+"""Times of nested scopes, taken apart: an outer time, and the rounds of the loops around it.
+
+Stateful operators apply records in the total order (outer time, rounds, ...), which the product
+order of frontiers does not know. Guarantees that what `settled` lets pass can be preceded by
+nothing that may still come: whatever is at or after an element of a frontier in the product order
+is not before its least element in the total order. Cost: nothing in the outer scope.
+"""
+
+from __future__ import annotations
+
+from dataflow.progress import outer
+from state.antichain import Antichain
+from state.time import Time
+
+Rounds = tuple[int, ...]
+"""Of the loops from outside in; () in the outer scope."""
+
+
+def rounds_of(time: Time) -> Rounds:
+    """The rounds of a time.
+
+    >>> rounds_of(7), rounds_of((7, 3))
+    ((), (3,))
+    """
+    return () if isinstance(time, int) else time[1:]
+
+
+def at(time: int, rounds: Rounds) -> Time:
+    """The time of some rounds at an outer time.
+
+    >>> at(7, ()), at(7, (3,))
+    (7, (7, 3))
+    """
+    return (time, *rounds) if rounds else time
+
+
+def outward(frontier: Antichain) -> Antichain:
+    """What a frontier says of outer times.
+
+    >>> outward(Antichain.of((5, 2), (7, 0))).times
+    (5,)
+    """
+    if all(isinstance(time, int) for time in frontier):
+        return frontier
+    return Antichain.of(*map(outer, frontier))
+
+
+def settled(frontier: Antichain, rounds: Rounds) -> Antichain:
+    """Which outer times a frontier has passed in the total order, for records of some rounds.
+
+    >>> frontier = Antichain.of((5, 2), (7, 0))
+    >>> settled(frontier, (1,)).times, settled(frontier, (2,)).times
+    ((6,), (5,))
+    """
+    if not rounds or not frontier:
+        return frontier
+    time, theirs = min((outer(time), rounds_of(time)) for time in frontier)
+    return Antichain.of(time + (rounds < theirs))

@@ -1,0 +1,266 @@
+"""Random flows: folds, exchanges, splits that meet again, and loops, within each other.
+
+A flow is a list of stages, from which both the flow itself and its single-threaded reference are
+made. The reference takes one outer time after another, and in it one round after another: that is
+the total order, so a stage need only keep its state from call to call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dataflow import KeyedStream
+from state import codec
+from tests.property import shapes
+from tests.property.reference import Order, Record, Refusals, States
+
+LEVELS = 3
+"""Operators in a row that multiply their inputs: the engine takes no more."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a flow, of a kind."""
+
+    kind: str
+    name: str = ""
+    number: int = 0
+    first: tuple[Stage, ...] = ()
+    second: tuple[Stage, ...] = ()
+
+
+def random_stages(rng: random.Random) -> tuple[Stage, ...]:
+    """With one loop at least."""
+    while True:
+        stages = tuple(_stages(rng, LEVELS, depth=0, names=iter(range(99))))
+        if any(stage.kind == "loop" for stage in _all(stages)):
+            return stages
+
+
+def _stages(rng: random.Random, levels: int, depth: int, names: Iterator[int]) -> list[Stage]:
+    stages = []
+    for _ in range(rng.randint(1, 3)):
+        name = f"s{next(names)}"
+        kinds = ["map", "key", "fold", "fold"]
+        kinds += ["parts", "outside"] * (levels > 0 and depth < 2)
+        kinds += ["meet"] * (levels > 0)
+        kinds += ["loop", "loop"] * (depth < 2)
+        kind = rng.choice(kinds)
+        number = rng.randint(2, 5)
+        match kind:
+            case "meet":
+                levels -= 1
+                some = tuple(_stages(rng, 0, 2, names)) if rng.random() < 0.5 else ()
+                stages.append(Stage(kind, name, number, some))
+            case "loop":
+                inner = tuple(_stages(rng, levels, depth + 1, names))
+                # What leaves is as deep as what its last round has made of it.
+                levels -= _levels(inner)
+                stages.append(Stage(kind, name, number, inner))
+            case _:
+                levels -= kind in ("parts", "outside")
+                stages.append(Stage(kind, name, number))
+    return stages
+
+
+def _levels(stages: tuple[Stage, ...]) -> int:
+    own = sum(stage.kind in ("parts", "outside", "meet") for stage in stages)
+    return own + sum(_levels(stage.first) for stage in stages)
+
+
+# -- the functions
+
+
+def parts(value: Any) -> list[object]:
+    return [{**value, "v": value["v"] + i} for i in range(value["v"] % 3)]
+
+
+def bucket(number: int, value: Any) -> object:
+    return (3 * value["k"] + value["v"]) % number
+
+
+def stays(value: Any) -> str:
+    return "leave" if value["v"] % 3 == 0 else "again"
+
+
+def onward(value: Any) -> object:
+    return {"k": value["k"], "v": (5 * value["v"] + 1) % 97}
+
+
+def add(context: Any, state: Any, value: Any) -> object:
+    state.append(value["v"])
+    context.emit({"k": value["k"], "v": sum(state) % 89})
+    return state[-3:]
+
+
+def compare(context: Any, state: Any, value: Any) -> object:
+    if len(state) % 2:
+        context.emit({"k": value["k"], "v": value["v"] + len(state)})
+    return [value["v"], *state][:2]
+
+
+# -- as a flow
+
+
+def defined(
+    stages: tuple[Stage, ...], stream: KeyedStream[Any], outside: KeyedStream[Any]
+) -> KeyedStream[Any]:
+    for stage in stages:
+        stream = _define(stage, stream, outside)
+    return stream
+
+
+def _define(stage: Stage, stream: KeyedStream[Any], outside: KeyedStream[Any]) -> KeyedStream[Any]:
+    match stage.kind:
+        case "map":
+            return stream.map(onward)
+        case "parts":
+            return stream.flat_map(parts)
+        case "key":
+            return stream.key_by(lambda value: bucket(stage.number, value))
+        case "fold":
+            return stream.fold(stage.name, shapes.zero, shapes.total)
+        case "outside":
+            return stream.connect(outside, stage.name, shapes.empty, add, compare)
+        case "meet":
+            even, odd = stream.split(shapes.parity, "even", "odd")
+            met = defined(stage.first, odd, outside)
+            return even.connect(met, stage.name, shapes.empty, add, compare)
+
+    def body(inside: KeyedStream[Any]) -> tuple[KeyedStream[Any], KeyedStream[Any]]:
+        done = defined(stage.first, inside, outside)
+        again, leave = done.split(stays, "again", "leave")
+        return again.map(onward), leave
+
+    return stream.iterate(stage.name, body, max_rounds=stage.number)
+
+
+# -- as a reference
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A record and the key that it has."""
+
+    record: Record
+    key: bytes
+
+    def made(self, value: object, position: int | None = None) -> Keyed:
+        order: Order = self.record.order
+        if position is not None:
+            order = (*order[:4], (order[4] << 20) | position)
+        return replace(self, record=Record(order, value))
+
+
+class Reference:
+    """What a flow answers, keeps and sets aside."""
+
+    def __init__(self, stages: tuple[Stage, ...]) -> None:
+        self.stages = stages
+        self.states: States = {}
+        self.refused: Refusals = []
+        for stage in _all(stages):
+            if stage.kind in ("fold", "outside", "meet"):
+                self.states[stage.name] = {}
+
+    def run(self, records: list[Record]) -> list[Record]:
+        results = []
+        for time in sorted({record.order[0] for record in records}):
+            now = [
+                Keyed(record, codec.encode(shapes.key(record.value)))
+                for record in records
+                if record.order[0] == time
+            ]
+            results += [made.record for made in self._stages(self.stages, now, now)]
+        return results
+
+    def _stages(
+        self, stages: tuple[Stage, ...], records: list[Keyed], outside: list[Keyed]
+    ) -> list[Keyed]:
+        for stage in stages:
+            records = self._stage(stage, records, outside)
+        return records
+
+    def _stage(self, stage: Stage, records: list[Keyed], outside: list[Keyed]) -> list[Keyed]:
+        match stage.kind:
+            case "map":
+                return [r.made(onward(r.record.value)) for r in records]
+            case "parts":
+                many = ((r, parts(r.record.value)) for r in records)
+                return [r.made(value, i) for r, values in many for i, value in enumerate(values)]
+            case "key":
+                return [
+                    replace(r, key=codec.encode(bucket(stage.number, r.record.value)))
+                    for r in records
+                ]
+            case "fold":
+                return self._fold(stage, records)
+            case "outside":
+                return self._connect(stage, records, outside)
+            case "meet":
+                sides = {"even": list[Keyed](), "odd": list[Keyed]()}
+                for r in records:
+                    sides[shapes.parity(r.record.value)].append(r)
+                met = self._stages(stage.first, sides["odd"], outside)
+                return self._connect(stage, sides["even"], met)
+            case _:
+                return self._loop(stage, records, outside)
+
+    def _loop(self, stage: Stage, records: list[Keyed], outside: list[Keyed]) -> list[Keyed]:
+        left = []
+        for round in range(stage.number):
+            done = self._stages(stage.first, records, outside)
+            left += [r for r in done if stays(r.record.value) == "leave"]
+            again = [
+                replace(r, record=Record((*r.record.order[:4], 0), onward(r.record.value)))
+                for r in done
+                if stays(r.record.value) == "again"
+            ]
+            if round + 1 == stage.number:
+                self.refused += [(f"{stage.name} again", r.record.value) for r in again]
+            # What comes from outside of the loop is there in its first round only.
+            records, outside = again, []
+        return left
+
+    def _fold(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
+        states, results = self.states[stage.name], []
+        for _, r in _in_order(records, []):
+            value = deepcopy(r.record.value)
+            states[r.key], result = shapes.total(states.get(r.key, shapes.zero()), value)
+            results.append(r.made(result))
+        return results
+
+    def _connect(self, stage: Stage, left: list[Keyed], right: list[Keyed]) -> list[Keyed]:
+        states, results = self.states[stage.name], []
+        for side, r in _in_order(left, right):
+            emitted: list[object] = []
+            context = _Context(emitted)
+            state = deepcopy(states.get(r.key, shapes.empty()))
+            function = compare if side else add
+            states[r.key] = function(context, state, deepcopy(r.record.value))
+            results += [r.made(value, i) for i, value in enumerate(emitted)]
+        return results
+
+
+@dataclass(frozen=True)
+class _Context:
+    emitted: list[object]
+
+    def emit(self, value: object) -> None:
+        self.emitted.append(value)
+
+
+def _in_order(left: list[Keyed], right: list[Keyed]) -> list[tuple[int, Keyed]]:
+    """One round's records of one time as a stateful operator takes them."""
+    both = [(0, r) for r in left] + [(1, r) for r in right]
+    return sorted(both, key=lambda e: (e[1].record.order, e[0], codec.encode(e[1].record.value)))
+
+
+def _all(stages: tuple[Stage, ...]) -> Iterator[Stage]:
+    for stage in stages:
+        yield stage
+        yield from _all(stage.first)
