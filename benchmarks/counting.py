@@ -1,18 +1,36 @@
-"""The flow that is measured: a keyed count, one result per record; MEANDER_BENCH_* choose how."""
+"""The flow that is measured: a keyed count, one result per record; MEANDER_BENCH_* choose how.
+
+A record is a key of `load.KEY` bytes and, where latency is measured, when it was due; its result
+repeats that. F=off leaves out what lets bins move, as a measure of what that costs: no record waits
+for commands to be ruled out, and none may be given.
+"""
 
 from __future__ import annotations
 
 import os
 
+from benchmarks.load import KEY
 from connectors import KafkaSink, KafkaSource
 from dataflow import Flow
-from dataflow.operators.columns import count
+from dataflow.assembly import Assembly
+from dataflow.operators.columns import ColumnFold, count
 from dataflow.operators.keyed import Order
+from state.antichain import Antichain
 
 
-def step(state: int, _: bytes) -> tuple[int, int]:
-    """One more."""
-    return state + 1, state + 1
+def asked(name: str, default: str = "") -> str:
+    """How it is to be run."""
+    return os.environ.get(f"MEANDER_BENCH_{name}", default)
+
+
+def key_of(record: bytes) -> bytes:
+    """Its first bytes."""
+    return record[:KEY]
+
+
+def step(state: int, record: bytes) -> tuple[int, bytes]:
+    """One more; the result repeats when the record was due."""
+    return state + 1, b"%d%b" % (state + 1, record[KEY:])
 
 
 def written(number: object) -> bytes:
@@ -20,16 +38,24 @@ def written(number: object) -> bytes:
     return str(number).encode()
 
 
-order: Order = "arrival" if os.environ.get("MEANDER_BENCH_ORDER") == "arrival" else "time"
-source, prefix = (
-    os.environ.get("MEANDER_BENCH_SOURCE", "in"),
-    os.environ.get("MEANDER_BENCH_PREFIX", ""),
-)
+def unmovable() -> None:
+    """Have every time count as passed by all commands."""
+
+    def none(_: Assembly) -> Antichain:
+        return Antichain()
+
+    Assembly._control = none  # type: ignore[assignment, method-assign]
+
+
+if asked("F") == "off":
+    unmovable()
+order: Order = "arrival" if asked("ORDER") == "arrival" else "time"
 flow = Flow("bench")
-records = flow.source(KafkaSource(source, value="bytes"))
-keyed = records.key_by(bytes)
-if os.environ.get("MEANDER_BENCH_FOLD") == "columns":
-    counted = keyed.fold("count", count(), order=order)
+records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"))
+keyed = records.key_by(key_of)
+out = asked("PREFIX") + "out"
+if asked("FOLD") == "columns":
+    fold: ColumnFold = count()
+    keyed.fold("count", fold, order=order).sink(KafkaSink(out, written, headers=False))
 else:
-    counted = keyed.fold("count", lambda: 0, step, order=order)
-counted.sink(KafkaSink(f"{prefix}out", value=written, headers=False))
+    keyed.fold("count", lambda: 0, step, order=order).sink(KafkaSink(out, "bytes", headers=False))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 KEYS = 100_000
+KEY = 7
+"""Bytes of a key."""
 START_MS = 1_700_000_000_000
 PER_MS = 10
 """Records of one millisecond of logical time."""
@@ -16,16 +19,20 @@ BATCH = 20_000
 
 
 def create(bootstrap: str, *topics: str, partitions: int) -> None:
-    """Make topics. Raises KafkaException where that cannot be."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    """Make topics; returns once all of them can be used. Raises KafkaException where that cannot
+    be."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     made = admin.create_topics([NewTopic(topic, partitions) for topic in topics])
     for future in made.values():
         future.result()
+    for topic in topics:
+        while len(admin.list_topics(topic, timeout=30).topics[topic].partitions) < partitions:
+            time.sleep(0.05)
 
 
 def delete(bootstrap: str, *topics: str) -> None:
     """Take topics away, with what is on them. Raises KafkaException where that cannot be."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     for future in admin.delete_topics(list(topics)).values():
         future.result()
 

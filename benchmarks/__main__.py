@@ -1,0 +1,135 @@
+"""Measure what Meander costs, beside a loop without any engine and a bare echo, in one run.
+
+`python -m benchmarks` writes results/baseline.json and docs/benchmarks.png. Each figure is the
+median of several runs; what is compared takes turns, so that a noisy machine is noisy for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks import drain, latency, load, report
+from benchmarks.running import PARTITIONS, ROOT
+from connectors.broker import LocalBroker
+
+AT_LEAST = {"fold_over_yardstick": 0.5, "vector_over_yardstick": 0.7}
+AT_MOST = {
+    "arrival_p50_ms": 3, "arrival_p99_ms": 8, "time_p50_ms": 6, "time_p99_ms": 15,
+    "arrival_p99_20k_ms": 20, "migratable_p99_ratio": 1.5, "rss_growth_10min": 1.05,
+    "idle_cpu": 0.05,
+}  # fmt: skip
+METHOD = (
+    "keyed count over 100,000 keys, one result to Kafka per record, 4 partitions, 2 workers, all on"
+    " one machine. Drains: {records:,} records that lie on the topic; from all processes ready to"
+    " the last result. Latency: open loop, {seconds:g} s after {warm:g} s of warm-up, from when a"
+    " record was due to when a consumer has its result. Medians of {runs} runs."
+)
+Part = Callable[[str], dict[str, float]]
+
+
+def drains(records: int) -> list[Part]:
+    """The yardstick and the flow, on one topic."""
+    source = f"backlog-{records}"
+
+    def fill(bootstrap: str) -> dict[str, float]:
+        load.create(bootstrap, source, partitions=PARTITIONS)
+        load.fill(bootstrap, source, PARTITIONS, records)
+        return {}
+
+    def once(bootstrap: str) -> dict[str, float]:
+        found = {"yardstick_1": drain.yardstick(bootstrap, source, 1)}
+        found["yardstick_2"] = drain.yardstick(bootstrap, source, 2)
+        found["fold"] = drain.flow(bootstrap, source, records)
+        found["vector"] = drain.flow(bootstrap, source, records, FOLD="columns")
+        found["arrival"] = drain.flow(bootstrap, source, records, ORDER="arrival")
+        return found
+
+    filled = itertools.count()
+
+    def part(bootstrap: str) -> dict[str, float]:
+        if not next(filled):
+            fill(bootstrap)
+        return once(bootstrap)
+
+    return [part]
+
+
+def latencies(rate: int, seconds: float) -> list[Part]:
+    """A bare echo and the flow at one rate."""
+
+    def named(name: str, found: latency.Latency) -> dict[str, float]:
+        return {
+            f"{name}_p50_ms": found.p50, f"{name}_p99_ms": found.p99,
+            f"{name}_max_ms": found.most, f"{name}_missing": found.missing,
+        }  # fmt: skip
+
+    return [
+        lambda b: named("echo", latency.echo(b, rate, seconds)),
+        lambda b: named("arrival", latency.flow(b, rate, seconds, ORDER="arrival")),
+        lambda b: named("time", latency.flow(b, rate, seconds)),
+        lambda b: named("unmovable", latency.flow(b, rate, seconds, F="off")),
+        lambda b: named("arrival_20k", latency.flow(b, 4 * rate, seconds, ORDER="arrival")),
+        lambda b: {"idle_cpu": latency.idle(b, seconds)},
+    ]
+
+
+def figures(middle: dict[str, float]) -> dict[str, float]:
+    """What is asked for, by id, of the medians."""
+    asked = {
+        "fold_over_yardstick": ("fold", "yardstick_2"),
+        "vector_over_yardstick": ("vector", "yardstick_2"),
+        "migratable_p99_ratio": ("time_p99_ms", "unmovable_p99_ms"),
+    }
+    found = {
+        name: middle[over] / middle[under]
+        for name, (over, under) in asked.items()
+        if over in middle and under in middle
+    }
+    found |= {name: middle[name] for name in AT_MOST if name in middle}
+    if "arrival_20k_p99_ms" in middle:
+        found["arrival_p99_20k_ms"] = middle["arrival_20k_p99_ms"]
+    return found
+
+
+def main(
+    records: Annotated[int, typer.Option(help="On the topic that is drained; 0 for no drains.")] = 4_000_000,
+    runs: Annotated[int, typer.Option(min=1, help="Of each part.")] = 3,
+    rate: Annotated[int, typer.Option(help="Records per second where latency counts.")] = 5_000,
+    seconds: Annotated[float, typer.Option(help="Of each measurement of latency.")] = 20.0,
+    minutes: Annotated[float, typer.Option(help="Of the one run for memory; 0 for none.")] = 10.0,
+) -> None:
+    """Measure everything; takes about three quarters of an hour as it is."""
+    console = Console(stderr=True)
+    measured: dict[str, list[float]] = defaultdict(list)
+    parts = [*(drains(records) if records else []), *latencies(rate, seconds)] * runs
+    if minutes:
+        parts.append(lambda b: {"rss_growth_10min": latency.growth(b, rate, 60 * minutes)})
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with LocalBroker() as broker, Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("benchmarks", total=len(parts))
+        for part in parts:
+            for name, value in part(broker.bootstrap).items():
+                measured[name].append(value)
+                bar.console.print(f"{name}: {value:,.4g}")
+            bar.advance(task)
+    found = figures({name: statistics.median(values) for name, values in measured.items()})
+    method = METHOD.format(records=records, seconds=seconds, warm=latency.WARM_UP, runs=runs)
+    path = report.write("baseline", method, measured, found)
+    picture = report.bars(found, AT_LEAST | AT_MOST, "A keyed count: measured over wanted")
+    picture.savefig(ROOT / "docs" / "benchmarks.png")
+    for name, value in found.items():
+        wanted = f">= {AT_LEAST[name]}" if name in AT_LEAST else f"<= {AT_MOST[name]}"
+        console.print(f"{name}: {value:.3g} (wanted {wanted})")
+    console.print(f"written to {path} and docs/benchmarks.png")
+
+
+if __name__ == "__main__":
+    typer.run(main)

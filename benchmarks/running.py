@@ -1,0 +1,98 @@
+"""A flow while it is measured: its processes, their CPU time and their memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from benchmarks import load
+
+ROOT = Path(__file__).parent.parent
+PARTITIONS = 4
+WORKERS = 2
+SETTINGS = {"linger.ms": "5"}
+"""Of drains: Kafka's own default of 5 ms, as the others have it too."""
+_UP = re.compile(r"worker \d+ is up: process (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A flow that has started."""
+
+    bootstrap: str
+    topic: str
+    """Of its results."""
+    workers: tuple[int, ...]
+    """Their processes."""
+
+    def results(self) -> int:
+        """How many records its results' topic has."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        ends = {TopicPartition(self.topic, n): OffsetSpec.latest() for n in range(PARTITIONS)}  # type: ignore[no-untyped-call]
+        return sum(answer.result().offset for answer in admin.list_offsets(ends).values())
+
+
+@contextmanager
+def flow(bootstrap: str, source: str, kafka: dict[str, str], **bench: str) -> Iterator[Running]:
+    """The counting flow from its start to the block's end; `bench` are its MEANDER_BENCH_
+    variables, `kafka` librdkafka's settings."""
+    prefix = f"bench-{uuid4().hex[:8]}."
+    load.create(bootstrap, f"{prefix}out", partitions=PARTITIONS)
+    words = ["run", str(ROOT / "benchmarks" / "counting.py"), "--workers", str(WORKERS),
+             "--prefix", prefix, "--no-metrics", "--json"]  # fmt: skip
+    for name, value in kafka.items():
+        words += ["--set", f"{name}={value}"]
+    bench |= {"PREFIX": prefix, "SOURCE": source}
+    environment = os.environ | {f"MEANDER_BENCH_{name}": value for name, value in bench.items()}
+    environment |= {"MEANDER_BOOTSTRAP": bootstrap, "PYTHONPATH": str(ROOT)}
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(
+            [Path(sys.executable).with_name("meander"), *words],
+            env=environment, stdout=subprocess.PIPE, stderr=said, text=True,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        try:
+            started = any('"started"' in line for line in process.stdout)
+            said.seek(0)
+            log = said.read()
+            assert started, f"the flow did not start: {log}"
+            workers = tuple(map(int, _UP.findall(log)))
+            yield Running(bootstrap, f"{prefix}out", workers)
+        finally:
+            process.terminate()
+            process.stdout.read()
+    load.delete(bootstrap, f"{prefix}out")
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> int:
+    """Bytes of a process in memory (PSS: what it shares is divided)."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no Pss in smaps_rollup")
+
+
+def until(holds: Callable[[], bool], seconds: float = 0.05) -> None:
+    """Returns once it holds."""
+    while not holds():
+        time.sleep(seconds)
