@@ -100,7 +100,9 @@ def figures(middle: dict[str, float]) -> dict[str, float]:
 
 
 def main(
-    records: Annotated[int, typer.Option(help="On the topic that is drained; 0 for no drains.")] = 4_000_000,
+    records: Annotated[
+        int, typer.Option(help="On the topic that is drained; 0 for no drains.")
+    ] = 4_000_000,
     runs: Annotated[int, typer.Option(min=1, help="Of each part.")] = 3,
     rate: Annotated[int, typer.Option(help="Records per second where latency counts.")] = 5_000,
     seconds: Annotated[float, typer.Option(help="Of each measurement of latency.")] = 20.0,
