@@ -54,6 +54,7 @@ from dataflow.waits import Wait, Waits
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, Incarnation, WorkerId
+from state.shelf import Shelf
 from state.store import Database
 
 log = logging.getLogger(__name__)
@@ -162,6 +163,7 @@ class Task:
                 topic=topic,
                 dead=dead,
                 open_store=database.store,
+                open_shelf=lambda name: Shelf(database, name),
                 open_reader=lambda node: node.spec.open(context, dead),
                 open_writer=lambda node: node.spec.open(context),
                 incarnation=Incarnation(arguments.incarnation),

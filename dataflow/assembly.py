@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
+from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.graph import ROOT, Edge, Location, Scope
 from dataflow.migrate.handover import Handover
 from dataflow.migrate.migrator import Migrator, Outlet
 from dataflow.migrate.routing import Routing
+from dataflow.nested import Rounds
 from dataflow.nodes import (
     AgainNode,
     ExchangeNode,
@@ -35,6 +37,8 @@ from dataflow.operators.inflight import Inflight
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.logic import Fold, Logic, Process, Sealing
 from dataflow.operators.loop import Again, Enter
+from dataflow.operators.overflow import Disk, Overflow, Refuse
+from dataflow.operators.pool import Pool
 from dataflow.operators.probe import Probe
 from dataflow.operators.router import Router
 from dataflow.operators.sink import Sink
@@ -45,9 +49,11 @@ from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
 from dataflow.summary import Summary
+from schemas.errors import MeanderError
 from state.antichain import Antichain
-from state.codec import StateCodec
+from state.codec import StateCodec, UnencodableError
 from state.ids import Incarnation, LayerId, WorkerId
+from state.shelf import Shelf
 from state.store import Store
 from state.topic import StateTopic
 
@@ -68,6 +74,7 @@ class Site:
     topic: StateTopic
     dead: DeadLetters
     open_store: Callable[[str, StateCodec], Store]
+    open_shelf: Callable[[str], Shelf]
     open_reader: Callable[[SourceNode], SourceReader]
     open_writer: Callable[[SinkNode], SinkWriter]
     incarnation: Incarnation = FIRST
@@ -94,12 +101,13 @@ class Assembly:
     sources: dict[str, SourceOperator] = field(default_factory=dict)
     routing: Routing = field(init=False)
     inflight: Inflight = field(init=False)
+    disk: Disk = field(init=False)
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
         joins, workers = self.site.joins, self.site.workers
         self.routing = Routing.unknown(flow.space) if joins else Routing(flow.space, workers)
-        self.inflight = Inflight(flow.max_inflight)
+        self.inflight, self.disk = Inflight(flow.max_inflight), Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         operators = [self._build(node) for node in self.plan.nodes]
         sequence = count()
@@ -192,7 +200,8 @@ class Assembly:
             self.routing,
             self._control,
             guard,
-            self._bound(node.name),
+            self._pool(node.name, "records", False, guard.failed),
+            self.plan.flow.max_waiting,
             self.plan.flow.link_credit,
         )
         self.routers.append(router)
@@ -213,6 +222,7 @@ class Assembly:
             self.site.topic,
             self._control_in(scope_of(node)),
             self._bound(node.name),
+            lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),
             self.report,
         )
         self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
@@ -242,6 +252,26 @@ class Assembly:
 
     def _bound(self, name: str) -> Bound:
         return Bound(f"operator {name!r}", self.plan.flow.max_waiting)
+
+    def _pool(self, name: str, what: str, ordered: bool, refuse: Refuse) -> Pool:
+        def overflow(rounds: Rounds) -> Overflow:
+            shelf = self.site.open_shelf("\0".join((name, what, *map(str, rounds))))
+            return Overflow(f"operator {name!r}", rounds, shelf, self.disk, ordered, refuse)
+
+        return Pool(overflow)
+
+    def _unfit(self, name: str) -> Refuse:
+        """A stateful operator takes values that could not travel, as long as memory holds them."""
+
+        def refuse(batch: Batch, row: int, error: UnencodableError) -> None:
+            raise MeanderError(
+                f"operator {name!r}",
+                f"more waits than its bound of {self.plan.flow.max_waiting:,} bytes, and not all of"
+                f" it can go to disk: {error}",
+                "raise the flow's max_waiting, or give it plain Python values only",
+            )
+
+        return refuse
 
     def _guard(self, name: str, policy: OnError) -> Guard:
         return Guard(name, policy, self.site.dead, self.counters, self.site.alive)

@@ -20,6 +20,8 @@ class Bound:
 
     place: str
     most: int
+    setting: str = "max_waiting"
+    """What the flow calls it."""
 
     def check(self, size: int, what: str) -> None:
         """Raises MeanderError if more waits; `what` says what waits for what."""
@@ -27,5 +29,5 @@ class Bound:
             raise MeanderError(
                 self.place,
                 f"{size:,} bytes of {what}, more than its bound of {self.most:,}",
-                "raise the flow's max_waiting, or have its functions make less of one input",
+                f"raise the flow's {self.setting}, or have its functions make less of one input",
             )

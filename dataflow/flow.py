@@ -32,10 +32,10 @@ class Flow(Definition):
 
     `bins` is the binary logarithm of the number of key bins, fixed for the flow's life.
     `max_inflight` bounds the bytes that each worker has read and the sinks have not passed,
-    `max_waiting` what may wait at one operator or sink, where holding back the sources does not
-    help, `link_credit` what is sent from worker to worker and not taken, per exchange and link (the
-    last message may go beyond it), `state_memory` the state that each worker's process holds in
-    memory (all bytes).
+    `max_waiting` what may wait in memory at one operator or sink; records that wait for their time
+    go to disk beyond it, up to `max_spill` on each worker. `link_credit` bounds what is sent from
+    worker to worker and not taken, per exchange and link (the last message may go beyond it),
+    `state_memory` the state that each worker's process holds in memory. All are bytes.
     `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
     command waits, against stashing.
     """
@@ -46,7 +46,8 @@ class Flow(Definition):
         *,
         bins: int = 8,
         max_inflight: int = 64 * MIB,
-        max_waiting: int = 1024 * MIB,
+        max_waiting: int = 256 * MIB,
+        max_spill: int = 8192 * MIB,
         link_credit: int = 4 * MIB,
         state_memory: int = 256 * MIB,
         control_lead: float = 0.25,
@@ -55,7 +56,8 @@ class Flow(Definition):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
                              "use letters, digits, '-' and '_' only")  # fmt: skip
         bounds = {
-            "max_inflight": max_inflight, "max_waiting": max_waiting, "link_credit": link_credit
+            "max_inflight": max_inflight, "max_waiting": max_waiting, "max_spill": max_spill,
+            "link_credit": link_credit,
         }  # fmt: skip
         for what, bytes in bounds.items():
             if bytes < 1:
@@ -63,7 +65,7 @@ class Flow(Definition):
                                  "give it a number of bytes")  # fmt: skip
         super().__init__(name, BinSpace(bins))
         self.max_inflight, self.max_waiting = max_inflight, max_waiting
-        self.link_credit = link_credit
+        self.max_spill, self.link_credit = max_spill, link_credit
         self.state_memory, self.control_lead = state_memory, control_lead
 
     def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:

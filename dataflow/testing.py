@@ -45,6 +45,7 @@ from schemas.control import Rejected, parse_command
 from schemas.errors import MeanderError, SetupError
 from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
+from state.shelf import Shelf
 from state.store import Database
 from state.time import to_millis
 
@@ -352,6 +353,7 @@ class TestFlow:
             topic,
             self._dead,
             lambda name, codec: database.store(f"{self._namespace}/{me}/{name}", codec),
+            lambda name: Shelf(database, f"{self._namespace}/{me}/{name}"),
             lambda node: self._reader(node, me),
             lambda node: self._writer(node, me),
             joins=joins,

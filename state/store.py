@@ -108,16 +108,24 @@ class Database:
             self.groups.add(group)
             self.put(entries)
 
-    def entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries whose key begins with a prefix, in order, as of the call, without it."""
+    def entries(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose key begins with a prefix, in order, as of the call, without it; those
+        before `first`, which has no prefix either, are left out."""
         # The iterator is opened here, as a generator's body would first run at the first entry.
-        found = self._rocks.items(from_key=prefix)
+        found = self._rocks.items(from_key=prefix + first)
         return _below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
 
     def delete(self, prefix: bytes) -> None:
         """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
         if next(self.entries(prefix), None) is not None:
             self._rocks.delete_range(prefix, _successor(prefix), self._unlogged)
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Drop some keys as one batch."""
+        batch = WriteBatch(raw_mode=True)
+        for key in keys:
+            batch.delete(key)
+        self._rocks.write(batch, self._unlogged)
 
 
 class Store:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
 
 import numpy as np
 
 from dataflow.batch import Batch
 from dataflow.graph import Edge, Graph, Location
+from dataflow.nested import Rounds
 from dataflow.operators.base import InputPort, Message, OutputPort
 from dataflow.operators.errors import Guard, OnError
+from dataflow.operators.overflow import Disk, Overflow
+from dataflow.operators.pool import Pool
 from dataflow.progress import Progress
 from dataflow.sim import SimLinks, SimNetwork
 from state import codec
 from state.bins import BinSpace
 from state.ids import WorkerId
+from state.shelf import Shelf
+from state.store import Database
 from state.time import MIN_TIME, Time
 
 
@@ -94,6 +102,30 @@ def guard(policy: OnError = "fail", operator: str = "op") -> tuple[Guard, Dead, 
     """An operator's error policy, and where to look for what it did."""
     dead, counters = Dead(), Counter[str]()
     return Guard(operator, policy, dead, counters), dead, counters
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="meander-test-")
+
+
+@cache
+def _database() -> Database:
+    return Database(_folder().name, 8 << 20)
+
+
+def pool(ordered: bool = False, most: int = 1 << 30) -> Pool:
+    """Where records wait, of whose disk `most` bytes are free; none that is refused is there."""
+    disk, owner = Disk(most), f"pool {next(_owners)}"
+
+    def overflow(rounds: Rounds) -> Overflow:
+        shelf = Shelf(_database(), f"{owner} {rounds}")
+        return Overflow("operator 'op'", rounds, shelf, disk, ordered, guard()[0].failed)
+
+    return Pool(overflow)
+
+
+_owners = count()
 
 
 def records(

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 
 from dataflow.batch import Int64s
 from dataflow.operators.base import InputPort, Message
+from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows
 from dataflow.operators.timers import Timers
 from dataflow.progress import outer
+from state.antichain import Antichain
 from state.ids import Bin
 from state.layer import Installation
 from state.manifest import Manifest
 from state.store import Store
-from state.time import Time
+from state.time import MIN_TIME, Time
 from state.topic import StateTopic
 
 ENTRIES = 2048
@@ -38,14 +40,17 @@ class Arrivals:
         timers: Timers,
         topic: StateTopic,
         pointers: InputPort,
+        pools: Callable[[str], Pool],
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._operator, self._store, self._timers = operator, store, timers
         self._topic, self._pointers, self._report = topic, pointers, report
+        self._pools = pools
         self._awaited: dict[Bin, list[int]] = {}
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
-        self._stashed: dict[Bin, list[Rows]] = {}
+        self._stashed: dict[Bin, Pool] = {}
+        self._released: dict[Bin, Antichain] = {}
         self._queued: list[tuple[Time, Manifest]] = []
         self._installing: list[tuple[Time, Manifest, Installation]] = []
 
@@ -58,17 +63,22 @@ class Arrivals:
 
     def stash(self, rows: Rows, bins: Int64s) -> Rows:
         """Keep what has to wait for its bin; the rest may be applied."""
-        for bin, times in self._awaited.items():
-            waits = (bins == bin) & (rows.batch.times >= times[0])
+        first = {bin: times[0] for bin, times in self._awaited.items()}
+        # Of a bin that has come all goes on waiting in line, until what waited before has gone.
+        first |= dict.fromkeys(self._released, MIN_TIME)
+        for bin, time in first.items():
+            waits = (bins == bin) & (rows.batch.times >= time)
             if waits.any():
                 mine, rows = rows.split(waits)
                 bins = bins[~waits]
-                self._stashed.setdefault(bin, []).append(mine)
+                if bin not in self._stashed:
+                    self._stashed[bin] = self._pools(f"bin {bin}")
+                self._stashed[bin].add(mine)
         return rows
 
-    def schedule(self, retain: Callable[[Message], None]) -> tuple[bool, list[Rows]]:
-        """Take pointers and install a little; whether anything was done, and what need wait no
-        longer. `retain` keeps the capability that a pointer brings."""
+    def schedule(self, retain: Callable[[Message], None]) -> bool:
+        """Take pointers and install a little; whether anything was done. `retain` keeps the
+        capability that a pointer brings."""
         worked = False
         for message in self._pointers.drain():
             assert isinstance(message.payload, Manifest)
@@ -80,26 +90,53 @@ class Arrivals:
             self._newest[manifest.bin] = outer(time)
             installation = Installation(self._store, manifest, self._topic)
             self._installing.append((time, manifest, installation))
-        released: list[Rows] = []
         for arrival in list(self._installing):
             if arrival[2].step(ENTRIES):
                 self._installing.remove(arrival)
                 time, manifest, installation = arrival
-                released += self._arrived(outer(time), manifest, installation)
+                self._arrived(outer(time), manifest, installation)
                 worked = True
-        return worked, released
+        return worked
+
+    def release(self) -> tuple[list[Rows], bool]:
+        """Take what need wait no longer, or the first slice of it, and whether there is more."""
+        found: list[Rows] = []
+        for bin, until in list(self._released.items()):
+            rows, more = self._stashed[bin].passed(until)
+            found += rows
+            if not more:
+                del self._released[bin]
+                if self._stashed[bin].least is None:
+                    del self._stashed[bin]
+        return found, bool(self._released)
+
+    def shed(self) -> bool:
+        """Move some of what waits in memory to disk; whether there is any."""
+        return any(pool.shed() for pool in self._stashed.values())
 
     @property
     def owed(self) -> Iterator[Time]:
         """The times at which something is owed on behalf of bins on their way."""
-        yield from (rows.least_time for many in self._stashed.values() for rows in many)
+        for pool in self._stashed.values():
+            yield from pool.owed
         yield from (time for time, _ in self._queued)
         yield from (time for time, _, _ in self._installing)
 
     @property
+    def next(self) -> int | None:
+        """The least time of what need wait no longer."""
+        pools = (self._stashed[bin].least for bin in self._released)
+        return min((least for least in pools if least is not None), default=None)
+
+    @property
+    def spilled(self) -> bool:
+        """Whether anything that need wait no longer is on disk."""
+        return any(self._stashed[bin].spilled for bin in self._released)
+
+    @property
     def size(self) -> int:
-        """About how many bytes of records wait for their bins."""
-        return sum(rows.batch.size for many in self._stashed.values() for rows in many)
+        """About how many bytes of records wait for their bins in memory."""
+        return sum(pool.size for pool in self._stashed.values())
 
     def has_come_since(self, bin: Bin, time: int) -> bool:
         """Whether a later state of the bin is here, or on its way into the store."""
@@ -109,7 +146,7 @@ class Arrivals:
         """Whether installations are under way."""
         return bool(self._installing or self._queued)
 
-    def _arrived(self, time: int, manifest: Manifest, installation: Installation) -> list[Rows]:
+    def _arrived(self, time: int, manifest: Manifest, installation: Installation) -> None:
         bin = manifest.bin
         self._timers.install(bin, installation.timers)
         self._report(
@@ -124,17 +161,9 @@ class Arrivals:
         )
         if bin not in self._awaited or time not in self._awaited[bin]:
             self._early.add((bin, time))
-            return []
+            return
         later = [t for t in self._awaited.pop(bin) if t != time]
-        stashed = self._stashed.pop(bin, [])
-        if not later:
-            return stashed
-        self._awaited[bin] = later
-        return [rows for many in stashed for rows in self._until(many, bin, later[0])]
-
-    def _until(self, rows: Rows, bin: Bin, time: int) -> list[Rows]:
-        beyond = rows.batch.times >= time
-        rest, now = rows.split(beyond)
-        if len(rest):
-            self._stashed.setdefault(bin, []).append(rest)
-        return [now] if len(now) else []
+        if later:
+            self._awaited[bin] = later
+        if bin in self._stashed:
+            self._released[bin] = Antichain.of(*later[:1])

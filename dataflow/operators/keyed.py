@@ -4,13 +4,14 @@ Guarantees I2 and I3: a record (bin b, time s) is applied here only while b's st
 s, in the total order once its time has passed (`order="time"`) or as it comes
 (`order="arrival"`). Its output frontier never passes what it still owes: records that wait,
 timers, and bins on their way in. Invariant: what waits for a bin's arrival is applied before
-anything later of that bin. Cost: per slice one multi-get and one write of the keys it touches.
+anything later of that bin. Records that wait spill past a bound, and nothing is taken while that is
+exceeded or the output blocked (I6). Cost: per slice one multi-get and one write of the keys in it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
 
@@ -23,15 +24,15 @@ from dataflow.nested import Rounds, at, outward, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.logic import Logic, States
 from dataflow.operators.outputs import Outputs
-from dataflow.operators.rows import Rows, Waiting, in_order
+from dataflow.operators.pool import Pool
+from dataflow.operators.rows import Rows, in_order
 from dataflow.operators.timers import Timers
-from dataflow.progress import outer
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, LayerId
 from state.layer import Extraction
 from state.store import Store
-from state.time import to_millis
+from state.time import MIN_TIME, to_millis
 from state.topic import StateTopic
 
 Order = Literal["time", "arrival"]
@@ -57,14 +58,16 @@ class Keyed(Quiet):
         topic: StateTopic,
         control: Callable[[], Antichain],
         bound: Bound,
+        pools: Callable[[str], Pool],
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self.name, self.store, self.timers = name, store, Timers()
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
-        self.arrivals = Arrivals(name, store, self.timers, topic, pointers, report)
-        self._waiting = Waiting()
+        self.arrivals = Arrivals(name, store, self.timers, topic, pointers, pools, report)
+        self._waiting = pools("records")
+        self._most, self._over = bound.most, False
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -76,14 +79,15 @@ class Keyed(Quiet):
     def schedule(self) -> bool:
         """Install what arrives, take records, apply those whose turn it is, fire timers."""
         frontier = self._passed()
-        installed, released = self.arrivals.schedule(self._outputs.retain)
+        installed = self.arrivals.schedule(self._outputs.retain)
         blocked = self._outputs.blocked
-        received = not blocked and self._receive()
-        self._admit(released)
+        received = not (blocked or self._over) and self._receive()
+        admitted = self._admit()
         ready = self._ready(frontier)
         applied = not blocked and self._apply(frontier)
-        worked = installed or received or ready or applied
-        if worked:
+        worked = installed or received or admitted or ready or applied
+        if worked or self._over:
+            worked |= self._relieve()
             self._keep()
         return worked
 
@@ -122,36 +126,46 @@ class Keyed(Quiet):
                 assert isinstance(message.payload, Batch)
                 self._outputs.retain(message)
                 self._waiting.add(Rows.of(message.payload, side, rounds_of(message.time)))
-        if received:
-            self._check_bound()
         return received
 
-    def _check_bound(self) -> None:
-        waiting = self._waiting.size + self._queued_bytes + self.arrivals.size + self.timers.size
-        least = to_millis(min(map(outer, self._outputs.least)))
-        self._bound.check(waiting, f"records and timers wait for its time to pass {least} ms")
+    def _relieve(self) -> bool:
+        """Make some room where too much waits; whether anything was done. Raises MeanderError where
+        too many timers do, which stay in memory."""
+        if self.timers.size > self._bound.most:
+            since = to_millis(self.timers.least or MIN_TIME)
+            self._bound.check(self.timers.size, f"timers wait for its time to pass {since} ms")
+        waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
+        self._over = waiting > self._most
+        return self._over and (self._waiting.shed() or self.arrivals.shed())
 
     def _ready(self, frontier: Antichain) -> bool:
+        if self._queue and self._waiting.spilled:
+            return False
         bound = frontier if self._order == "time" else self._control()
-        ready = self._waiting.passed(bound)
+        ready, more = self._waiting.passed(bound)
         for rows in self._ordered(ready):
             self._enqueue(self.arrivals.stash(rows, self._bins(rows.batch)))
-        return bool(ready)
+        return bool(ready) or more
 
     def _ordered(self, many: list[Rows]) -> list[Rows]:
         if not many:
             return []
         return in_order(many) if self._order == "time" else [Rows.concat(many)]
 
-    def _admit(self, released: list[Rows]) -> None:
-        """Records whose bin has arrived come before all that is queued of that bin."""
+    def _admit(self) -> bool:
+        """Records whose bin has arrived come before all that is queued of that bin; whether any
+        have been admitted, or moved in order to be."""
+        if self._queue and self.arrivals.spilled:
+            return False
+        released, more = self.arrivals.release()
         if not released:
-            return
+            return more
         ordered = self._ordered([*released, *(rows for _, rows in self._queue)])
         self._queue.clear()
         self._queued_bytes = 0
         for rows in ordered:
             self._enqueue(rows)
+        return True
 
     def _enqueue(self, rows: Rows) -> None:
         for start in range(0, len(rows), SLICE):
@@ -184,9 +198,14 @@ class Keyed(Quiet):
     def _next(self, frontier: Antichain) -> tuple[Rows | None, Batch | None]:
         """The next records, or the timers that come before them."""
         due = self.timers.next_due(frontier)
-        if due is not None and all(due < least for least, _ in self._queue):
+        if due is not None and all(due < least for least in self._ahead()):
             return None, self._fired(due)
         return (self._slice(), None) if self._queue else (None, None)
+
+    def _ahead(self) -> Iterator[int]:
+        """The times of records that are applied before later timers."""
+        yield from (least for least, _ in self._queue)
+        yield from (at for at in (self._waiting.least, self.arrivals.next) if at is not None)
 
     def _slice(self) -> Rows:
         least, rows = self._queue.popleft()

@@ -2,8 +2,9 @@
 
 Guarantees I2: a record of time s leaves once the control frontier has passed s, to the owner of
 its bin at s; until then it is stashed, under a capability for its time. Records of one partition
-keep their order. What an owner gives no credit for is kept back; where that is more than a window,
-nothing more is taken (I6). Cost: one look-up per record, one message per destination and batch.
+keep their order. Past a bound the stash spills; what an owner gives no credit for is kept back, and
+past a window of that nothing more is taken (I6). Cost: one look-up per record, one message per
+destination and batch.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from dataclasses import replace
 import numpy as np
 
 from dataflow.batch import Batch
-from dataflow.bound import Bound
 from dataflow.capability import Held
 from dataflow.migrate.routing import Routing
 from dataflow.nested import at, outward, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.errors import Guard
-from dataflow.operators.rows import Rows, Waiting
+from dataflow.operators.pool import Pool
+from dataflow.operators.rows import Rows
 from state import codec
 from state.antichain import Antichain
 from state.codec import UnencodableError
 from state.ids import WorkerId
-from state.time import Time, to_millis
+from state.time import Time
 
 
 class Router(Quiet):
@@ -40,30 +41,29 @@ class Router(Quiet):
         routing: Routing,
         control: Callable[[], Antichain],
         guard: Guard,
-        bound: Bound,
+        stash: Pool,
+        most: int,
         window: int,
     ) -> None:
         self._me, self._input, self._output, self._routing = me, source, output, routing
-        self._control, self._guard, self._bound = control, guard, bound
-        self._window = window
+        self._control, self._guard = control, guard
+        self.stash, self._most, self._window = stash, most, window
         self._kept: dict[WorkerId, deque[tuple[Time, Batch]]] = {}
         self._kept_bytes = 0
-        self.stash = Waiting()
+        self._over = False
         self._held = Held()
 
     def schedule(self) -> bool:
         """Send what was kept back, stash what has come, route what is certain."""
-        sent = self._send_kept()
-        if self._kept_bytes >= self._window:
-            worked = sent
-        else:
-            received = self._receive()
-            ready = self.stash.passed(self._control())
+        worked = self._send_kept()
+        if self._kept_bytes < self._window:
+            received = not self._over and self._receive()
+            ready, more = self.stash.passed(self._control())
             for rows in ready:
                 self._route(rows)
-            worked = sent or received or bool(ready)
-        if worked:
-            self._check_bound()
+            worked = worked or received or bool(ready) or more
+        if worked or self._over:
+            worked |= self._relieve()
             kept = (time for shares in self._kept.values() for time, _ in shares)
             self._held.keep(*least_of(*self.stash.owed, *kept))
         return worked
@@ -82,10 +82,10 @@ class Router(Quiet):
             self.stash.add(Rows.of(message.payload, 0, rounds_of(message.time)))
         return received
 
-    def _check_bound(self) -> None:
-        if (least := self.stash.least) is not None:
-            waits = f"records wait for commands before {to_millis(least)} ms to be ruled out"
-            self._bound.check(self.stash.size + self._kept_bytes, waits)
+    def _relieve(self) -> bool:
+        """Make some room where too much waits; whether anything was done."""
+        self._over = self.stash.size + self._kept_bytes > self._most
+        return self._over and self.stash.shed()
 
     def _route(self, rows: Rows) -> None:
         batch = rows.batch

@@ -62,6 +62,12 @@ class Rows:
         """The named rows, in the order named."""
         return Rows(self.batch.take(rows), self.sides[rows], self.rounds)
 
+    def cut(self, at: int) -> tuple[Rows, Rows]:
+        """The first so many, and the others."""
+        if at >= len(self):
+            return self, self.take(np.arange(0))
+        return self.take(np.arange(at)), self.take(np.arange(at, len(self)))
+
     def measured(self) -> Rows:
         """The same with the batch's size known."""
         return self if self.batch.size else replace(self, batch=self.batch.measured())
@@ -131,6 +137,17 @@ class Waiting:
     def owed(self) -> Iterator[Time]:
         """The times that wait, or lower bounds of them."""
         return (at(least, rows.rounds) for least, rows in self._batches)
+
+    def oldest(self, most: int, size: int) -> Rows | None:
+        """Take those that came first, at most so many and about so many bytes, or one; None where
+        nothing waits."""
+        if not self._batches:
+            return None
+        first = self._batches.pop(0)[1].measured()
+        rows, rest = first.cut(min(most, 1 + size * len(first) // first.batch.size))
+        if len(rest):
+            self._batches.insert(0, (rest.least, rest))
+        return rows
 
     def passed(self, frontier: Antichain) -> list[Rows]:
         """Take what the frontier has passed, in order of arrival."""

@@ -27,6 +27,8 @@ class Case:
     control_lead: float
     max_inflight: int
     link_credit: int
+    room: int
+    """Bytes of records that may wait in memory at one operator."""
     staff: tuple[tuple[int, Join | Leave | HandOver], ...] = ()
     """Who comes and goes, and after how many commands."""
 
@@ -71,6 +73,7 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
         control_lead=rng.choice([0.0, 0.25]),
         max_inflight=rng.choice([300, 64 << 20]),
         link_credit=rng.choice([1, 500, 4 << 20]),
+        room=rng.choice([1, 300, 2000, 64 << 20]),
     )
 
 

@@ -13,18 +13,44 @@ from typing import Any
 import pytest
 
 from dataflow import Flow, KeyedStream
+from dataflow.operators.overflow import Disk
 from dataflow.testing import ListSink, ListSource, Result, TestFlow
+from dataflow.worker import Worker
 from state import codec
 from state.bins import BinSpace
 from state.ids import Bin
 from state.store import Database
 from state.time import from_millis
+from tests.hand import assembly
 from tests.property import reference, shapes
 from tests.property.budget import FIRST_SEED, ORACLE, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_comings_and_goings
 from tests.property.reference import Record, Refusals, States
 
 FLOOR = 300
+
+
+class Cramped(TestFlow):
+    """Whose operators have no more room for records that wait than a case says."""
+
+    def __init__(self, case: Case, flow: Flow, database: Database, namespace: int) -> None:
+        self._room, self.disks = case.room, list[Disk]()
+        super().__init__(flow, case.workers, case.seed, case.script, database, namespace)
+
+    def _build(self, *surroundings: Any) -> Worker:
+        worker = super()._build(*surroundings)
+        self.disks.append(assembly(worker).disk)
+        for router in assembly(worker).routers:
+            router._most = self._room
+        for outlet in assembly(worker).outlets:
+            outlet.keyed._most = self._room
+        return worker
+
+    @property
+    def spilled(self) -> bool:
+        """Whether anything has ever been on disk; nothing is now."""
+        assert not any(disk.used for disk in self.disks)
+        return any(disk.written for disk in self.disks)
 
 
 class Run:
@@ -53,11 +79,10 @@ class Run:
             second.sink(self.other_raw)
             other = second.key_by(shapes.key)
         self.define(source.key_by(shapes.key), other).sink(self.sink)
-        run = TestFlow(
-            self.flow, self.case.workers, self.case.seed, self.case.script, database, namespace
-        )
+        run = Cramped(self.case, self.flow, database, namespace)
         with run:
             run.run()
+            self.spilled = run.spilled
             self.changes = Counter(str(event["event"]) for event in run.events)
             self.check_times(run)
             if self.case.kind == "arrival":
@@ -175,7 +200,7 @@ def test_results_and_state_equal_the_reference(
     namespace = count()
     kinds: Counter[str] = Counter()
     changes: Counter[str] = Counter()
-    moved = 0
+    moved = spilled = 0
 
     def fails(case: Case) -> bool:
         try:
@@ -197,10 +222,12 @@ def test_results_and_state_equal_the_reference(
         kinds[case.kind] += 1
         changes.update(run.changes)
         moved += len(case.commands)
+        spilled += run.spilled
     runs = f"{sum(kinds.values())} from seed {FIRST_SEED}"
     record_property("random runs on simulated workers", runs)
     record_property("their commands", moved)
     record_property("their kinds", dict(kinds))
+    record_property("those in which records waited on disk", spilled)
     record_property("workers that joined and left", f"{changes['joined']} and {changes['left']}")
     record_property("records that a function refused", changes["refused"])
     record_property("partitions that changed hands", changes["partition_moved"])

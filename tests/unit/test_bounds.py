@@ -19,7 +19,7 @@ from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import Bin, WorkerId
 from state.time import from_millis
-from tests.hand import HandFlow, HandReader, HandSink, HandSource
+from tests.hand import HandFlow, HandReader, HandSink, HandSource, assembly, keyed
 from tests.unit.conftest import Start
 
 MIB = 1 << 20
@@ -224,14 +224,15 @@ def test_tiny_bounds_slow_a_flow_down_and_never_stop_it(
 class Held:
     """Records that wait at "both", because the other source is busy before their time."""
 
-    def __init__(self, start: Start, stage: Any) -> None:
+    def __init__(self, start: Start, stage: Any, spill: int = 1 << 30) -> None:
         patient = SourceOptions(max_skew=100.0)
         self.first, other = HandSource(options=patient), HandSource(options=patient)
         self.first.feeds[0].busy = other.feeds[0].busy = True
-        flow = Flow("f", bins=0, max_waiting=5 * MIB // 2)
+        flow = Flow("f", bins=0, max_waiting=5 * MIB // 2, max_spill=spill)
         left = stage(flow.source(self.first, "first").key_by(lambda v: 0))
         right = flow.source(other, "other").key_by(lambda v: 0)
-        left.connect(right, "both", lambda: 0, _keep, _keep).sink(ListSink())
+        self.other, self.sink = other, ListSink()
+        left.connect(right, "both", lambda: 0, _count, _count).sink(self.sink)
         self.run: HandFlow = start(flow, workers=1)
 
     def give(self, *values: object) -> None:
@@ -242,8 +243,9 @@ class Held:
         self.run.settle()
 
 
-def _keep(context: Any, state: int, value: object) -> int:
-    return state
+def _count(context: Any, state: int, value: str) -> int:
+    context.emit(len(value))
+    return state + 1
 
 
 def _big(context: Any, state: int, value: str) -> int:
@@ -265,15 +267,31 @@ STAGES = {
 def test_more_than_may_wait_ends_the_flow_with_operator_bound_and_remedy(
     start: Start, stage: str
 ) -> None:
-    """I6: what waits for time holds back no source, so it is an error and not a full memory."""
+    """I6: what waits for time holds back no source, so it is an error and not a full disk."""
     value = "x" * MIB if stage == "as they are" else "x"
-    Held(start, STAGES[stage]).give(value)
-    too_much = Held(start, STAGES[stage])
+    Held(start, STAGES[stage], spill=2 * MIB).give(value, value, value)
+    too_much = Held(start, STAGES[stage], spill=2 * MIB)
     with pytest.raises(MeanderError) as raised:
-        too_much.give(value, value, value)
+        too_much.give(*[value] * 5)
     said = str(raised.value)
-    assert re.match(r"operator 'both': 3,1\d\d,\d{3} bytes of records and timers wait", said)
-    assert "to pass 1000 ms, more than its bound of 2,621,440; raise the flow's max_wait" in said
+    assert re.match(
+        r"operator 'both': [23],[01]\d\d,\d{3} bytes of this worker's records wait", said
+    )
+    assert "wait on disk, more than its bound of 2,097,152; raise the flow's max_spill" in said
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_more_than_memory_holds_waits_on_disk_and_comes_back(start: Start, stage: str) -> None:
+    """I6, I7."""
+    value = "x" * MIB if stage == "as they are" else "x"
+    held = Held(start, STAGES[stage])
+    held.give(*[value] * 9)
+    disk, both = assembly(held.run.workers[0]).disk, keyed(held.run.workers[0], "both")
+    assert both._waiting.size <= 5 * MIB // 2
+    assert disk.used > 6 * MIB
+    held.other.end()
+    held.run.finish(held.first)
+    assert (disk.used, held.sink.values.count(MIB)) == (0, 9)
 
 
 def test_what_has_been_applied_counts_no_longer(start: Start) -> None:

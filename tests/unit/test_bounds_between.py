@@ -12,7 +12,7 @@ from dataflow.graph import EdgeId
 from dataflow.testing import ListSink
 from schemas.errors import MeanderError, SetupError
 from state.ids import WorkerId
-from tests.hand import HandFlow, HandSource, until
+from tests.hand import HandFlow, HandSource, assembly, until
 from tests.unit.conftest import Start
 
 KIB = 1 << 10
@@ -25,9 +25,9 @@ MESSAGE = 8 * KIB
 class Multiplied:
     """Each record becomes eight of a KiB, one per key, so that both workers get some."""
 
-    def __init__(self, start: Start, waiting: int = WAITING) -> None:
+    def __init__(self, start: Start, waiting: int = WAITING, spill: int = 1 << 30) -> None:
         self.source, self.sink = HandSource(), ListSink()
-        flow = Flow("f", bins=3, max_waiting=waiting, link_credit=CREDIT)
+        flow = Flow("f", bins=3, max_waiting=waiting, max_spill=spill, link_credit=CREDIT)
         many = flow.source(self.source).flat_map(lambda v: [(n, "x" * KIB) for n in range(8)])
         many.key_by(lambda v: v[0]).fold("n", lambda: 0, _count).sink(self.sink)
         self.run: HandFlow = start(flow, workers=2)
@@ -41,19 +41,35 @@ def _count(n: int, value: object) -> tuple[int, int]:
     return n + 1, n + 1
 
 
-def test_an_exchange_that_may_not_route_yet_ends_the_flow_beyond_its_bound(start: Start) -> None:
+def test_what_an_exchange_may_not_route_yet_goes_to_disk_beyond_its_bound(start: Start) -> None:
+    """I6; and comes back (I3)."""
     flow = Multiplied(start)
+    flow.run.settle()
+    for n in range(4):
+        flow.give(1_000_000 + 10 * n, 7)
+    flow.run.settle(controller=False)
+    router, disk = assembly(flow.run.workers[0]).routers[0], assembly(flow.run.workers[0]).disk
+    assert router.stash.size <= WAITING < 3 * 56 * KIB < disk.used + router.stash.size
+    flow.run.finish(flow.source)
+    assert sorted(flow.sink.values) == sorted([*range(1, 29)] * 8)  # type: ignore[type-var]
+    assert disk.used == 0
+
+
+def test_an_exchange_that_may_not_route_yet_ends_the_flow_when_the_disk_is_spent(
+    start: Start,
+) -> None:
+    flow = Multiplied(start, spill=WAITING)
     flow.run.settle()
     flow.give(1_000_000, 7)
     flow.run.settle(controller=False)
-    flow.give(1_000_010, 7)
+    flow.give(1_000_010, 14)
     with pytest.raises(MeanderError) as raised:
         flow.run.settle(controller=False)
     said = str(raised.value)
     assert re.match(
-        r"operator 'key_by exchange': 6\d,\d{3} bytes of records wait for commands", said
+        r"operator 'key_by exchange': \d\d,\d{3} bytes of this worker's records wait on disk", said
     )
-    assert "before 1000000 ms to be ruled out, more than its bound of 65,536" in said
+    assert "more than its bound of 65,536; raise the flow's max_spill" in said
 
 
 def test_what_an_exchange_has_routed_counts_no_longer(start: Start) -> None:
@@ -116,7 +132,7 @@ def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:
         credit.regain(edge, WorkerId(1), 11)
 
 
-@pytest.mark.parametrize("bound", ["max_inflight", "max_waiting", "link_credit"])
+@pytest.mark.parametrize("bound", ["max_inflight", "max_waiting", "max_spill", "link_credit"])
 def test_a_bound_that_lets_nothing_pass_is_refused(bound: str) -> None:
     with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so nothing could pass"):
         Flow("f", **{bound: 0})

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.bound import Bound
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.routing import Routing, Transfer
 from dataflow.operators.errors import OnError
@@ -19,7 +18,7 @@ from state import codec
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, WorkerId
-from tests.bench import Bench, Dead, guard, records
+from tests.bench import Bench, Dead, guard, pool, records
 
 BITS, WORKERS, LAST = 2, 3, 12
 SPACE = BinSpace(BITS)
@@ -119,7 +118,8 @@ class Exchange:
             self.routing,
             lambda: self.control,
             errors,
-            Bound("operator 'key_by exchange'", 1 << 30),
+            pool(),
+            most=1 << 30,
             window=1 << 20,
         )
 

@@ -69,13 +69,13 @@ class Example:
             value
             for worker in self.run.workers
             for router in assembly(worker).routers
-            for _, rows in router.stash._batches
+            for _, rows in router.stash._near._batches
             for value in rows.batch.values
         ]
 
     def wait_at_s(self, worker: int) -> list[object]:
         """The words that S on a worker has got and not applied."""
-        batches = keyed(self.run.workers[worker], "total")._waiting._batches
+        batches = keyed(self.run.workers[worker], "total")._waiting._near._batches
         values = [value for _, rows in batches for value in rows.batch.values]
         return [value for value in values if value[0] != "tick"]  # type: ignore[index]
 
