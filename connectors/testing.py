@@ -165,7 +165,10 @@ class TestFlow(testing.TestFlow):
     # -- what has become of it
 
     def values(self, topic: str) -> list[object]:
-        """What the flow has written to a topic, decoded, in the total order of the flow."""
+        """What the flow has written to a topic, decoded, in the total order of the flow.
+
+        Records of one millisecond on several partitions have no order that all seeds share.
+        """
         return [result.value for result in self.results(topic)]
 
     def results(self, topic: str) -> list[Result]:

@@ -101,6 +101,15 @@ def test_a_failure_says_how_to_repeat_it() -> None:
         assert again.sim.actions == steps
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_no_more_is_read_before_a_fault_than_it_waits_for(seed: int) -> None:
+    faults = [At(Crash(0), records=7)]
+    with fed(TestFlow(counting(), seed=seed, faults=faults)) as run:
+        with pytest.raises(MeanderError):
+            run.run()
+        assert run.counters["read"] == 7
+
+
 # -- what each does
 
 
@@ -181,12 +190,15 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("operator", FUNCTIONS)
-def test_a_function_raises_when_told_and_its_record_is_set_aside(operator: str) -> None:
-    """I5: one of the records, and nothing else."""
+def test_a_function_raises_when_told_and_its_record_is_set_aside(operator: str, seed: int) -> None:
+    """I5: one of the records, and nothing else, also where many are asked for at once."""
     flow = Flow("f", bins=BINS)
     FUNCTIONS[operator](flow.source(KafkaSource("in", value="str"))).sink(KafkaSink("out"))
-    with fed(TestFlow(flow, faults=[At(Raise(operator, calls=1), step=1)])) as run:
+    with TestFlow(flow, seed=seed, faults=[At(Raise(operator, calls=1), step=1)]) as run:
+        for n in range(5):
+            run.feed("in", *KEYS, ms=1000 + 10 * n)
         run.run()
         (letter,) = run.dead_letters
         assert (letter.operator, letter.reason) == (
@@ -297,13 +309,13 @@ def test_a_fault_that_never_strikes_fails_the_run() -> None:
 
 
 def test_a_fault_of_a_late_time_or_step_strikes_before_the_end() -> None:
-    faults = [At(ALL_TO_1, seconds=3600), At(Raise("n"), step=20_000)]
+    faults = [At(ALL_TO_1, seconds=3600), At(Raise("n"), step=6_000)]
     with fed(TestFlow(counting(), faults=faults)) as run:
         run.settle()
         run.feed("in", "k0", ms=5000)
         run.run()
         assert cast(Any, run.answer("m")).said == "completed"
-        assert run.sim.clock.monotonic() > 3600 and run.sim.actions > 20_000
+        assert run.sim.clock.monotonic() > 3600 and run.sim.actions > 6_000
 
 
 @pytest.mark.parametrize("times", [{}, {"step": 1, "records": 1}])

@@ -117,6 +117,18 @@ def test_results_say_where_they_come_from_in_headers() -> None:
         assert (result.worker, result.key, result.value) == (0, last.key, 1)
 
 
+def test_values_are_in_the_order_of_the_flow_whatever_the_schedule() -> None:
+    came = set[tuple[bytes | None, ...]]()
+    for seed in range(5):
+        with TestFlow(through(KafkaSource("in")), workers=3, seed=seed, partitions=3) as run:
+            for n in range(9):
+                run.feed("in", n, ms=n, partition=n % 3)
+            run.run()
+            came.add(tuple(record.value for record in run.records("out")))
+            assert run.values("out") == list(range(9))
+    assert len(came) > 1, "they came in different orders"
+
+
 def test_results_without_headers_have_none_and_still_have_their_place() -> None:
     with TestFlow(through(KafkaSource("in"), KafkaSink("out", headers=False))) as run:
         run.feed("in", 6, 7, ms=5)
