@@ -38,6 +38,7 @@ from dataflow.lost import KILLED, lost
 from dataflow.migrate.command import Migrate
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
+from dataflow.progress import outer
 from dataflow.protocols import SinkWriter, SourceReader
 from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
@@ -261,7 +262,7 @@ class TestFlow:
         if name not in frontiers:
             raise SetupError(f"probe {name!r}", "the flow has none of that name",
                              f"name one of {', '.join(frontiers)}")  # fmt: skip
-        least = min((time for time in frontiers[name] if isinstance(time, int)), default=None)
+        least = min(map(outer, frontiers[name]), default=None)
         return None if least is None else to_millis(least)
 
     def states(self, operator: str) -> dict[object, object]:

@@ -12,7 +12,7 @@ from connectors import KafkaSink, KafkaSource, field, header
 from connectors.formats import TimeExtractor
 from connectors.in_memory import Record
 from connectors.testing import TestFlow
-from dataflow import Flow
+from dataflow import Flow, Stream
 from dataflow.protocols import SourceOptions
 from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError, SetupError
@@ -237,6 +237,24 @@ def test_a_flow_that_reads_what_it_writes_gets_it() -> None:
         run.feed("in", 1, 2)
         run.run()
         assert sorted(map(int, map(str, run.values("out")))) == [20, 30]
+
+
+def test_a_loop_has_frontiers_too() -> None:
+    def halved(stream: Stream[int]) -> tuple[Stream[int], Stream[int]]:
+        even = stream.map(lambda n: n // 2).probe("round")
+        again, done = even.split(lambda n: "done" if n % 2 else "again", "again", "done")
+        return again, done
+
+    flow = Flow("f")
+    flow.source(KafkaSource("in")).iterate("halve", halved).sink(KafkaSink("out"))
+    with TestFlow(flow) as run:
+        run.feed("in", 24, 2, ms=NOON)
+        run.feed("in", 20, ms=NOON + 7)
+        run.settle()
+        assert run.frontier("round") == NOON + 7
+        run.run()
+        assert run.values("out") == [3, 1, 5]
+        assert run.frontier("round") is None
 
 
 def test_lists_may_stand_beside_topics() -> None:
