@@ -63,16 +63,6 @@ def test_keys_and_nulls_go_out_as_others_read_them(rig: Rig) -> None:
     assert written == [(b"text", b"x"), (b"7", b"x"), (b'["AA",1]', None), (None, b"unkeyed")]
 
 
-def test_a_users_functions_make_value_and_key(rig: Rig) -> None:
-    topic = rig.topic("out")
-    sink = KafkaSink(topic, lambda value: repr(value).encode(), lambda key: b"<%s>" % key)
-    writer = sink.open(rig.context())
-    await_ticket(writer, writer.write(batch([(1, 2)], [b"k"])))
-    writer.close()
-    (record,) = consume_all(rig.bootstrap, topic)
-    assert (record.key, record.value) == (b"<k>", b"(1, 2)")
-
-
 def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(rig: Rig) -> None:
     heard: list[str] = []
 
@@ -85,17 +75,6 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(ri
     await_ticket(writer, writer.write(batch([1, 2, 3])))
     writer.close()
     assert heard == ["alive", "value"] * 3
-
-
-def test_a_worker_whom_nobody_hears_refuses_no_record_for_that(rig: Rig) -> None:
-    def unheard() -> None:
-        raise MeanderError("the coordinator", "nothing was heard")
-
-    writer = KafkaSink(rig.topic("out"), lambda _: b"").open(rig.context(alive=unheard))
-    with pytest.raises(MeanderError, match="nothing was heard") as raised:
-        writer.write(batch(["a"]))
-    writer.close()
-    assert not isinstance(raised.value, RowRefused)
 
 
 def test_without_headers_the_same_records_go_out(rig: Rig) -> None:
@@ -155,27 +134,6 @@ def test_a_row_that_cannot_be_written_is_named_and_the_rest_can_still_go(rig: Ri
     await_ticket(writer, ticket)
     writer.close()
     assert [record.value for record in consume_all(rig.bootstrap, topic)] == [b"1", b"3"]
-
-
-class Wordless(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError
-
-
-@pytest.mark.parametrize("raised", [Wordless(), SystemExit(3)], ids=["no text", "an exit"])
-def test_whatever_a_users_function_raises_is_one_rows_refusal(
-    rig: Rig, raised: BaseException
-) -> None:
-    def encode(value: object) -> bytes:
-        if value == 2:
-            raise raised
-        return b""
-
-    writer = KafkaSink(rig.topic("out"), encode).open(rig.context())
-    with pytest.raises(RowRefused, match=f"cannot be written: {type(raised).__name__}") as refusal:
-        writer.write(batch([1, 2, 3]))
-    writer.close()
-    assert refusal.value.row == 1
 
 
 def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:

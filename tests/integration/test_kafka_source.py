@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from connectors import KafkaSource, field, header, reader, topics, upkeep
+from connectors import KafkaSource, header, reader, topics, upkeep
 from connectors.formats import TimeExtractor
 from connectors.source import assigned
 from dataflow.protocols import Partition
@@ -109,8 +108,6 @@ def test_small_topics_are_spread_over_the_workers() -> None:
 TIMES: dict[str, tuple[TimeExtractor | None, Record]] = {
     "timestamp": (None, Record(b"{}", timestamp=NOON)),
     "header": (header("at"), Record(b"{}", headers=[("at", b"1"), ("at", b"%d" % NOON)])),
-    "field": (field("at"), Record(b'{"at": %d}' % NOON)),
-    "function": (lambda value: NOON + len(str(value)) - 2, Record(b"{}")),
 }
 
 
@@ -246,25 +243,10 @@ def test_an_empty_topic_is_idle_and_ended(rig: Rig) -> None:
         assert reading.to_idle().to_end().values == []
 
 
-def unless_empty(data: bytes) -> bytes:
-    if not data:
-        sys.exit("nothing to read")
-    return data
-
-
 UNREADABLE = {
     "value": (KafkaSource("in"), Record(b"{oops", b"k"), "its value cannot be read: ValueError"),
-    "text": (KafkaSource("in", value="str"), Record(b"\xff"), "its value cannot be read: Unicode"),
-    "time": (KafkaSource("in", time=header("at")), Record(b"1"), "its time cannot be read: Val"),
     "key": (KafkaSource("in", pairs=True), Record(b"1", b"\xff"), "its key cannot be read"),
-    "exit": (KafkaSource("in", value=unless_empty), Record(b""), "its value cannot be read: Sys"),
-}  # fmt: skip
-
-
-def on(source: KafkaSource, topic: str, *, fail_fast: bool = False) -> KafkaSource:
-    return KafkaSource(
-        topic, value=source.value, time=source.time, pairs=source.pairs, fail_fast=fail_fast
-    )
+}
 
 
 @pytest.mark.parametrize(("source", "record", "reason"), UNREADABLE.values(), ids=UNREADABLE)
@@ -273,9 +255,8 @@ def test_what_cannot_be_read_is_set_aside_as_it_was_with_the_reason(
 ) -> None:
     topic = rig.topic("in")
     headed = Record(record.value, record.key, headers=[("mine", b"kept")])
-    good = Record(b"7", b"k", headers=[("at", b"7")])
-    produce(rig.bootstrap, topic, [headed, good])
-    with rig.reading(on(source, topic)) as reading:
+    produce(rig.bootstrap, topic, [headed, Record(b"7", b"k")])
+    with rig.reading(replace(source, topic=topic)) as reading:
         assert len(reading.to_end().values) == 1
         assert reading.offsets == [1]
         assert reading.reader.unreadable == 1
@@ -288,59 +269,23 @@ def test_what_cannot_be_read_is_set_aside_as_it_was_with_the_reason(
     assert where == [topic.encode(), b"0", b"0"]
 
 
-@pytest.mark.parametrize(("source", "record", "reason"), UNREADABLE.values(), ids=UNREADABLE)
-def test_fail_fast_names_the_record(
-    rig: Rig, source: KafkaSource, record: Record, reason: str
-) -> None:
+def test_fail_fast_names_the_record(rig: Rig) -> None:
     topic = rig.topic("in")
-    produce(rig.bootstrap, topic, [Record(b"7", b"k", headers=[("at", b"7")]), record])
+    produce(rig.bootstrap, topic, [Record(b"7"), Record(b"{oops")])
     with (
-        rig.reading(on(source, topic, fail_fast=True)) as reading,
-        pytest.raises(MeanderError, match=f"'{topic}', partition 0, offset 1: {reason}"),
+        rig.reading(KafkaSource(topic, fail_fast=True)) as reading,
+        pytest.raises(MeanderError, match=f"'{topic}', partition 0, offset 1: its value cannot"),
     ):
         reading.to_end()
 
 
-SLOW = {
-    "the value": KafkaSource("in", value=int),
-    "the key": KafkaSource("in", key=bytes.decode, pairs=True),
-    "the time": KafkaSource("in", time=lambda value: 7),
-}
-QUICK = {
-    "JSON": KafkaSource("in", time=header("at")),
-    "a key that nobody asks for": KafkaSource("in", key=bytes.decode),
-}
-
-
-@pytest.mark.parametrize(
-    ("source", "calls"),
-    [(source, 30) for source in SLOW.values()] + [(source, 0) for source in QUICK.values()],
-    ids=[*SLOW, *QUICK],
-)
-def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(
-    rig: Rig, source: KafkaSource, calls: int
-) -> None:
+def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(rig: Rig) -> None:
     topic, heard = rig.topic("in"), list[None]()
-    produce(rig.bootstrap, topic, [Record(b"7", b"k", headers=[("at", b"7")])] * 30)
+    produce(rig.bootstrap, topic, [Record(b"7")] * 30)
     context = rig.context(alive=lambda: heard.append(None))
-    with rig.reading(replace(source, topic=topic), context) as reading:
+    with rig.reading(KafkaSource(topic, value=int), context) as reading:
         reading.to_end()
-    assert len(heard) == calls
-
-
-def test_a_worker_whom_nobody_hears_sets_no_record_aside_for_that(rig: Rig) -> None:
-    topic = rig.topic("in")
-    produce(rig.bootstrap, topic, [Record(b"7")])
-
-    def unheard() -> None:
-        raise MeanderError("the coordinator", "nothing was heard")
-
-    source = KafkaSource(topic, value=int)
-    with (
-        rig.reading(source, rig.context(alive=unheard)) as reading,
-        pytest.raises(MeanderError, match="nothing was heard"),
-    ):
-        reading.to_end()
+    assert len(heard) == 30
 
 
 def test_a_topic_full_of_what_cannot_be_read_still_ends(rig: Rig) -> None:

@@ -113,12 +113,6 @@ def test_a_flow_in_a_folder_of_its_own_runs_on_executors_that_do_not_know_it(
     assert all(text.startswith("worker ") for _, text in said)
 
 
-def test_a_bounded_run_of_empty_topics_ends(rig: Rig) -> None:
-    lines(rig.bootstrap, rig.prefix, [])
-    assert rig.run().counters.get("read", 0) == 0
-    assert rig.results() == []
-
-
 def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Rig) -> None:
     lines(rig.bootstrap, rig.prefix, TEXTS)
     rig.run()  # The control topic stands, and what it holds is of the past.

@@ -239,6 +239,14 @@ def test_a_flow_that_reads_what_it_writes_gets_it() -> None:
         assert sorted(map(int, map(str, run.values("out")))) == [20, 30]
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_of_empty_topics_ends(workers: int) -> None:
+    """I7."""
+    with TestFlow(sums(0.002), workers) as run:
+        run.run()
+        assert (run.counters["read"], run.records("out"), run.frontier("sink")) == (0, [], None)
+
+
 def test_a_loop_has_frontiers_too() -> None:
     def halved(stream: Stream[int]) -> tuple[Stream[int], Stream[int]]:
         even = stream.map(lambda n: n // 2).probe("round")

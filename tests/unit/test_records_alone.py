@@ -1,0 +1,137 @@
+"""How records are read and results written, without a topic: functions of the user's are called one
+by one, with a sign of life before each, and whatever they raise is one record's failure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from connectors import KafkaSink, KafkaSource, header
+from connectors.client import Fetched
+from connectors.in_memory import Message, Record
+from connectors.sink import Rows
+from dataflow.lists import ListDead
+from dataflow.protocols import Chunk, Partition
+from schemas.errors import MeanderError
+from schemas.refused import RowRefused
+from state.ids import WorkerId
+from tests.bench import records
+from tests.kafka_rig import batch
+
+
+def quiet() -> None:
+    """Nobody listens."""
+
+
+def unheard() -> None:
+    raise MeanderError("the coordinator", "nothing was heard")
+
+
+def chunk(source: KafkaSource, values: list[bytes], alive: Callable[[], None] = quiet) -> Chunk:
+    """What a source makes of records with key `k` and header `at`."""
+    messages: list[Fetched] = [
+        Message(Record(value, b"k", [("at", b"7")], 0, 0, offset))
+        for offset, value in enumerate(values)
+    ]
+    return source.intake(ListDead(), alive).chunk(Partition(0), messages)
+
+
+SLOW = {
+    "the value": KafkaSource("in", value=int),
+    "the key": KafkaSource("in", key=bytes.decode, pairs=True),
+    "the time": KafkaSource("in", time=lambda value: 7),
+}
+QUICK = {
+    "JSON": KafkaSource("in", time=header("at")),
+    "a key that nobody asks for": KafkaSource("in", key=bytes.decode),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [(source, 30) for source in SLOW.values()] + [(source, 0) for source in QUICK.values()],
+    ids=[*SLOW, *QUICK],
+)
+def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(
+    source: KafkaSource, calls: int
+) -> None:
+    heard: list[None] = []
+    assert len(chunk(source, [b"7"] * 30, lambda: heard.append(None)).values) == 30
+    assert len(heard) == calls
+
+
+def test_a_worker_whom_nobody_hears_sets_no_record_aside_for_that() -> None:
+    with pytest.raises(MeanderError, match="nothing was heard"):
+        chunk(KafkaSource("in", value=int), [b"7"], unheard)
+
+
+def unless_empty(data: bytes) -> bytes:
+    if not data:
+        sys.exit("nothing to read")
+    return data
+
+
+UNREADABLE: dict[str, tuple[KafkaSource, bytes, str]] = {
+    "text": (KafkaSource("in", value="str", fail_fast=True), b"\xff", "its value .*: Unicode"),
+    "time": (KafkaSource("in", time=header("of"), fail_fast=True), b"1", "its time .*: ValueError"),
+    "exit": (
+        KafkaSource("in", value=unless_empty, fail_fast=True),
+        b"",
+        "its value .*: System",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "value", "reason"), UNREADABLE.values(), ids=UNREADABLE)
+def test_fail_fast_names_the_record(source: KafkaSource, value: bytes, reason: str) -> None:
+    with pytest.raises(MeanderError, match=f"'in', partition 0, offset 0: {reason}"):
+        chunk(source, [value])
+
+
+# -- results
+
+
+def rows(sink: KafkaSink, alive: Callable[[], None] = quiet) -> Rows:
+    return Rows(sink, WorkerId(0), alive)
+
+
+def test_a_users_functions_make_value_and_key() -> None:
+    sink = KafkaSink("out", lambda value: repr(value).encode(), lambda key: b"<%s>" % key)
+    values, keys, _ = rows(sink).written(batch([(1, 2)], [b"k"]))
+    assert (keys, values) == ([b"<k>"], [b"(1, 2)"])
+
+
+def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() -> None:
+    heard: list[str] = []
+
+    def encode(value: object) -> bytes:
+        heard.append("value")
+        return repr(value).encode()
+
+    rows(KafkaSink("out", encode), lambda: heard.append("alive")).written(records([1, 2, 3]))
+    assert heard == ["alive", "value"] * 3
+
+
+def test_a_worker_whom_nobody_hears_refuses_no_record_for_that() -> None:
+    with pytest.raises(MeanderError, match="nothing was heard") as raised:
+        rows(KafkaSink("out", lambda _: b""), unheard).written(records(["a"]))
+    assert not isinstance(raised.value, RowRefused)
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("raised", [Wordless(), SystemExit(3)], ids=["no text", "an exit"])
+def test_whatever_a_users_function_raises_is_one_rows_refusal(raised: BaseException) -> None:
+    def encode(value: object) -> bytes:
+        if value == 2:
+            raise raised
+        return b""
+
+    with pytest.raises(RowRefused, match=f"cannot be written: {type(raised).__name__}") as refusal:
+        rows(KafkaSink("out", encode)).written(records([1, 2, 3]))
+    assert refusal.value.row == 1
