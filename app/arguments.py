@@ -21,7 +21,10 @@ class Arguments(BaseModel):
     flow: str
     incarnation: int
     worker: int
+    joins: bool
+    """Whether the flow runs already."""
     workers: int
+    """With how many it began."""
     token: bytes = Field(repr=False)
     door: str
     door_key: bytes

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from connectors.control import ControlTopic, Decisions, RawCommand
+from app.rescaling import Rescaler
+from connectors.control import ControlTopic, Decisions
 from dataflow.account import Event as EngineEvent
 from dataflow.controller import Controller
 from dataflow.decisions import Decision, Joins, Leaves
@@ -22,7 +23,15 @@ from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
 from dataflow.plan import Plan
 from schemas import control
-from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event
+from schemas.status import (
+    Accepted,
+    BinMoved,
+    CommandRejected,
+    Completed,
+    Event,
+    PartitionMoved,
+    Rescaling,
+)
 from state.ids import Incarnation
 from state.time import to_millis
 
@@ -75,20 +84,33 @@ class Installed:
     keys: int = 0
 
 
+@dataclass(slots=True)
+class Open:
+    """A command of the control topic that is not yet marked as dealt with."""
+
+    offset: int
+    decisions: int | None = None
+    """How many had been taken when it was dealt with; None before."""
+
+    def settled(self, durable: int) -> bool:
+        """Whether all that it brought about is durable."""
+        return self.decisions is not None and self.decisions <= durable
+
+
 class Commands:
     """Takes commands in, and tells what became of them."""
 
     def __init__(
         self,
         plan: Plan,
-        workers: int,
         topic: ControlTopic,
         journal: Journal,
         controller: Controller,
+        rescaler: Rescaler,
     ) -> None:
-        self._plan, self._workers = plan, workers
+        self._plan, self._rescaler = plan, rescaler
         self._topic, self._journal, self._controller = topic, journal, controller
-        self._open: deque[tuple[int, int]] = deque()
+        self._open: deque[Open] = deque()
         self._offsets: dict[str, int] = {}
         self._installed: dict[tuple[str, int], Installed] = {}
 
@@ -96,39 +118,54 @@ class Commands:
         """Obey what has come; what was refused."""
         for raw in self._topic.poll():
             name = f"offset {raw.offset}"
+            dealt = Open(raw.offset)
+            self._open.append(dealt)
             try:
-                command = self._read(raw)
+                command = control.parse_command(raw.value, self._plan.flow.space.count)
                 name = command.id
-                self._controller.submit(command)
+                if isinstance(command, control.Rescale):
+                    self._rescaler.ask(command, raw.offset)
+                    continue
+                self._controller.submit(Migrate.asked(command, self._plan.flow.space))
                 self._offsets[name] = raw.offset
             except control.Rejected as refusal:
                 name = refusal.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
             except Refused as refusal:
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
-            self._open.append((raw.offset, self._journal.begun))
-        while self._open and self._open[0][1] <= self._journal.durable:
-            self._topic.done(self._open.popleft()[0])
+            dealt.decisions = self._journal.begun
+        yield from self._rescale()
+        while self._open and self._open[0].settled(self._journal.durable):
+            self._topic.done(self._open.popleft().offset)
+
+    def _rescale(self) -> Iterator[Event]:
+        for event in self._rescaler.step():
+            if isinstance(event, Rescaling | CommandRejected):
+                for dealt in self._open:
+                    if dealt.offset == event.offset:
+                        dealt.decisions = self._journal.begun
+            yield event
 
     def happened(self) -> Iterator[Event]:
         """What became of commands since the last call."""
         for event in self._controller.events():
             yield from self._translate(event)
 
-    def _read(self, raw: RawCommand) -> Migrate:
-        space = self._plan.flow.space
-        parsed = control.parse_command(raw.value, space.count, self._workers)
-        return Migrate.asked(parsed, space)
-
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
         match event:
             case {"event": "accepted", "id": str(name), "time": int(at)}:
-                more = {"at": at, "time": to_millis(at), "offset": self._offsets.pop(name)}
+                # What is no command of its own belongs to the one that has workers come and go.
+                offset = self._offsets.pop(name, None)
+                lies = self._rescaler.offset if offset is None else offset
+                more = {"at": at, "time": to_millis(at), "offset": lies}
                 yield Accepted.model_validate(event | more)
             case {"event": "completed"}:
                 yield Completed.model_validate(event)
+            case {"event": "partition_moved"}:
+                yield PartitionMoved.model_validate(event)
             case {"event": "bin_moved"}:
                 yield from self._moved(event)
+        yield from self._rescaler.note(event)
 
     def _moved(self, event: EngineEvent) -> Iterator[Event]:
         one = _Moved.of(event)

@@ -34,6 +34,7 @@ from app.observer import Observer
 from app.options import Options
 from app.prepare import Prepared, prepare
 from app.registry import Door
+from app.rescaling import Rescaler
 from app.signals import Interrupted, Signals
 from connectors.control import ControlTopic, Decisions
 from connectors.links import CurveLinks, Keys, member_name
@@ -42,7 +43,7 @@ from connectors.status import StatusTopic
 from dataflow.controller import Controller
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
-from schemas.status import BinMoved, Completed, Event
+from schemas.status import BinMoved, Completed, Event, Joined, Left
 from state.ids import COORDINATOR, WorkerId
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,8 @@ def _conduct(
             contextlib.closing(Decisions(options.kafka, prepared.names.decisions))
         )
         crew = _crew(prepared, spark, links, door)
-        coordinator = Coordinator(prepared, links, crew, control, decisions, told)
+        slots = _slots(spark)
+        coordinator = Coordinator(prepared, links, crew, control, decisions, told, slots)
         opened.callback(coordinator.close)
         if signals is not None:
             opened.enter_context(signals.deferred(links.wakeup.set))
@@ -174,21 +176,26 @@ def _conduct(
 def _crew(prepared: Prepared, spark: SparkContext, links: CurveLinks, door: Door) -> Crew:
     options = prepared.options
     master, slots = str(spark.master), spark.defaultParallelism
-    if master.startswith("local"):
-        expect_slots(master, slots, options.workers)
-    workers = [WorkerId(worker) for worker in range(options.workers)]
-    tasks = {
-        worker: SparkTask(
+    if (known := _slots(spark)) is not None:
+        expect_slots(master, known, options.workers)
+
+    def task_of(worker: WorkerId) -> SparkTask:
+        return SparkTask(
             spark,
             f"{prepared.flow}-{prepared.driver}-{worker}",
             member_name(worker),
             _arguments(prepared, worker, door).to_bytes(),
             links.wakeup.set,
         )
-        for worker in workers
-    }
+
+    workers = map(WorkerId, range(options.workers))
     described = f"master {master} has {slots} in all"
-    return Crew(links, door, tasks, options.lease, options.patience, described)
+    return Crew(links, door, task_of, workers, options.lease, options.patience, described)
+
+
+def _slots(spark: SparkContext) -> int | None:
+    """How many workers there can be, where that is known."""
+    return spark.defaultParallelism if str(spark.master).startswith("local") else None
 
 
 def _arguments(prepared: Prepared, worker: WorkerId, door: Door) -> Arguments:
@@ -197,6 +204,7 @@ def _arguments(prepared: Prepared, worker: WorkerId, door: Door) -> Arguments:
         flow=prepared.flow,
         incarnation=prepared.incarnation,
         worker=worker,
+        joins=door.open,
         workers=options.workers,
         token=ticket.token,
         door=ticket.address,
@@ -234,7 +242,9 @@ class Coordinator:
         control: ControlTopic,
         decisions: Decisions,
         told: FlowStatus,
+        slots: int | None,
     ) -> None:
+        self._slots = slots
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = control, decisions, told
         sources = [node.spec.topic for node in prepared.plan.sources
@@ -261,9 +271,8 @@ class Coordinator:
             if signals is not None and signals.received:
                 return signals.received
             self._links.wait(IDLE)
-        commands = Commands(
-            self._prepared.plan, options.workers, self._control, journal, self._controller
-        )
+        rescaler = Rescaler(self._controller, self._crew, SystemClock(), self._slots)
+        commands = Commands(self._prepared.plan, self._control, journal, self._controller, rescaler)
         while not (self._controller.done and self._crew.done):
             if signals is not None and signals.received:
                 return signals.received
@@ -290,7 +299,7 @@ class Coordinator:
     def _note(self, event: Event) -> None:
         if isinstance(event, Completed):
             self._migrations.append(event)
-        if isinstance(event, BinMoved):
+        if isinstance(event, BinMoved | Joined | Left):
             self._bins = None
         self._told.tell(event)
 

@@ -1,19 +1,21 @@
-"""The workers of a flow as the driver sees them: launched, registered, heard of, gone.
+"""The workers of a flow as the driver sees them: launched, registered, heard of, gone; some come
+and go while the others work.
 
 Guarantees that a worker which ends, breaks its link or is silent for `lease` seconds is noticed,
 and that of all that is then reported the first cause is named: what a worker says of itself, else
-what Spark says of its task, else the broken link, else what its peers say. Nothing here blocks, but
-for `dismiss`, which is bounded.
+what Spark says of its task, else the broken link, else what its peers say. A leaver is let go once
+each other has heard its last word. Nothing here blocks, but for `dismiss`, which is bounded.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from enum import IntEnum
 
+from app.hand import Hand
 from app.heard import Heard
 from app.launcher import SparkTask
 from app.messages import (
@@ -24,11 +26,14 @@ from app.messages import (
     Failure,
     FromWorker,
     Log,
+    Met,
+    Released,
     Report,
     Stop,
     Stopped,
     ToWorker,
 )
+from app.newcomers import Newcomers
 from app.registry import Door
 from connectors.links import CurveLinks, LinkBroken, member_name
 from dataflow.lost import lost
@@ -53,23 +58,6 @@ class Rank(IntEnum):
     PEER = 3
 
 
-@dataclass(slots=True)
-class Hand:
-    """One worker."""
-
-    id: WorkerId
-    task: SparkTask
-    heard: float = 0.0
-    working: bool = False
-    done: bool = False
-    stopped: bool = False
-    told: bool = False
-    slot: bool = False
-    """Whether Spark is known to have found an executor for it."""
-    beat: Beat = field(default_factory=Beat)
-    """Its last."""
-
-
 class Crew:
     """All workers of one run. `patience` and `lease` are in seconds."""
 
@@ -77,14 +65,18 @@ class Crew:
         self,
         links: CurveLinks,
         door: Door,
-        tasks: Mapping[WorkerId, SparkTask],
+        task_of: Callable[[WorkerId], SparkTask],
+        workers: Iterable[WorkerId],
         lease: float,
         patience: float,
         slots: str,
     ) -> None:
         self._links, self._door = links, door
         self._lease, self._patience, self._slots = lease, patience, slots
-        self.hands = {worker: Hand(worker, task) for worker, task in tasks.items()}
+        self.hands = {worker: Hand(worker, task_of(worker)) for worker in workers}
+        self.newcomers = Newcomers(links, door, task_of, lease, patience, slots)
+        self._past = Heard()
+        self._gone: list[tuple[WorkerId, dict[str, int]]] = []
         self._causes: list[tuple[Rank, MeanderError]] = []
         self._deadline = time.monotonic() + patience
         self._beat_at = 0.0
@@ -114,13 +106,13 @@ class Crew:
 
     def heard(self) -> Heard:
         """How each worker stands, as of its last words."""
-        return Heard({hand.id: hand.beat for hand in self.hands.values()})
+        return replace(self._past, working={hand.id: hand.beat for hand in self.hands.values()})
 
     def waits(self) -> dict[Hashable, Wait]:
         """Which workers are not at work yet, and what they need for that; of those without a slot
         only the first, as Spark takes a while to answer for each."""
         found: dict[Hashable, Wait] = {}
-        for hand in self.hands.values():
+        for hand in (*self.hands.values(), *self.newcomers.hands):
             if not self._arrived(hand):
                 wait = self._wait(hand)
                 found[wait.what] = wait
@@ -140,11 +132,27 @@ class Crew:
         if self._door.open and not was_open:
             self._all_in()
         self._hear(report)
+        if self._door.open:
+            self.newcomers.attend(self.hands)
+        self._let_go()
         now = time.monotonic()
         if self._door.open and now >= self._beat_at:
             self._beat_at = now + min(1.0, self._lease / 5)
             self._tell_all(Beat())
         self._check(now)
+
+    def enlist(self, worker: WorkerId) -> None:
+        """A newcomer that is ready is a member from now on: the flow cannot do without it."""
+        self.hands[worker] = self.newcomers.enlist(worker)
+
+    def release(self, worker: WorkerId) -> None:
+        """A member has nothing left to do in the flow: it goes once all have heard that."""
+        self.hands[worker].leaves = True
+
+    def gone(self) -> list[tuple[WorkerId, dict[str, int]]]:
+        """Who has gone since the last call, and what each had counted."""
+        taken, self._gone = self._gone, []
+        return taken
 
     def cause(self, first: MeanderError) -> MeanderError:
         """The account of a failure that is closest to its root."""
@@ -166,7 +174,8 @@ class Crew:
         if self._door.open:
             self._tell_all(Bye())
         deadline = time.monotonic() + LEAVE
-        left = [h for h in self.hands.values() if not h.task.join(deadline - time.monotonic())]
+        all_hands = [*self.hands.values(), *self.newcomers.hands, *self.newcomers.past]
+        left = [hand for hand in all_hands if not hand.task.join(deadline - time.monotonic())]
         for hand in left:
             log.debug("%s does not end by itself: Spark kills its task", member_name(hand.id))
             hand.task.cancel()
@@ -180,14 +189,14 @@ class Crew:
     def _all_in(self) -> None:
         now = time.monotonic()
         self._deadline = now + self._patience
-        for worker, guest in self._door.guests.items():
-            self.hands[worker].heard = now
-            at = guest.register
-            log.info("%s is up: process %d on %s", member_name(worker), at.pid, at.host)
+        for hand in self.hands.values():
+            hand.heard = now
 
     def _hear(self, report: Callable[[WorkerId, Report], None]) -> None:
         for sender, data in self._links.told():
-            hand = self.hands[sender]
+            hand = self.hands.get(sender) or self.newcomers.hand(sender)
+            if hand is None:
+                continue  # nobody waits for it any more
             hand.heard = time.monotonic()
             match _read(sender, data):
                 case Beat() as beat:
@@ -199,14 +208,40 @@ class Crew:
                 case Done(counters=counters):
                     hand.done = True
                     hand.beat = hand.beat.model_copy(update={"counters": counters})
+                case Met() | Released() as news:
+                    self._hear_of(sender, news)
                 case Stopped():
                     hand.stopped = True
                 case Failure() as failure:
                     self._failed(hand, failure)
 
+    def _hear_of(self, sender: WorkerId, news: Met | Released) -> None:
+        """A member says how it stands to one that comes or goes."""
+        worker = WorkerId(news.worker)
+        if isinstance(news, Met):
+            self.newcomers.met(worker, sender)
+        elif worker in self.hands:
+            self.hands[worker].released.add(sender)
+
+    def _let_go(self) -> None:
+        """Say good-bye to those whose last word all have heard."""
+        for worker, hand in list(self.hands.items()):
+            if hand.leaves and hand.done and hand.released >= self.hands.keys() - {worker}:
+                self._links.tell(worker, Bye().to_bytes())
+                self._links.loosen(worker)
+                self._door.dismiss(worker, "it has left")
+                del self.hands[worker]
+                self._past = self._past.without(hand.beat)
+                self.newcomers.past.append(hand)
+                self._gone.append((worker, hand.beat.counters))
+
     def _failed(self, hand: Hand, failure: Failure) -> None:
         if failure.trace:
             log.error("%s failed:\n%s", member_name(hand.id), failure.trace)
+        if hand.id not in self.hands:
+            if not self._dismissed:
+                self.newcomers.give_up(hand.id, _said(hand, failure), self.hands)
+            return
         hand.told = True
         rank = Rank.SAID if failure.lost is None else Rank.PEER
         error = failure.error()
@@ -274,7 +309,7 @@ class Crew:
 
     def _wait(self, hand: Hand) -> Wait:
         name, most = member_name(hand.id), f"it has {self._patience:g} s for that"
-        if self._door.open:
+        if self._inside(hand):
             hand.slot = True
             return Wait(f"{name} to open what it reads and writes", f"Kafka answers it; {most}")
         hand.slot = hand.slot or hand.task.has_slot()
@@ -284,10 +319,15 @@ class Crew:
         return Wait(f"{name} to register", f"its process starts and comes to the driver; {most}")
 
     def _arrived(self, hand: Hand) -> bool:
-        return hand.working if self._door.open else hand.id in self._door.guests
+        return hand.working if self._inside(hand) else hand.id in self._door.guests
+
+    def _inside(self, hand: Hand) -> bool:
+        """Whether its links stand."""
+        newcomer = self.newcomers.hand(hand.id) is not None
+        return hand.id in self.newcomers.linked if newcomer else self._door.open
 
     def _tell_all(self, message: ToWorker) -> None:
-        for worker in self.hands:
+        for worker in (*self.hands, *self.newcomers.linked):
             self._links.tell(worker, message.to_bytes())
 
 
@@ -296,6 +336,12 @@ def _read(sender: WorkerId, data: bytes) -> FromWorker:
         return FROM_WORKER.read(data)
     except ValueError as error:
         raise LinkBroken(sender, "it said what is not understood here") from error
+
+
+def _said(hand: Hand, failure: Failure) -> str:
+    """A failure in a sentence that names whose it is."""
+    name, said = member_name(hand.id), str(failure.error())
+    return said if failure.concerns == name else f"{name}: {said}"
 
 
 def _ended(hand: Hand) -> bool:

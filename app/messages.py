@@ -2,7 +2,8 @@
 
 Guarantees that what is read is one of the messages below, whole and of the right types; anything
 else is a ValueError. Encoded as msgpack: nothing that is received can run code. At the door come
-Register, then Roster or Turned, then Ready, then Go; all else travels on the links.
+Register, then Roster or Turned, then Ready, then Go; all else travels on the links. Where a flow
+runs already, each member hears Meet and answers Met between Ready and Go.
 """
 
 from __future__ import annotations
@@ -81,6 +82,40 @@ class Go(_Message):
 
 
 # -- on the links
+
+
+class Meet(_Message):
+    """Somebody is to join: admit it, and open the sending side to it."""
+
+    kind: Literal["meet"] = "meet"
+    peer: Listed
+
+
+class Met(_Message):
+    """The sender has done so."""
+
+    kind: Literal["met"] = "met"
+    worker: int
+
+
+class Forget(_Message):
+    """Who was to join does not come."""
+
+    kind: Literal["forget"] = "forget"
+    worker: int
+
+
+class Leaves(_Message):
+    """From worker to worker: this is the sender's last word, it has left the flow."""
+
+    kind: Literal["leaves"] = "leaves"
+
+
+class Released(_Message):
+    """The sender has heard all that a leaver had to say."""
+
+    kind: Literal["released"] = "released"
+    worker: int
 
 
 class _Part(BaseModel):
@@ -230,8 +265,8 @@ class Bye(_Message):
 
 Knock = Register | Ready
 Reply = Roster | Turned | Go
-ToWorker = Beat | Stop | Bye
-FromWorker = Beat | Log | Report | Failure | Done | Stopped
+ToWorker = Beat | Meet | Forget | Stop | Bye
+FromWorker = Beat | Log | Report | Met | Released | Failure | Done | Stopped
 
 
 class Reader(Generic[M]):
@@ -261,3 +296,4 @@ KNOCK: Reader[Knock] = Reader(TypeAdapter(Annotated[Knock, _KIND]))
 REPLY: Reader[Reply] = Reader(TypeAdapter(Annotated[Reply, _KIND]))
 TO_WORKER: Reader[ToWorker] = Reader(TypeAdapter(Annotated[ToWorker, _KIND]))
 FROM_WORKER: Reader[FromWorker] = Reader(TypeAdapter(Annotated[FromWorker, _KIND]))
+FROM_PEER: Reader[Leaves] = Reader(TypeAdapter(Leaves))

@@ -1,8 +1,9 @@
 """How workers find each other: the coordinator's door.
 
 A worker comes with its launch token, good for one time, and a key pair made in its own process; it
-gets the roster, admits everybody, says so, and once all have is told to connect. Whoever comes with
-another token, a used one, or other versions than the driver's is turned away with a sentence.
+gets the roster, admits everybody, says so, and once all have is told to connect; who comes once the
+flow runs is brought in one by one (`app.newcomers`). Whoever comes with another token, a used one,
+or other versions than the driver's is turned away with a sentence.
 The door's public key travels with the task, so who has not been given one cannot knock at all.
 """
 
@@ -14,7 +15,7 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -83,9 +84,16 @@ class Ticket:
 class Guest:
     """A worker that has registered."""
 
+    worker: WorkerId
     register: Register
     route: bytes
     ready: bool = False
+    inside: bool = False
+
+    @property
+    def peer(self) -> Peer:
+        """As the others reach it."""
+        return Peer(self.worker, self.register.address, self.register.public)
 
 
 class Door:
@@ -129,8 +137,8 @@ class Door:
             self._turn(route, "its launch token is unknown")
         elif isinstance(knock, Ready):
             self.guests[worker].ready = True
-            if all(self._guest_ready(w) for w in self._tokens.values()):
-                self._let_in()
+            if not self.open and all(self._guest_ready(w) for w in self._tokens.values()):
+                self._let_all_in()
         elif worker in self.guests:
             self._turn(route, f"{member_name(worker)} has registered before: a token is used once")
         else:
@@ -139,33 +147,44 @@ class Door:
     def _register(self, worker: WorkerId, route: bytes, register: Register) -> None:
         if wrong := differences(versions(), register.versions):
             self._turn(route, wrong)
+            if self.open:
+                return  # its task says so, and the flow goes on without it
             raise SetupError(
                 f"{member_name(worker)} on {register.host}", wrong,
                 "install the same versions on driver and executors, and set PYSPARK_PYTHON there",
             )  # fmt: skip
-        self.guests[worker] = Guest(register, route)
-        if len(self.guests) == len(self._tokens):
-            self._hand_out()
+        self.guests[worker] = Guest(worker, register, route)
+        if not self.open and len(self.guests) == len(self._tokens):
+            self._links.admit(guest.peer for guest in self.guests.values())
+            for guest in self.guests:
+                self.introduce(guest, self.guests)
 
-    def _hand_out(self) -> None:
-        peers = [
-            Peer(worker, guest.register.address, guest.register.public)
-            for worker, guest in self.guests.items()
-        ]
-        self._links.admit(peers)
-        everybody = [*peers, Peer(COORDINATOR, self._links.address, self._links.public)]
-        for worker, guest in self.guests.items():
-            others = [_listed(peer) for peer in everybody if peer.worker != worker]
-            self._reply(guest.route, Roster(peers=others))
+    def introduce(self, worker: WorkerId, members: Iterable[WorkerId]) -> None:
+        """Tell one who has registered of all the others: it is to admit them."""
+        others = [self.guests[member].peer for member in members if member != worker]
+        others.append(Peer(COORDINATOR, self._links.address, self._links.public))
+        self._reply(self.guests[worker].route, Roster(peers=list(map(listed, others))))
 
-    def _let_in(self) -> None:
-        for guest in self.guests.values():
-            self._reply(guest.route, Go())
-        self._links.connect(
-            Peer(worker, guest.register.address, guest.register.public)
-            for worker, guest in self.guests.items()
-        )
+    def let_in(self, worker: WorkerId) -> None:
+        """All have admitted it, and it them: tell it to connect."""
+        guest = self.guests[worker]
+        guest.inside = True
+        self._reply(guest.route, Go())
+        at = guest.register
+        log.info("%s is up: process %d on %s", member_name(worker), at.pid, at.host)
+
+    def _let_all_in(self) -> None:
+        for worker in self.guests:
+            self.let_in(worker)
+        self._links.connect(guest.peer for guest in self.guests.values())
         self.open = True
+
+    def dismiss(self, worker: WorkerId, reason: str) -> None:
+        """Forget one; who has not been let in is sent home."""
+        self._tokens = {token: one for token, one in self._tokens.items() if one != worker}
+        guest = self.guests.pop(worker, None)
+        if guest is not None and not guest.inside:
+            self._turn(guest.route, reason)
 
     def _guest_ready(self, worker: WorkerId) -> bool:
         return worker in self.guests and self.guests[worker].ready
@@ -180,8 +199,8 @@ class Door:
     def turn_all(self, reason: str) -> None:
         """Send home who has registered and was not let in, and whoever still comes."""
         self._tokens.clear()
-        if not self.open:
-            for guest in self.guests.values():
+        for guest in self.guests.values():
+            if not guest.inside:
                 self._turn(guest.route, reason)
 
     def close(self) -> None:
@@ -189,7 +208,8 @@ class Door:
         self._context.destroy(linger=500)
 
 
-def _listed(peer: Peer) -> Listed:
+def listed(peer: Peer) -> Listed:
+    """A member as it is named to others."""
     return Listed(worker=peer.worker, address=peer.address, public=peer.public)
 
 

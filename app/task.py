@@ -2,7 +2,8 @@
 
 Guarantees that the process ends by itself within about `lease` seconds when the coordinator is
 gone, and at once when its parent dies; nothing here relies on being asked to. It ends regularly in
-two steps, as told by the coordinator: first everybody stops, then everybody closes its links.
+two steps, as told by the coordinator: first everybody stops, then everybody closes its links. One
+that leaves the flow says so as its last word on each link, and closes them when all have heard it.
 Cost: one loop; an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
 """
 
@@ -27,15 +28,21 @@ from app.arguments import Arguments
 from app.clock import SystemClock
 from app.loader import load_flow
 from app.messages import (
+    FROM_PEER,
     TO_WORKER,
     Beat,
     Bye,
     Done,
     Durations,
     Failure,
+    Forget,
     FromWorker,
+    Leaves,
+    Meet,
+    Met,
     Operator,
     Reading,
+    Released,
     Report,
     Stop,
     Stopped,
@@ -44,7 +51,7 @@ from app.messages import (
 from app.registry import join, own_host
 from app.remote_log import RemoteLog
 from connectors.dead_letter import KafkaDeadLetters
-from connectors.links import CurveLinks, Keys, LinkBroken, member_name
+from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import names
 from dataflow.assembly import Site
@@ -60,7 +67,8 @@ from state.store import Database
 log = logging.getLogger(__name__)
 
 FAREWELL = 3.0
-"""Seconds that a worker which has stopped or failed waits for the coordinator's word."""
+"""Seconds that a worker which has stopped or failed waits for the coordinator's word; one that has
+left the flow waits for a lease, as the others may be busy when it speaks its last."""
 NOTHING: Mapping[Hashable, Wait] = {}
 CREDIT: Mapping[Hashable, Wait] = {
     "": Wait(
@@ -101,7 +109,7 @@ class Task:
         self._me = WorkerId(arguments.worker)
         self._beat_every = min(1.0, arguments.lease / 5)
         self._heard = self._beat_at = time.monotonic()
-        self._stop = self._bye = self._over = False
+        self._stop = self._bye = self._left = self._over = False
         self._worker: Worker | None = None
         self._waits = Waits(SystemClock())
 
@@ -167,6 +175,7 @@ class Task:
                 open_reader=lambda node: node.spec.open(context, dead),
                 open_writer=lambda node: node.spec.open(context),
                 incarnation=Incarnation(arguments.incarnation),
+                joins=arguments.joins,
                 alive=self._alive,
             )
             yield opened.enter_context(contextlib.closing(Worker(Plan(flow), site, self._links)))
@@ -188,8 +197,20 @@ class Task:
             if worker.done and not told_done:
                 told_done = True
                 self._tell(Done(counters=dict(worker.counters)))
+            if worker.left and worker.idle:
+                self._leave(worker)
+                return
             if not worked:
                 self._links.wait(min(worker.wait_seconds(), self._beat_every))
+
+    def _leave(self, worker: Worker) -> None:
+        """Have the last word on every link."""
+        self._left = True
+        for peer in self._links.peers:
+            if peer != COORDINATOR:
+                self._links.tell(peer, Leaves().to_bytes())
+        self._tell(beat_of(worker))
+        self._tell(Done(counters=dict(worker.counters)))
 
     def _alive(self) -> None:
         """Keep contact in the middle of a turn that user functions make long."""
@@ -210,7 +231,8 @@ class Task:
     def _hear(self) -> None:
         for sender, data in self._links.told():
             if sender != COORDINATOR:
-                raise MeanderError(member_name(sender), "it gave an order, which is not its place")
+                self._hear_peer(sender, data)
+                continue
             self._heard = time.monotonic()
             match _read(data):
                 case Stop():
@@ -219,12 +241,29 @@ class Task:
                     self._links.part()
                 case Bye():
                     self._bye = True
+                case Meet(peer=peer):
+                    newcomer = Peer(WorkerId(peer.worker), peer.address, peer.public)
+                    self._links.admit([newcomer])
+                    self._links.connect([newcomer], joining=True)
+                    self._tell(Met(worker=peer.worker))
+                case Forget(worker=worker):
+                    self._links.loosen(WorkerId(worker))
                 case Beat():
                     pass
 
+    def _hear_peer(self, sender: WorkerId, data: bytes) -> None:
+        """A worker has one thing to say to another: that it has left, and this is all."""
+        try:
+            FROM_PEER.read(data)
+        except ValueError as error:
+            cause = "it gave an order, which is not its place"
+            raise MeanderError(member_name(sender), cause) from error
+        self._links.loosen(sender)
+        self._tell(Released(worker=sender))
+
     def _take_leave(self) -> None:
         """Say that all is closed, and wait until nobody needs this end of the links."""
-        deadline = time.monotonic() + FAREWELL
+        deadline = time.monotonic() + (self._arguments.lease if self._left else FAREWELL)
         told = False
         while not self._bye and time.monotonic() < deadline:
             for line in self._log.lines():

@@ -182,6 +182,11 @@ class CurveLinks:
         it from now on is for nobody."""
         self._loose.add(peer)
 
+    @property
+    def peers(self) -> Sequence[WorkerId]:
+        """Those to whom a link is open that counts."""
+        return [peer for peer in self._dealers if self._counts(peer)]
+
     def send(self, peer: WorkerId, frame: Frame) -> None:
         """Queue an engine frame. Raises LinkBroken when the connection is gone, MeanderError when
         the frame is longer than the bound."""

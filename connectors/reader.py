@@ -170,13 +170,8 @@ class KafkaReader:
         start = rest.offset
         lane = self._lanes[partition] = Lane(partition, start, rest.end, start, start)
         self.partitions.append(partition)
-        assign = partial(self._consumer.incremental_assign, [self._place(lane, start)])
-        if self._orders:
-            # Among them may be to let go of this very partition.
-            self._order(assign)
-        else:
-            # Needs not wait for the waiter's nap to end, as what comes is taken by the owner.
-            assign()
+        # At the waiter's next nap: beside one that polls again and again the call takes seconds.
+        self._order(partial(self._consumer.incremental_assign, [self._place(lane, start)]))
 
     def passed(self, partition: Partition, offset: int) -> None:
         """All results of the records before `offset` are delivered (for lag tools)."""

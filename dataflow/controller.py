@@ -20,7 +20,7 @@ from dataflow.graph import Location
 from dataflow.holding import Holders, Holding
 from dataflow.inbound import read
 from dataflow.membership import Roster
-from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.command import Migrate, Refused, used_before
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
 from dataflow.migrate.routing import Routing, Transfer
@@ -72,6 +72,12 @@ class Controller:
         self._running.append(running)
         self._events.append(account.accepted(running, first.moves.time, bins))
 
+    def use(self, id: str) -> None:
+        """An id is a command's from now on. Raises Refused if it was before."""
+        if id in self._ids:
+            raise used_before(id)
+        self._ids.add(id)
+
     def join(self, worker: WorkerId) -> None:
         """A worker joins the running flow; its links stand. It owns no bins until some move to it.
 
@@ -92,8 +98,7 @@ class Controller:
         return self._hand_out(id, bins, share_of(read, newcomers, staying), time)
 
     def leave(self, id: str, workers: Sequence[WorkerId]) -> None:
-        """Workers leave the running flow: their bins and partitions go to the others, then they
-        end. Raises Refused where that cannot be."""
+        """Workers give bins and partitions to the others, then they end. Raises Refused."""
         others = self.staff.others(workers)
         time = self._forswearing.open_time()
         for worker in workers:
@@ -101,6 +106,7 @@ class Controller:
             if to_come or self._reading.coming_to(worker):
                 what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
                 raise Refused(f"{member_name(worker)} gets {what}: wait for the end of that")
+        self.use(id)
         # Also what a command has promised to others for later: it must be gone before.
         owners = self._routing.owners(time) if self._plan.keyed else []
         owned = [Bin(b) for b, owner in enumerate(owners) if owner in workers]
@@ -141,7 +147,7 @@ class Controller:
 
     def _order(self, id: str, place: Place, target: WorkerId, time: int) -> None:
         order = self._reading.begin(id, place, target, time)
-        self._decisions.take(order, partial(self._send_order, order))
+        self._decisions.take(order, partial(self._tell_all, self._plan.handover.inputs[0], order))
 
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take a worker's report of what it reads, or of a bin that it has installed."""
@@ -239,7 +245,7 @@ class Controller:
 
     def _check(self, command: Migrate) -> None:
         if command.id in self._ids:
-            raise Refused(f"id {command.id!r} was used before: give each command an id of its own")
+            raise used_before(command.id)
         if not self._plan.keyed:
             raise Refused("this flow has no stateful operator, so there is nothing to move")
         command.check(self._plan.flow.space.count, self.staff.staying)
@@ -248,13 +254,7 @@ class Controller:
             self._check_time(command, command.time)
 
     def _check_time(self, command: Migrate, time: int) -> None:
-        assert self.forsworn is not None
-        if time < self.forsworn:
-            earliest = to_millis(self.forsworn - 1) + 1
-            raise Refused(
-                f"time {to_millis(time)} ms has been forsworn: the earliest possible is"
-                f" {earliest} ms, or leave the time out for as soon as possible"
-            )
+        self._forswearing.expect(time)
         first = command.bins[:1] if command.strategy == "fluid" else command.bins
         for bin in first:
             if (time, bin) in self._taken:
@@ -287,9 +287,6 @@ class Controller:
         moves, round.sent = round.moves, True
         self._routing.add(moves)
         self._tell_all(self._plan.migrator.inputs[0], moves)
-
-    def _send_order(self, order: Order) -> None:
-        self._tell_all(self._plan.handover.inputs[0], order)
 
     def _admit(self, worker: WorkerId) -> None:
         forsworn = self._forswearing.open_time()

@@ -60,6 +60,16 @@ class Forswearing:
             raise Refused("the flow's sources have ended: a command has to come before that")
         return self.least
 
+    def expect(self, time: int) -> None:
+        """Raises Refused, with the earliest time possible, for one that has been forsworn."""
+        least = self.open_time()
+        if time < least:
+            earliest = to_millis(least - 1) + 1
+            raise Refused(
+                f"time {to_millis(time)} ms has been forsworn: the earliest possible is"
+                f" {earliest} ms, or leave the time out for as soon as possible"
+            )
+
     def passed(self, time: int) -> bool:
         """Whether nothing more is decided for a time."""
         return self.least is None or self.least > time

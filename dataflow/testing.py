@@ -35,14 +35,14 @@ from dataflow.lists import (
     Result,
 )
 from dataflow.lost import KILLED, lost
-from dataflow.migrate.command import Migrate
+from dataflow.migrate.command import Migrate, Refused
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.progress import outer
 from dataflow.protocols import SinkWriter, SourceReader
-from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
+from dataflow.sim import Command, Join, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
-from schemas.control import Rejected, parse_command
+from schemas.control import Rejected, Rescale, parse_command
 from schemas.errors import MeanderError, SetupError
 from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
@@ -207,12 +207,14 @@ class TestFlow:
         data = command if isinstance(command, bytes) else json.dumps(command).encode()
         space = self._plan.flow.space
         try:
-            asked = Migrate.asked(parse_command(data, space.count, max(self._staff) + 1), space)
+            asked = parse_command(data, space.count)
+            if isinstance(asked, Rescale):
+                self._rescale(asked)
+            else:
+                self._submit(Migrate.asked(asked, space))
         except Rejected as refusal:
             name = refusal.command or ""
             self.events.append({"event": "rejected", "id": name, "reason": str(refusal)})
-        else:
-            self._submit(asked)
 
     # -- what has become of it
 
@@ -321,6 +323,20 @@ class TestFlow:
             raise SetupError(f"worker {number}", "it takes no part in the flow",
                              f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
         return WorkerId(number)
+
+    def _rescale(self, asked: Rescale) -> None:
+        """Workers join and get their share, or those with the highest numbers leave."""
+        controller, first = self.sim.controller, self.sim.hired
+        try:
+            if leavers := sorted(self._staff)[asked.workers :]:
+                controller.leave(asked.id, leavers)
+                return
+            controller.use(asked.id)
+            for _ in range(asked.workers - len(self._staff)):
+                self._submit(Join())
+            controller.share(asked.id, [worker for worker in self._staff if worker >= first])
+        except Refused as refusal:
+            self.events.append({"event": "rejected", "id": asked.id, "reason": str(refusal)})
 
     def _submit(self, command: Command) -> None:
         while not self.sim.controller.ready:

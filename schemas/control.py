@@ -1,10 +1,10 @@
 """Commands on the control topic: JSON that anyone can type, checked before anyone obeys it.
 
-Guarantees that a `Migrate` names existing bins or keys, an existing worker, and nothing besides;
-whoever asks for less or more gets one sentence that says what would be right. Texts are bounded,
-quoted ones too, so that what is said of a command fits into a record. The published schema is
-`migrate.schema.json`. What depends on the flow's past (an id used twice, a time already forsworn)
-is the coordinator's to reject.
+Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
+nothing besides; whoever asks for less or more gets one sentence that says what would be right.
+Texts are bounded, quoted ones too, so that what is said of a command fits into a record. The
+published schemas are `migrate.schema.json` and `rescale.schema.json`. What depends on the flow's
+past (an id used twice, a time already forsworn, who works) is the coordinator's to reject.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ MAX_ID = 200
 MAX_KEY = 64 << 10
 """Characters of a key that is a text; a longer one would not fit beside its state when it moves."""
 
+MAX_WORKERS = 1 << 16
+"""More than there will ever be."""
+
 QUOTED = 60
 """Characters of what a rejection quotes."""
 
@@ -65,6 +68,12 @@ class Rejected(MeanderError):
         super().__init__("command" if command is None else f"command {command!r}", cause, remedy)
 
 
+Id = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_ID, description="Not yet used in this run of the flow."),
+]
+
+
 class Migrate(BaseModel):
     """Bins of keys move to a worker at a logical time, while the flow runs."""
 
@@ -73,11 +82,10 @@ class Migrate(BaseModel):
     )
 
     type: Literal["migrate"]
-    id: Annotated[
-        str,
-        Field(min_length=1, max_length=MAX_ID, description="Not yet used in this run of the flow."),
+    id: Id
+    worker: Annotated[
+        int, Field(ge=0, lt=MAX_WORKERS, description="Who owns the bins from then on.")
     ]
-    worker: Annotated[int, Field(ge=0, description="Who owns the bins from then on.")]
     bins: Annotated[
         Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | Literal["all"] | None,
         Field(description="The bins to move, or all of them."),
@@ -99,26 +107,43 @@ class Migrate(BaseModel):
     ] = "fluid"
 
 
-def parse_command(data: bytes | None, bins: int, workers: int) -> Migrate:
-    """A command as it lies on the control topic, for a flow of so many bins and workers.
+class Rescale(BaseModel):
+    """Workers join the running flow, or those that joined last leave it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    type: Literal["rescale"]
+    id: Id
+    workers: Annotated[
+        int, Field(ge=1, lt=MAX_WORKERS, description="How many the flow has from then on.")
+    ]
+
+
+Command = Migrate | Rescale
+
+
+def parse_command(data: bytes | None, bins: int) -> Command:
+    """A command as it lies on the control topic, for a flow of so many bins.
 
     Raises Rejected.
 
-    >>> parse_command(b'{"type":"migrate","id":"m1","bins":[0,1],"worker":1}', 256, 2).bins
-    [0, 1]
-    >>> parse_command(b'{"type":"migrate","id":"m1","bins":[0],"worker":2}', 256, 2)
+    >>> parse_command(b'{"type":"rescale","id":"r1","workers":3}', 256)
+    Rescale(type='rescale', id='r1', workers=3)
+    >>> parse_command(b'{"type":"migrate","id":"m1","bins":[256],"worker":1}', 256)
     Traceback (most recent call last):
-    schemas.control.Rejected: command 'm1': there is no worker 2; name a worker from 0 to 1.
+    schemas.control.Rejected: command 'm1': there is no bin 256; name bins from 0 to 255.
     """
     fields = _object(data)
     name = fields.get("id")
     command = _cut(name, MAX_ID) if isinstance(name, str) and name else None
+    kind = Rescale if fields.get("type") == "rescale" else Migrate
     try:
-        migrate = Migrate.model_validate(fields)
+        parsed = kind.model_validate(fields)
     except ValidationError as error:
-        raise _translate(command, fields, error) from None
-    _check(migrate, bins, workers)
-    return migrate
+        raise _translate(kind, command, fields, error) from None
+    if isinstance(parsed, Migrate):
+        _check(parsed, bins)
+    return parsed
 
 
 def _object(data: bytes | None) -> Mapping[str, object]:
@@ -138,9 +163,10 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 
 _RIGHT = {
-    "type": "the one known type is 'migrate'",
+    "type": "the known types are 'migrate' and 'rescale'",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",
+    "workers": "give how many workers there are to be, such as 3",
     "bins": 'give a list of bins\' numbers such as [0, 1], or "all"',
     "keys": f"give a list of texts of at most {MAX_KEY:,} characters, numbers, booleans or nulls,"
     ' such as ["N14228"]',
@@ -151,19 +177,19 @@ _RIGHT = {
 
 
 def _translate(
-    command: str | None, fields: Mapping[str, object], error: ValidationError
+    kind: type[Command], command: str | None, fields: Mapping[str, object], error: ValidationError
 ) -> Rejected:
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        return Rejected(command, f"it has an unknown field {_short(name)}", _known())
+        return Rejected(command, f"it has an unknown field {_short(name)}", _known(kind))
     if first["type"] == "missing":
         return Rejected(command, f"it has no {name!r}", _RIGHT[name])
     return Rejected(command, f"{name!r} cannot be {_short(fields[name])}", _RIGHT[name])
 
 
-def _known() -> str:
-    return "the known fields are " + ", ".join(Migrate.model_fields)
+def _known(kind: type[Command]) -> str:
+    return "the known fields are " + ", ".join(kind.model_fields)
 
 
 def _short(value: object) -> str:
@@ -174,7 +200,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _check(migrate: Migrate, bins: int, workers: int) -> None:
+def _check(migrate: Migrate, bins: int) -> None:
     if migrate.bins is None and migrate.keys is None:
         raise Rejected(migrate.id, "it has neither 'bins' nor 'keys'", _RIGHT["bins"])
     if migrate.bins is not None and migrate.keys is not None:
@@ -185,9 +211,6 @@ def _check(migrate: Migrate, bins: int, workers: int) -> None:
             "all keys of a bin move together, so more would move than the keys named",
             'confirm that with "whole_bins": true, or name bins',
         )
-    if migrate.worker >= workers:
-        last = f"a worker from 0 to {workers - 1}" if workers > 1 else "worker 0, the only one"
-        raise Rejected(migrate.id, f"there is no worker {_short(migrate.worker)}", f"name {last}")
     if isinstance(migrate.bins, list) and max(migrate.bins) >= bins:
         raise Rejected(
             migrate.id,

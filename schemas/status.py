@@ -72,6 +72,65 @@ class Completed(_OfCommand):
     bytes: int
 
 
+class PartitionMoved(_OfCommand):
+    """A partition is read by another worker."""
+
+    type: Literal["partition_moved"] = "partition_moved"
+    source: str
+    partition: int
+    worker: int
+    """Who reads it now."""
+
+
+class Rescaling(_OfCommand):
+    """A command that workers come or go will be obeyed.
+
+    >>> Rescaling(id="r1", offset=3, workers=2, joining=[1], leaving=[]).to_bytes()
+    b'{"id":"r1","type":"rescaling","offset":3,"workers":2,"joining":[1],"leaving":[]}'
+    """
+
+    type: Literal["rescaling"] = "rescaling"
+    offset: int
+    """Where the command lies on the control topic."""
+    workers: int
+    """How many there are to be."""
+    joining: list[int]
+    leaving: list[int]
+
+
+class Joined(_OfCommand):
+    """A worker takes part from now on."""
+
+    type: Literal["joined"] = "joined"
+    worker: int
+
+
+class NotJoined(_OfCommand):
+    """A worker was to join and does not; the flow goes on without it."""
+
+    type: Literal["not_joined"] = "not_joined"
+    worker: int
+    reason: str
+
+
+class Left(_OfCommand):
+    """A worker has given away all it had, and has gone."""
+
+    type: Literal["left"] = "left"
+    worker: int
+    counters: dict[str, int]
+    """What it had counted; totals go on holding that."""
+
+
+class Rescaled(_OfCommand):
+    """All who were to come and go have done so, or are not waited for any more."""
+
+    type: Literal["rescaled"] = "rescaled"
+    workers: int
+    """How many there are."""
+    ms: float
+
+
 class CommandRejected(_OfCommand):
     """A command will not be obeyed; the reason says what would be right."""
 
@@ -221,6 +280,7 @@ class Failed(_OfFlow):
 
 Event = Annotated[
     Accepted | BinMoved | Completed | CommandRejected
+    | Rescaling | Joined | NotJoined | Left | PartitionMoved | Rescaled
     | Claimed | Heartbeat | Started | Finished | Failed,
     Field(discriminator="type"),
 ]  # fmt: skip

@@ -60,6 +60,11 @@ class Refused(Exception):
     """A command that cannot be carried out; the message says what would be right."""
 
 
+def used_before(id: str) -> Refused:
+    """Of a command whose id another has had."""
+    return Refused(f"id {id!r} was used before: give each command an id of its own")
+
+
 def _bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:
     """The bins that a command names, in its order.
 

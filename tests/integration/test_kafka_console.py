@@ -10,7 +10,7 @@ from connectors.control import ControlTopic
 from connectors.java import java
 from connectors.kafka_jars import cache, kafka_jars
 from connectors.topics import ensure_internal, group
-from schemas.control import parse_command
+from schemas.control import Migrate, parse_command
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, consume_all, create_topic, produce, until
@@ -36,7 +36,8 @@ def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
 
     until(came, "the command")
     control.close()
-    command = parse_command(found[0], 256, 2)
+    command = parse_command(found[0], 256)
+    assert isinstance(command, Migrate)
     assert (command.id, command.bins, command.worker, command.strategy) == (
         "m1",
         "all",

@@ -9,12 +9,22 @@ import jsonschema
 import pytest
 
 import schemas
-from schemas.control import MAX_COMMAND, MAX_ID, Migrate, Rejected, parse_command
+from schemas.control import (
+    MAX_COMMAND,
+    MAX_ID,
+    MAX_WORKERS,
+    Command,
+    Migrate,
+    Rejected,
+    Rescale,
+    parse_command,
+)
 from schemas.status import CommandRejected
 from state.bins import MAX_BITS
 
-PUBLISHED = Path(str(schemas.__file__)).parent / "migrate.schema.json"
-BINS, WORKERS = 256, 2
+FOLDER = Path(str(schemas.__file__)).parent
+PUBLISHED, RESCALE = FOLDER / "migrate.schema.json", FOLDER / "rescale.schema.json"
+BINS = 256
 
 
 def command(**fields: object) -> dict[str, object]:
@@ -25,12 +35,19 @@ def without(name: str) -> dict[str, object]:
     return {field: value for field, value in command().items() if field != name}
 
 
+def parse_any(fields: object) -> Command:
+    return parse_command(json.dumps(fields).encode(), BINS)
+
+
 def parse(fields: object) -> Migrate:
-    return parse_command(json.dumps(fields).encode(), BINS, WORKERS)
+    parsed = parse_any(fields)
+    assert isinstance(parsed, Migrate)
+    return parsed
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
     assert json.loads(PUBLISHED.read_text()) == Migrate.model_json_schema()
+    assert json.loads(RESCALE.read_text()) == Rescale.model_json_schema()
 
 
 GOOD = {
@@ -59,8 +76,8 @@ def test_a_command_without_time_and_strategy_is_fluid_and_at_once() -> None:
 
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
-    "unknown type": (command(type="explode"), "'type' cannot be 'explode'; the one known type"),
-    "no type": (without("type"), "it has no 'type'; the one known type is 'migrate'"),
+    "unknown type": (command(type="explode"), "'type' cannot be 'explode'; the known types are"),
+    "no type": (without("type"), "it has no 'type'; the known types are 'migrate' and"),
     "no id": (without("id"), "it has no 'id'; give an id"),
     "empty id": (command(id=""), "'id' cannot be ''; give an id"),
     "a long id": (
@@ -102,11 +119,32 @@ def test_bad_commands_are_refused_by_code_and_schema(
         jsonschema.validate(fields, json.loads(PUBLISHED.read_text()))
 
 
-def test_a_worker_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(Rejected, match="there is no worker 2; name a worker from 0 to 1"):
-        parse(command(worker=2))
-    with pytest.raises(Rejected, match="name worker 0, the only one"):
-        parse_command(json.dumps(command(worker=1)).encode(), BINS, 1)
+BAD_RESCALES: dict[str, tuple[dict[str, object], str]] = {
+    "no number": ({}, "it has no 'workers'; give how many workers there are to be, such as 3"),
+    "nobody": ({"workers": 0}, "'workers' cannot be 0; give how many"),
+    "a text": ({"workers": "3"}, "'workers' cannot be '3'; give how many"),
+    "too many": ({"workers": MAX_WORKERS}, "'workers' cannot be 65536; give how many"),
+    "bins": ({"workers": 3, "bins": [1]}, "unknown field 'bins'; the known fields are type, id, w"),
+    "no id": ({"workers": 3, "id": None}, "'id' cannot be None; give an id"),
+}
+
+
+@pytest.mark.parametrize(("fields", "sentence"), BAD_RESCALES.values(), ids=BAD_RESCALES)
+def test_bad_rescales_are_refused_by_code_and_schema(
+    fields: dict[str, object], sentence: str
+) -> None:
+    asked = {"type": "rescale", "id": "r1"} | fields
+    with pytest.raises(Rejected) as refusal:
+        parse_any(asked)
+    assert sentence in str(refusal.value)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(asked, json.loads(RESCALE.read_text()))
+
+
+def test_a_rescale_names_how_many_workers_there_are_to_be() -> None:
+    fields = {"type": "rescale", "id": "r1", "workers": 3}
+    jsonschema.validate(fields, json.loads(RESCALE.read_text()))
+    assert parse_any(fields) == Rescale(type="rescale", id="r1", workers=3)
 
 
 def test_a_bin_out_of_range_is_refused_with_the_range() -> None:
@@ -117,7 +155,7 @@ def test_a_bin_out_of_range_is_refused_with_the_range() -> None:
 @pytest.mark.parametrize("data", [None, b"", b"migrate", b"[1]", b'{"id": NaN}', b"\xff\xfe"])
 def test_what_is_no_json_object_is_refused_with_an_example(data: bytes | None) -> None:
     with pytest.raises(Rejected, match='write one JSON object such as {"type":"migrate"'):
-        parse_command(data, BINS, WORKERS)
+        parse_command(data, BINS)
 
 
 def test_a_rejection_names_the_command_where_its_id_could_be_read() -> None:
@@ -152,13 +190,14 @@ def test_what_is_said_of_a_command_is_small_however_large_it_is(fields: dict[str
 
 def test_a_record_that_is_too_large_is_refused_unread() -> None:
     spaces = json.dumps(command()).encode().ljust(MAX_COMMAND)
-    assert parse_command(spaces, BINS, WORKERS).bins == [0]
+    assert parse_command(spaces, BINS) == parse(command())
     with pytest.raises(Rejected, match="takes 524,289 bytes, and a command at most 524,288; name"):
-        parse_command(spaces + b" ", BINS, WORKERS)
+        parse_command(spaces + b" ", BINS)
 
 
 def test_a_command_may_name_each_of_the_most_bins() -> None:
     count = 1 << MAX_BITS
     every = command(bins=list(range(count)))
-    parsed = parse_command(json.dumps(every).encode(), count, WORKERS)
+    parsed = parse_command(json.dumps(every).encode(), count)
+    assert isinstance(parsed, Migrate)
     assert len(parsed.bins or ()) == count

@@ -27,8 +27,10 @@ from connectors.testing import (
 )
 from dataflow import Flow, columns
 from dataflow.lost import KILLED, lost
+from dataflow.testing import Answer
 from schemas.errors import MeanderError, SetupError
 from state.bins import BinSpace
+from tests.hand import until
 
 BINS = 4
 KEYS = [f"k{n}" for n in range(8)]
@@ -289,7 +291,7 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
         assert cast(Any, run.answer("m")).moved == moved
         reasons = [str(event["reason"]) for event in run.events if event["event"] == "rejected"]
         assert "it is not JSON" in reasons[0]
-        assert "there is no worker 2; name a worker from 0 to 1" in reasons[1]
+        assert "worker 2 is unknown: name one of 0 to 1" in reasons[1]
         assert "there is no bin 16; name bins from 0 to 15" in reasons[2]
         assert "time 0 ms has been forsworn" in reasons[3]
         assert "id 'm' was used before" in reasons[4]
@@ -338,3 +340,18 @@ UNKNOWN = {
 def test_a_fault_of_what_the_flow_does_not_have_is_named(says: str) -> None:
     with TestFlow(counting()) as run, pytest.raises(SetupError, match=says):
         run.strike(UNKNOWN[says])
+
+
+def test_workers_come_and_go_by_a_command() -> None:
+    with fed(TestFlow(counting(), workers=1)) as run:
+        run.control({"type": "rescale", "id": "up", "workers": 3})
+        staff = run.sim.controller.staff
+        assert staff.staying == [0, 1, 2]
+        until(lambda: run.answer("up/1") == Answer("completed", moved=5), run.sim.act, 100_000)
+        until(lambda: run.answer("up/2") == Answer("completed", moved=5), run.sim.act, 100_000)
+        run.control({"type": "rescale", "id": "up", "workers": 1})
+        assert "id 'up' was used before" in str(run.events[-1]["reason"])
+        run.control({"type": "rescale", "id": "down", "workers": 1})
+        run.run()
+        left = {event["worker"] for event in run.events if event["event"] == "left"}
+        assert left == {1, 2} and staff.staying == [0]

@@ -1,0 +1,30 @@
+"""One worker as the driver knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.launcher import SparkTask
+from app.messages import Beat
+from state.ids import WorkerId
+
+
+@dataclass(slots=True)
+class Hand:
+    """A worker from its launch to its end."""
+
+    id: WorkerId
+    task: SparkTask
+    heard: float = 0.0
+    working: bool = False
+    done: bool = False
+    stopped: bool = False
+    told: bool = False
+    slot: bool = False
+    """Whether Spark is known to have found an executor for it."""
+    beat: Beat = field(default_factory=Beat)
+    """Its last."""
+    leaves: bool = False
+    """Whether the flow has let it go."""
+    released: set[WorkerId] = field(default_factory=set)
+    """Who has heard its last word."""
