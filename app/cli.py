@@ -1,4 +1,4 @@
-"""The command line: `meander run | status | migrate | topics | config | broker | demo`.
+"""The command line: `meander run | status | migrate | rescale | topics | config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. What Meander raises on purpose is one
@@ -18,9 +18,10 @@ from uuid import uuid4
 
 import typer
 
-from app import cli_broker, cli_topics
+from app import cli_broker, cli_topics, staffing
+from app.following import follow, produce
 from app.given import settings
-from app.migrating import follow, parse_bins, produce, show
+from app.migrating import parse_bins, show
 from app.options import Options
 from app.output import Output, at_millis, log_to, size
 from app.overview import Overview, overview
@@ -31,7 +32,7 @@ from app.watching import Watch
 from connectors.client import FIXED
 from connectors.status import StatusReader, Told
 from connectors.topics import names
-from schemas.control import Migrate
+from schemas.control import Migrate, Rescale
 from schemas.errors import SetupError
 
 app = typer.Typer(
@@ -286,6 +287,35 @@ def migrate(
         return
     output.say(f"{command.id}:")
     if code := show(output, follow(kafka, topics, flow, command)):
+        raise typer.Exit(code)
+
+
+@app.command(epilog="Example: meander rescale counts --workers 3")
+def rescale(
+    flow: Flow,
+    workers: Annotated[int, typer.Option(min=1, help="How many the flow has from then on.")],
+    name: Annotated[str | None, typer.Option("--id", help="Never used before in this run.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")
+    ] = True,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Have workers join a running flow, or those leave it that joined last."""
+    kafka, output = settings(config, set_, bootstrap).kafka(), Output.of(as_json)
+    command = Rescale.model_construct(
+        type="rescale", id=name or f"cli-{uuid4().hex[:8]}", workers=workers
+    )
+    topics = names(prefix, flow)
+    if not wait:
+        produce(kafka, topics, flow, command)
+        output.say(f"{command.id}: on {topics.control}")
+        return
+    output.say(f"{command.id}:")
+    if code := staffing.show(output, follow(kafka, topics, flow, command)):
         raise typer.Exit(code)
 
 

@@ -1,34 +1,12 @@
-"""`meander migrate`: puts a command on the control topic and follows what becomes of it.
-
-Guarantees that no event of the command is missed, as the status topic is followed from where it
-ended before the command was produced, and that none of another command is taken for its own: both
-are known by their place on the control topic. Ends with the command, or with its flow.
-"""
+"""`meander migrate`: what its options mean, and how the move of bins is shown."""
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Iterator
 
 from app.output import Output, at_millis, size
-from app.overview import Overview, overview
-from connectors import client
-from connectors.client import Settings
-from connectors.control import give
-from connectors.status import StatusReader
-from connectors.topics import Names, expect_ran
-from schemas.control import Migrate
-from schemas.errors import MeanderError, SetupError
-from schemas.status import (
-    Accepted,
-    BinMoved,
-    CommandRejected,
-    Completed,
-    Event,
-    Failed,
-    Finished,
-)
+from schemas.errors import SetupError
+from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event
 
 MOST_BINS = 1 << 16
 """What a flow may have at most."""
@@ -54,53 +32,6 @@ def parse_bins(text: str) -> list[int] | str:
             raise SetupError("--bins", f"{part.strip()!r} names no bins", remedy)
         bins.extend(range(low, high + 1))
     return bins
-
-
-def produce(settings: Settings, names: Names, flow: str, command: Migrate) -> int:
-    """Put a command on the control topic; its offset there. Raises SetupError for no such flow."""
-    expect_ran(client.admin(settings), names.control, flow)
-    return give(settings, names.control, command.model_dump_json().encode())
-
-
-def follow(settings: Settings, names: Names, flow: str, command: Migrate) -> Iterator[Event]:
-    """Produce a command and yield its events to the last.
-
-    Raises SetupError when no driver runs the flow, MeanderError when it ends meanwhile.
-    """
-    with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
-        seen = overview(flow, reader.recent())
-        _expect_driver(seen)
-        offset = produce(settings, names, flow, command)
-        accepted = False
-        for told in reader.follow():
-            if told is None:
-                _expect_driver(seen)
-                continue
-            seen.take(told)
-            match told.event:
-                case Failed() | Finished():
-                    raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
-                case CommandRejected() as rejected if rejected.offset == offset:
-                    yield rejected
-                    return
-                case Accepted() as event if event.offset == offset:
-                    accepted = True
-                    yield event
-                case BinMoved() as event if accepted and event.id == command.id:
-                    yield event
-                case Completed() as event if accepted and event.id == command.id:
-                    yield event
-                    return
-
-
-def _expect_driver(seen: Overview) -> None:
-    now = time.time_ns() // 1_000_000
-    if seen.state not in {"starting", "running"} or seen.silent(now):
-        raise SetupError(
-            f"flow {seen.flow!r}",
-            "no driver runs it",
-            "start it with meander run, or leave the command for it with --no-wait",
-        )
 
 
 def show(output: Output, events: Iterator[Event]) -> int:

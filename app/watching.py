@@ -12,6 +12,7 @@ from typing import Self
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from app.output import Output, at_millis, size
+from app.staffing import sentence
 from schemas.status import (
     Accepted,
     BinMoved,
@@ -21,6 +22,10 @@ from schemas.status import (
     Failed,
     Finished,
     Heartbeat,
+    Joined,
+    Left,
+    NotJoined,
+    Rescaled,
     Started,
 )
 
@@ -76,8 +81,8 @@ class Watch:
                 self._output.say(
                     f"{done.id}: completed, {done.bins} bins, {size(done.bytes)}, {done.ms:,.0f} ms"
                 )
-            case CommandRejected(id=name, reason=reason):
-                self._output.say(f"{name}: rejected: {reason}")
+            case Joined() | NotJoined() | Left() | Rescaled() | CommandRejected():
+                self._output.say(f"{event.id}: {sentence(event)}")
             case Failed() | Finished():
                 self._line.stop()
 

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from app.migrating import follow
+from app.following import follow
 from app.overview import overview
 from connectors import status
 from connectors.client import Fetched, Settings, admin

@@ -1,0 +1,90 @@
+"""Puts a command on the control topic and follows what becomes of it.
+
+Guarantees that no event of the command is missed, as the status topic is followed from where it
+ended before the command was produced, and that none of another command is taken for its own: both
+are known by their place on the control topic. Ends with the command, or with its flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from app.overview import Overview, overview
+from connectors import client
+from connectors.client import Settings
+from connectors.control import give
+from connectors.status import StatusReader
+from connectors.topics import Names, expect_ran
+from schemas.control import Command, Rescale
+from schemas.errors import MeanderError, SetupError
+from schemas.status import (
+    Accepted,
+    BinMoved,
+    CommandRejected,
+    Completed,
+    Event,
+    Failed,
+    Finished,
+    Joined,
+    Left,
+    NotJoined,
+    PartitionMoved,
+    Rescaled,
+    Rescaling,
+)
+
+
+def produce(settings: Settings, names: Names, flow: str, command: Command) -> int:
+    """Put a command on the control topic; its offset there. Raises SetupError for no such flow."""
+    expect_ran(client.admin(settings), names.control, flow)
+    return give(settings, names.control, command.model_dump_json().encode())
+
+
+def follow(settings: Settings, names: Names, flow: str, command: Command) -> Iterator[Event]:
+    """Produce a command and yield its events to the last, with those of the moves it brings about.
+
+    Raises SetupError when no driver runs the flow, MeanderError when it ends meanwhile.
+    """
+    with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
+        seen = overview(flow, reader.recent())
+        _expect_driver(seen)
+        offset = produce(settings, names, flow, command)
+        accepted = False
+        for told in reader.follow():
+            if told is None:
+                _expect_driver(seen)
+                continue
+            seen.take(told)
+            match told.event:
+                case Failed() | Finished():
+                    raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
+                case CommandRejected() as rejected if rejected.offset == offset:
+                    yield rejected
+                    return
+                case (Accepted() | Rescaling()) as event if event.offset == offset:
+                    accepted = True
+                    yield event
+                case (Completed() | Rescaled()) as event if accepted and event.id == command.id:
+                    yield event
+                    return
+                case (
+                    BinMoved() | Completed() | PartitionMoved() | Joined() | NotJoined() | Left()
+                ) as event if accepted and _of(command, event.id):
+                    yield event
+
+
+def _of(command: Command, id: str) -> bool:
+    """Whether an event's id is the command's, or that of a move which it brings about."""
+    return id == command.id or (isinstance(command, Rescale) and id.startswith(f"{command.id}/"))
+
+
+def _expect_driver(seen: Overview) -> None:
+    now = time.time_ns() // 1_000_000
+    if seen.state not in {"starting", "running"} or seen.silent(now):
+        raise SetupError(
+            f"flow {seen.flow!r}",
+            "no driver runs it",
+            "start it with meander run, or leave the command for it with --no-wait",
+        )

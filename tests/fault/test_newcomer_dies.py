@@ -1,0 +1,64 @@
+"""A newcomer that dies before it has joined is told of, and the flow goes on without it (I7)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from schemas.status import Heartbeat, Joined, NotJoined
+from tests.brokers import Broker
+from tests.kafka_tools import until
+from tests.rescaled import Rescaled
+
+STOPS = """
+import os
+import signal
+from pathlib import Path
+
+gate = Path({gate!r})
+if gate.exists():
+    (gate / str(os.getpid())).touch()
+    signal.pause()
+"""
+
+
+def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
+    broker: Broker, prefix: str, tmp_path: Path, context: SparkContext
+) -> None:
+    flow = Rescaled(broker, prefix, tmp_path / "flow")
+    # It stops between the opening of its links and that of what it reads and writes.
+    gate = tmp_path / "gate"
+    flow.module.write_text(STOPS.format(gate=str(gate)) + flow.module.read_text())
+    codes: list[int] = []
+
+    def kill() -> None:
+        until(lambda: any(gate.iterdir()), "the newcomer has come so far")
+        (come,) = gate.iterdir()
+        os.kill(int(come.name), signal.SIGKILL)
+
+    def one_dies() -> None:
+        gate.mkdir()
+        killer = threading.Thread(target=kill)
+        killer.start()
+        codes.append(flow.rescale(2))
+        killer.join()
+        gate.rename(tmp_path / "open")
+
+    result = flow.run(
+        context,
+        one_dies,
+        lambda: codes.append(flow.rescale(2)),
+        lambda: flow.until(lambda: flow.answering() == {0, 2}, "the second newcomer answers"),
+    )
+
+    assert codes == [1, 0]
+    flow.check()
+    (lost,) = flow.of(NotJoined)
+    assert (lost.worker, lost.reason) == (1, "worker 1: its process was killed, or crashed")
+    assert [event.worker for event in flow.of(Joined)] == [2], "no number is used twice"
+    assert flow.of(Heartbeat)[-1].numbers == [0, 2]
+    assert result.counters["read"] == flow.fed

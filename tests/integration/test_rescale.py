@@ -1,0 +1,60 @@
+"""Workers join and leave a running flow, with real processes, links and Spark jobs: every record is
+counted once, in order, by the one that owns it at its time (I2, I3)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from connectors.topics import names
+from schemas.status import (
+    Finished,
+    Heartbeat,
+    Joined,
+    Left,
+    PartitionMoved,
+    Rescaling,
+)
+from tests.brokers import Broker
+from tests.kafka_tools import consume_all
+from tests.rescaled import Rescaled
+
+
+def test_a_flow_goes_from_one_worker_to_three_and_back_while_records_flow(
+    broker: Broker, prefix: str, tmp_path: Path, context: SparkContext
+) -> None:
+    flow = Rescaled(broker, prefix, tmp_path / "flow")
+    codes: list[int] = []
+    result = flow.run(
+        context,
+        lambda: codes.append(flow.rescale(3)),
+        lambda: flow.until(lambda: flow.answering() == {0, 1, 2}, "all three answer"),
+        lambda: codes.append(flow.rescale(1)),
+    )
+
+    assert codes == [0, 0]
+    flow.check()
+    up, down = flow.of(Rescaling)
+    assert (up.joining, up.leaving, down.joining, down.leaving) == ([1, 2], [], [], [1, 2])
+    assert sorted(event.worker for event in flow.of(Joined)) == [1, 2]
+    assert sorted(event.worker for event in flow.of(Left)) == [1, 2]
+    readers = [event.worker for event in flow.of(PartitionMoved)]
+    assert sorted(readers[:2]) == [1, 2], "each newcomer reads a partition"
+    assert readers[2:] == [0, 0], "and gives it back"
+    shares = {tuple(zip(beat.numbers, beat.bins, strict=True)) for beat in flow.of(Heartbeat)}
+    assert any(sorted(bins for _, bins in share) == [85, 85, 86] for share in shares)
+    assert flow.of(Heartbeat)[-1].numbers == [0]
+    left = sum(event.counters["read"] for event in flow.of(Left))
+    assert 0 < left < flow.fed == result.counters["read"], "what leavers have read counts"
+    assert isinstance(flow.events[-1], Finished)
+    decided = [parsed["type"] for parsed in decisions(broker, prefix)]
+    assert decided.count("joins") == decided.count("leaves") == 2
+    assert decided.count("partition") == 4
+
+
+def decisions(broker: Broker, prefix: str) -> list[dict[str, object]]:
+    """What was written before it took effect."""
+    records = consume_all(broker.bootstrap, names(prefix, "counts").decisions)
+    return [json.loads(record.value or b"") for record in records]

@@ -1,0 +1,110 @@
+"""A flow whose workers come and go by `meander rescale` while lines come without a pause."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark import SparkContext
+
+from app import coordinator
+from app.options import Options
+from schemas.status import Event, Failed, Heartbeat, Started
+from tests.beside import Beside
+from tests.brokers import Broker
+from tests.flow_process import MEANDER, flow_folder, lines
+from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until
+
+WORDS = 200
+AT_ONCE = 50
+"""Lines fed with one call."""
+E = TypeVar("E", bound=Event)
+
+
+class Rescaled:
+    """A flow that counts words, begun with one worker."""
+
+    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+        self.bootstrap, self.prefix = broker.bootstrap, prefix
+        self.module = flow_folder(folder, prefix)
+        lines(self.bootstrap, prefix, [])
+        self.events: list[Event] = []
+        self.fed = 0
+        self.counts: Counter[str] = Counter()
+        self._enough = threading.Event()
+        self._feeder = threading.Thread(target=self._feed, daemon=True)
+
+    def run(self, context: SparkContext, *steps: Callable[[], object]) -> coordinator.Result:
+        """Lines come, step follows step, no more lines come; the flow ends when all is counted."""
+        kafka = {"bootstrap.servers": self.bootstrap}
+        options = Options(kafka, workers=1, prefix=self.prefix, patience=PATIENCE)
+        beside = Beside(self._start_feeding, *steps, self._stop_feeding)
+        with beside:
+            return coordinator.run(
+                self.module, options, lambda: context, self.events.append, beside.signals
+            )
+
+    def rescale(self, workers: int) -> int:
+        """The command, followed to its end; its exit code."""
+        words = ["rescale", "counts", "--workers", str(workers), "--prefix", self.prefix]
+        environment = os.environ | {"MEANDER_BOOTSTRAP": self.bootstrap}
+        done = subprocess.run(
+            [MEANDER, *words], env=environment, check=False, capture_output=True, text=True
+        )
+        kinds = [json.loads(line)["type"] for line in done.stdout.splitlines()]
+        assert kinds[:1] + kinds[-1:] == ["rescaling", "rescaled"], done.stderr
+        return done.returncode
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition, while the flow lives."""
+
+        def holds() -> bool:
+            assert not self.of(Failed), f"the flow ended before {what}"
+            return condition()
+
+        until(holds, what)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of a kind so far."""
+        return [event for event in list(self.events) if isinstance(event, kind)]
+
+    def answering(self) -> set[int]:
+        """The workers that have answered something."""
+        return {int(dict(record.headers)["meander.worker"] or b"") for record in self._results()}
+
+    def check(self) -> None:
+        """Each word was counted one by one, record for record."""
+        values = [json.loads(record.value or b"") for record in self._results()]
+        assert Counter((value["word"], value["count"]) for value in values) == Counter(
+            (word, n + 1) for word, most in self.counts.items() for n in range(most)
+        )
+
+    def _results(self) -> list[Record]:
+        return consume_all(self.bootstrap, self.prefix + "counts")
+
+    def _feed(self) -> None:
+        while not self._enough.is_set():
+            texts = [f"w{n * n % WORDS} v{n % WORDS}" for n in range(self.fed, self.fed + AT_ONCE)]
+            records = (
+                Record(text.encode(), partition=n % 4, timestamp=1_700_000_000_000 + n)
+                for n, text in enumerate(texts, self.fed)
+            )
+            produce(self.bootstrap, self.prefix + "lines", records)
+            self.fed += AT_ONCE
+            self.counts.update(word for text in texts for word in text.split())
+
+    def _start_feeding(self) -> None:
+        self.until(lambda: bool(self.of(Started)), "it runs")
+        self._feeder.start()
+
+    def _stop_feeding(self) -> None:
+        self._enough.set()
+        self._feeder.join()
+        self.until(lambda: len(self._results()) >= self.counts.total(), "all is counted")
+        self.until(lambda: self.of(Heartbeat)[-1].counters["read"] == self.fed, "all is told of")
