@@ -10,7 +10,7 @@ from itertools import count
 SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "100"))
 """For all of them together."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
-ORACLE, LOOPS, FRAMES, FRONTIERS, REPLAYS = 0.6, 0.15, 0.1, 0.08, 0.07
+ORACLE, LOOPS, CREDIT, FRAMES, FRONTIERS, REPLAYS = 0.6, 0.12, 0.08, 0.08, 0.07, 0.05
 """The share of each suite."""
 
 

@@ -56,6 +56,8 @@ class Cramped(TestFlow):
 class Run:
     """One case on simulated workers, and what it has to equal."""
 
+    cramped = Cramped
+
     def __init__(self, case: Case) -> None:
         self.case = case
         self.raw, self.other_raw, self.sink = ListSink(), ListSink(), ListSink()
@@ -79,7 +81,7 @@ class Run:
             second.sink(self.other_raw)
             other = second.key_by(shapes.key)
         self.define(source.key_by(shapes.key), other).sink(self.sink)
-        run = Cramped(self.case, self.flow, database, namespace)
+        run = self.cramped(self.case, self.flow, database, namespace)
         with run:
             run.run()
             self.spilled = run.spilled

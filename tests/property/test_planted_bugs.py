@@ -103,6 +103,11 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "a value that does not fit is lost": (Columnar, "_fits", lambda self, batch, row: False),
     "a move is folded in before it is decided": (Routing, "settle", _settle_early),
     "records are applied before all have come": (Keyed, "_passed", _only_control),
+    "timers overtake records on disk": (
+        Keyed,
+        "_ahead",
+        lambda self: (least for least, _ in self._queue),
+    ),
     "side outputs are mistaken for the first": (
         Outputs,
         "send",

@@ -104,6 +104,10 @@ def test_moves_come_back_equal_from_bytes() -> None:
 # -- F's data path
 
 
+WINDOW = 1 << 20
+"""Bytes that may be kept back before nothing more is taken."""
+
+
 class Exchange:
     """A router whose control frontier a test moves."""
 
@@ -119,8 +123,8 @@ class Exchange:
             lambda: self.control,
             errors,
             pool(),
-            most=1 << 30,
-            window=1 << 20,
+            1 << 30,
+            WINDOW,
         )
 
     def turn(self) -> None:
@@ -138,6 +142,41 @@ class Exchange:
 
 KEYS = ["dog", "cat", "tick", "bee", "ant"]
 HOME = {key: int(BinSpace().first_owner(BinSpace().bin_of(codec.encode(key)), 2)) for key in KEYS}
+
+
+def test_what_an_owner_has_no_credit_for_is_kept_in_order_and_held() -> None:
+    """I6, I3: and what goes to others goes on."""
+    exchange, owner = Exchange(), WorkerId(HOME["dog"])
+    other = next(key for key in KEYS if HOME[key] != owner)
+    exchange.control = Antichain()
+    exchange.bench.closed.add(owner)
+    exchange.bench.put(records([1, 2, 3], [5, 6, 8], ["dog", other, "dog"]))
+    exchange.turn()
+    exchange.bench.put(records([4, 5], [9, 10], ["dog", other]))
+    exchange.turn()
+    exchange.bench.pass_to(20)
+    assert set(exchange.routed()) == {2, 5}
+    assert (exchange.router.stash.least, exchange.bench.held) == (None, (5,))
+    exchange.bench.closed.clear()
+    exchange.turn()
+    gone = [v for to, _, batch in exchange.bench.sent if to == owner for v in batch.values]
+    assert (gone, *exchange.bench.held) == ([1, 3, 4],)
+
+
+def test_nothing_more_is_taken_while_more_than_a_window_is_kept() -> None:
+    """I6: so that who sends waits too."""
+    exchange, owner = Exchange(), WorkerId(HOME["dog"])
+    exchange.control = Antichain()
+    exchange.bench.closed.add(owner)
+    for n in range(3):
+        exchange.bench.put(records(["x" * WINDOW], [n], ["dog"]))
+        exchange.turn()
+    waits = [exchange.bench.inputs[0].empty]
+    exchange.bench.closed.clear()
+    exchange.turn()
+    exchange.turn()
+    assert [*waits, exchange.bench.inputs[0].empty] == [False, True]
+    assert len(exchange.bench.sent) == 3
 
 
 def test_records_are_stashed_until_the_control_frontier_has_passed_their_time() -> None:
