@@ -61,7 +61,7 @@ __all__ = [
     "TestFlow",
 ]
 
-REST = 500
+REST = 250
 """Steps without any change after which a flow is taken to be at rest."""
 
 
