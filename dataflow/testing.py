@@ -114,6 +114,8 @@ class TestFlow:
         self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
         self._traps, self._pending = Traps(), Pending([*faults])
         self._over: MeanderError | None = None
+        self._changes: dict[str, set[object]] = {}
+        """What each change of the staff waits for: moves by their ids, leavers by their numbers."""
         self._dead = ListDead()
         self._plan = Plan(self._traps.laid(flow))
         self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands)
@@ -244,6 +246,8 @@ class TestFlow:
 
         Of one that is rejected as its id is taken this tells the first: see `events`.
         """
+        if id in self._changes:
+            return self._changed(id)
         answer = None
         for event in self.events:
             if event.get("id") != id:
@@ -330,13 +334,28 @@ class TestFlow:
         try:
             if leavers := sorted(self._staff)[asked.workers :]:
                 controller.leave(asked.id, leavers)
+                self._changes[asked.id] = {*leavers}
                 return
             controller.use(asked.id)
             for _ in range(asked.workers - len(self._staff)):
                 self._submit(Join())
-            controller.share(asked.id, [worker for worker in self._staff if worker >= first])
+            newcomers = [worker for worker in self._staff if worker >= first]
+            self._changes[asked.id] = {*controller.share(asked.id, newcomers)}
         except Refused as refusal:
             self.events.append({"event": "rejected", "id": asked.id, "reason": str(refusal)})
+
+    def _changed(self, id: str) -> Answer:
+        over, moved = set[object](), 0
+        for event in self.events:
+            match event:
+                case {"event": "left", "worker": worker}:
+                    over.add(worker)
+                case {"event": "partition_moved", "id": part}:
+                    over.add(part)
+                case {"event": "completed", "id": str(part), "bins": int(bins)}:
+                    over.add(part)
+                    moved += bins * part.startswith(f"{id}/")
+        return Answer("completed" if self._changes[id] <= over else "accepted", moved=moved)
 
     def _submit(self, command: Command) -> None:
         while not self.sim.controller.ready:

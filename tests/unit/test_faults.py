@@ -30,7 +30,6 @@ from dataflow.lost import KILLED, lost
 from dataflow.testing import Answer
 from schemas.errors import MeanderError, SetupError
 from state.bins import BinSpace
-from tests.hand import until
 
 BINS = 4
 KEYS = [f"k{n}" for n in range(8)]
@@ -345,13 +344,16 @@ def test_a_fault_of_what_the_flow_does_not_have_is_named(says: str) -> None:
 def test_workers_come_and_go_by_a_command() -> None:
     with fed(TestFlow(counting(), workers=1)) as run:
         run.control({"type": "rescale", "id": "up", "workers": 3})
-        staff = run.sim.controller.staff
-        assert staff.staying == [0, 1, 2]
-        until(lambda: run.answer("up/1") == Answer("completed", moved=5), run.sim.act, 100_000)
-        until(lambda: run.answer("up/2") == Answer("completed", moved=5), run.sim.act, 100_000)
+        assert run.answer("up") == Answer("accepted")
+        run.settle()
+        assert run.answer("up") == Answer("completed", moved=10)
+        assert run.answer("up/1") == run.answer("up/2") == Answer("completed", moved=5)
         run.control({"type": "rescale", "id": "up", "workers": 1})
         assert "id 'up' was used before" in str(run.events[-1]["reason"])
         run.control({"type": "rescale", "id": "down", "workers": 1})
+        assert run.answer("down") == Answer("accepted")
         run.run()
+        assert run.answer("down") == Answer("completed", moved=10)
         left = {event["worker"] for event in run.events if event["event"] == "left"}
-        assert left == {1, 2} and staff.staying == [0]
+        assert left == {1, 2} and run.sim.controller.staff.staying == [0]
+        expect_counts(run)
