@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import typer
 
-from app import cli_broker, cli_topics, staffing
+from app import cli_broker, cli_topics
 from app.following import follow, produce
 from app.given import settings
 from app.migrating import parse_bins, show
@@ -27,6 +27,7 @@ from app.output import Output, at_millis, log_to, size
 from app.overview import Overview, overview
 from app.settings import Settings
 from app.signals import Signals
+from app.staffing import sentence, show_staff
 from app.usual import Bootstrap, Commands, Config, Flow, Json, Prefix, Set
 from app.watching import Watch
 from connectors.client import FIXED
@@ -173,6 +174,7 @@ def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
         "throughput": [one.model_dump() for one in seen.throughput],
         "throughput_untold": seen.throughput_untold,
         "held": [one.model_dump() for one in seen.held], "held_untold": seen.held_untold,
+        "staffing": [one.model_dump() for one in seen.staffing],
         "metrics": seen.metrics, "migrations": migrations,
         "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
     }  # fmt: skip
@@ -198,6 +200,8 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
         ["worker", "bins", "in flight"],
         [[*row] for row in workers],
     )
+    comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]
+    output.table("who came and went", ["worker", "what", "id"], comings)
     rows: list[list[object]] = [
         [
             one.id, one.state, one.strategy, f"{one.moved}/{one.bins}", size(one.bytes), one.keys,
@@ -315,7 +319,7 @@ def rescale(
         output.say(f"{command.id}: on {topics.control}")
         return
     output.say(f"{command.id}:")
-    if code := staffing.show(output, follow(kafka, topics, flow, command)):
+    if code := show_staff(output, follow(kafka, topics, flow, command)):
         raise typer.Exit(code)
 
 

@@ -22,11 +22,17 @@ from schemas.status import (
     Finished,
     Heartbeat,
     HeldBack,
+    Joined,
+    Left,
     Migration,
+    NotJoined,
     PartitionLag,
     Started,
     Throughput,
 )
+
+MOST_STAFFING = 20
+"""Comings and goings of workers that are kept."""
 
 
 @dataclass(slots=True)
@@ -53,6 +59,8 @@ class Overview:
     """Those of the workers, in the order of `bins` and `inflight`."""
     inflight: list[int] = field(default_factory=list)
     """Bytes that each worker has read and the sinks have not passed."""
+    staffing: list[Joined | NotJoined | Left] = field(default_factory=list)
+    """Who has come and gone, as far as it is known; the last `MOST_STAFFING`."""
     migrations: dict[str, Migration] = field(default_factory=dict)
     since_ms: int | None = None
     """Migrations that ended before are not known; None where all of this life are."""
@@ -89,12 +97,14 @@ class Overview:
                 self.counters = self.counters | counters
             case Failed(reason=reason):
                 self._end("failed", reason)
+            case Joined() | NotJoined() | Left() as event:
+                self.staffing = [*self.staffing, event][-MOST_STAFFING:]
             case event:
                 note(self.migrations, event)
 
     def _beat(self, millis: int, beat: Heartbeat) -> None:
         if beat.driver != self._driver:
-            self._driver, self.migrations = beat.driver, {}
+            self._driver, self.migrations, self.staffing = beat.driver, {}, []
             self.since_ms = None if beat.driver in self._claimed else millis
         self.state, self.reason = "running" if beat.bins else "starting", ""
         self.heartbeat_ms, self.lease = millis, beat.lease

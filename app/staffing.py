@@ -18,7 +18,7 @@ from schemas.status import (
 )
 
 
-def show(output: Output, events: Iterator[Event]) -> int:
+def show_staff(output: Output, events: Iterator[Event]) -> int:
     """Print events as they come, with a bar of the workers and bins that are awaited; the exit
     code, which is 1 where not all have come."""
     with output.bar("steps") as progress:

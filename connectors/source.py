@@ -28,8 +28,10 @@ from state.time import whole
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
     """A worker's partitions of a topic; topics of one partition spread over the workers too.
 
-    >>> assigned("flights", 4, 0, 2), assigned("flights", 4, 1, 2)
-    ([1, 3], [0, 2])
+    Who joins later has none until some change hands.
+
+    >>> [assigned("flights", 4, worker, workers=2) for worker in (0, 1, 2)]
+    [[1, 3], [0, 2], []]
     """
     shift = xxhash.xxh3_64_intdigest(topic.encode())
     return [Partition(p) for p in range(partitions) if (p + shift) % workers == worker]

@@ -35,6 +35,7 @@ class Rescaled:
         self.module = flow_folder(folder, prefix)
         lines(self.bootstrap, prefix, [])
         self.events: list[Event] = []
+        self.ends: list[tuple[int, str]] = []
         self.fed = 0
         self.counts: Counter[str] = Counter()
         self._enough = threading.Event()
@@ -50,16 +51,15 @@ class Rescaled:
                 self.module, options, lambda: context, self.events.append, beside.signals
             )
 
-    def rescale(self, workers: int) -> int:
-        """The command, followed to its end; its exit code."""
+    def rescale(self, workers: int) -> None:
+        """The command, followed to its end: its exit code and last event go to `ends`."""
         words = ["rescale", "counts", "--workers", str(workers), "--prefix", self.prefix]
         environment = os.environ | {"MEANDER_BOOTSTRAP": self.bootstrap}
         done = subprocess.run(
             [MEANDER, *words], env=environment, check=False, capture_output=True, text=True
         )
-        kinds = [json.loads(line)["type"] for line in done.stdout.splitlines()]
-        assert kinds[:1] + kinds[-1:] == ["rescaling", "rescaled"], done.stderr
-        return done.returncode
+        assert done.stdout, done.stderr
+        self.ends.append((done.returncode, json.loads(done.stdout.splitlines()[-1])["type"]))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition, while the flow lives."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from schemas.status import Heartbeat, Joined, NotJoined
+from schemas.status import CommandRejected, Heartbeat, Joined, NotJoined
 from tests.brokers import Broker
 from tests.kafka_tools import until
 from tests.rescaled import Rescaled
@@ -33,7 +33,6 @@ def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
     # It stops between the opening of its links and that of what it reads and writes.
     gate = tmp_path / "gate"
     flow.module.write_text(STOPS.format(gate=str(gate)) + flow.module.read_text())
-    codes: list[int] = []
 
     def kill() -> None:
         until(lambda: any(gate.iterdir()), "the newcomer has come so far")
@@ -44,18 +43,21 @@ def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
         gate.mkdir()
         killer = threading.Thread(target=kill)
         killer.start()
-        codes.append(flow.rescale(2))
+        flow.rescale(2)
         killer.join()
         gate.rename(tmp_path / "open")
 
     result = flow.run(
         context,
         one_dies,
-        lambda: codes.append(flow.rescale(2)),
+        lambda: flow.rescale(2),
         lambda: flow.until(lambda: flow.answering() == {0, 2}, "the second newcomer answers"),
+        lambda: flow.rescale(7),
     )
 
-    assert codes == [1, 0]
+    assert flow.ends == [(1, "rescaled"), (0, "rescaled"), (1, "rejected")]
+    (refused,) = flow.of(CommandRejected)
+    assert "7 workers need a slot each, and the master has 6 in all" in refused.reason
     flow.check()
     (lost,) = flow.of(NotJoined)
     assert (lost.worker, lost.reason) == (1, "worker 1: its process was killed, or crashed")

@@ -140,7 +140,7 @@ def test_a_rejected_migration_says_what_would_be_right_and_is_exit_code_1(
 
     assert done.code == 1
     (rejected,) = done.lines
-    assert "name a worker from 0 to 1" in str(rejected["reason"])
+    assert "name one of 0 to 1" in str(rejected["reason"])
 
 
 def test_keys_move_only_with_a_yes_to_their_whole_bins(running: Running) -> None:

@@ -68,7 +68,7 @@ FIGURES = Figures(
 def seen() -> dict[str, dict[tuple[str, ...], float]]:
     """Samples by name, then by the values of their labels in the order of the labels' names."""
     board = Board()
-    board.show(FIGURES, 3, {"completed": 5, "heartbeat": 9, "bin_moved": 40})
+    board.show(FIGURES, 3, {"completed": 5, "heartbeat": 9, "bin_moved": 40, "left": 1})
     return read(text(board))
 
 
@@ -142,6 +142,8 @@ def test_migrations_are_under_way_or_completed(seen: Seen) -> None:
     assert seen["meander_migrations"] == {(): 3}
     assert seen["meander_migrations_completed_total"] == {(): 5}
     assert seen["meander_bins_moved_total"] == {(): 40}
+    assert seen["meander_workers_left_total"] == {(): 1}
+    assert seen["meander_workers_joined_total"] == {(): 0}
     assert seen["meander_commands_rejected_total"] == {(): 0}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.overview import Overview, note, overview
+from app.overview import MOST_STAFFING, Overview, note, overview
 from connectors.status import Told
 from schemas.status import (
     Accepted,
@@ -16,7 +16,10 @@ from schemas.status import (
     Failed,
     Finished,
     Heartbeat,
+    Joined,
+    Left,
     Migration,
+    NotJoined,
     PartitionLag,
     Started,
 )
@@ -73,6 +76,22 @@ def test_a_flow_is_starting_running_and_then_ended() -> None:
     failed = seen(beat(), STARTED, FAILED)
     assert (failed.state, failed.reason) == ("failed", "worker 1 died")
     assert seen(beat(), STARTED, FAILED, beat()).state == "starting"
+
+
+def test_who_came_and_went_is_known_of_this_life() -> None:
+    came, lost = Joined(id="r1", worker=2), NotJoined(id="r1", worker=3, reason="it died")
+    left = Left(id="r2", worker=2, counters={})
+    known = seen(CLAIMED, beat(bins=[1, 1]), came, lost, left)
+    assert known.staffing == [came, lost, left]
+    assert seen(beat(), came, beat(driver="next")).staffing == []
+    many = seen(beat(), *[Joined(id="r1", worker=n) for n in range(100)])
+    assert [one.worker for one in many.staffing] == list(range(100 - MOST_STAFFING, 100))
+
+
+def test_workers_are_known_by_their_numbers() -> None:
+    assert seen(beat(bins=[100, 156])).numbers == [0, 1]
+    later = beat(bins=[100, 156]).model_copy(update={"numbers": [0, 3]})
+    assert seen(later).numbers == [0, 3]
 
 
 def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
