@@ -169,7 +169,7 @@ def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
         "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
         "frontiers": seen.frontiers, "numbers": seen.numbers, "bins": seen.bins,
-        "inflight": seen.inflight,
+        "inflight": seen.inflight, "spilled": seen.spilled,
         "lags": [one.model_dump() for one in seen.lags], "lags_untold": seen.lags_untold,
         "throughput": [one.model_dump() for one in seen.throughput],
         "throughput_untold": seen.throughput_untold,
@@ -194,10 +194,11 @@ def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
         output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
     lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
     output.table("lag", ["topic", "partition", "records"], lags)
-    workers = zip(map(str, seen.numbers), seen.bins, map(size, seen.inflight), strict=True)
+    bytes = map(size, seen.inflight), map(size, seen.spilled)
+    workers = zip(map(str, seen.numbers), seen.bins, *bytes, strict=True)
     output.table(
         "workers",
-        ["worker", "bins", "in flight"],
+        ["worker", "bins", "in flight", "on disk"],
         [[*row] for row in workers],
     )
     comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]

@@ -82,6 +82,7 @@ class FlowStatus:
                 frontiers=dict(figures.frontiers), numbers=list(map(int, figures.bins)),
                 bins=list(figures.bins.values()),
                 inflight=[beat.inflight for beat in figures.heard.working.values()],
+                spilled=[beat.spilled for beat in figures.heard.working.values()],
                 moving=moving[:MOST_MOVING], untold=max(0, len(moving) - MOST_MOVING),
                 lags=lags, lags_untold=len(figures.lags) - len(lags),
                 throughput=throughput, throughput_untold=len(figures.throughput) - len(throughput),

@@ -160,6 +160,8 @@ class Beat(_Message):
     kind: Literal["beat"] = "beat"
     counters: dict[str, int] = {}
     inflight: int = 0
+    spilled: int = 0
+    """Bytes of records that wait on disk."""
     operators: dict[str, Operator] = {}
     sources: dict[str, Reading] = {}
     sent: dict[int, int] = {}
@@ -273,7 +275,7 @@ class Reader(Generic[M]):
     """Reads the messages of one direction.
 
     >>> FROM_WORKER.read(Beat(inflight=3).to_bytes())
-    Beat(kind='beat', counters={}, inflight=3, operators={}, sources={}, sent={}, taken={})
+    Beat(kind='beat', counters={}, inflight=3, ..., sent={}, taken={})
     >>> TO_WORKER.read(Done(counters={}).to_bytes())
     Traceback (most recent call last):
     ValueError: no message that is expected here

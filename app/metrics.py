@@ -184,6 +184,12 @@ def _links(figures: Figures) -> Iterator[Metric]:
         [([str(worker)], beat.inflight) for worker, beat in working.items()],
     )
     yield _gauge(
+        "meander_spilled_bytes",
+        "Bytes of records that wait on a worker's disk.",
+        ["worker"],
+        [([str(worker)], beat.spilled) for worker, beat in working.items()],
+    )
+    yield _gauge(
         "meander_bins",
         "Bins of keys that a worker owns.",
         ["worker"],

@@ -59,6 +59,8 @@ class Overview:
     """Those of the workers, in the order of `bins` and `inflight`."""
     inflight: list[int] = field(default_factory=list)
     """Bytes that each worker has read and the sinks have not passed."""
+    spilled: list[int] = field(default_factory=list)
+    """Bytes of records that wait on each worker's disk."""
     staffing: list[Joined | NotJoined | Left] = field(default_factory=list)
     """Who has come and gone, as far as it is known; the last `MOST_STAFFING`."""
     migrations: dict[str, Migration] = field(default_factory=dict)
@@ -112,6 +114,7 @@ class Overview:
         self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
         self.numbers = beat.numbers or [*range(len(beat.bins))]
         self.inflight, self.metrics = beat.inflight, beat.metrics
+        self.spilled = beat.spilled or [0] * len(beat.bins)
         self.lags, self.lags_untold = beat.lags, beat.lags_untold
         self.throughput, self.throughput_untold = beat.throughput, beat.throughput_untold
         self.held, self.held_untold = beat.held, beat.held_untold

@@ -294,6 +294,7 @@ def beat_of(worker: Worker) -> Beat:
     return Beat(
         counters=dict(worker.counters),
         inflight=worker.inflight,
+        spilled=worker.spilled,
         operators={
             name: Operator(received=work.received, sent=work.sent, turns=_durations(work.turns))
             for name, work in worker.work().items()

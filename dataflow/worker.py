@@ -114,6 +114,11 @@ class Worker:
         return self._assembly.inflight.bytes
 
     @property
+    def spilled(self) -> int:
+        """Bytes of records that wait on disk."""
+        return self._assembly.disk.used
+
+    @property
     def full(self) -> bool:
         """Whether reading has to stop, as too much is in flight."""
         return self._assembly.inflight.full

@@ -255,6 +255,8 @@ class Heartbeat(_Living):
     """Where the driver serves metrics on its own machine; '' for nowhere."""
     numbers: list[int] = []
     """Those of the workers, in the order of `bins` and `inflight`; where empty: 0, 1, 2, ..."""
+    spilled: list[int] = []
+    """Bytes of records that wait on each worker's disk; empty until all run."""
 
 
 class Started(_OfFlow):

@@ -50,6 +50,7 @@ def test_what_an_exchange_may_not_route_yet_goes_to_disk_beyond_its_bound(start:
     flow.run.settle(controller=False)
     router, disk = assembly(flow.run.workers[0]).routers[0], assembly(flow.run.workers[0]).disk
     assert router.stash.size <= WAITING < 3 * 56 * KIB < disk.used + router.stash.size
+    assert [worker.spilled for worker in flow.run.workers] == [disk.used, 0]
     flow.run.finish(flow.source)
     assert sorted(flow.sink.values) == sorted([*range(1, 29)] * 8)  # type: ignore[type-var]
     assert disk.used == 0

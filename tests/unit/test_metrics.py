@@ -34,6 +34,7 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> Beat:
     return Beat(
         counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
         inflight=100 * read,
+        spilled=7 * read,
         operators={"count": Operator(received=read, sent=2 * read, turns=TURNS)},
         sources={
             "lines": Reading(
@@ -134,6 +135,7 @@ def test_partitions_have_frontiers_lags_and_delays(seen: Seen) -> None:
 def test_links_and_workers_say_what_waits_and_who_owns_what(seen: Seen) -> None:
     assert seen["meander_link_queued_bytes"] == {("1", "0"): 50, ("0", "1"): 0}
     assert seen["meander_inflight_bytes"] == {("0",): 100, ("1",): 200}
+    assert seen["meander_spilled_bytes"] == {("0",): 7, ("1",): 14}
     assert seen["meander_bins"] == {("0",): 100, ("1",): 156}
     assert seen["meander_workers"] == seen["meander_workers_up"] == {(): 2}
 
