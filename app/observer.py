@@ -16,6 +16,7 @@ from app.lag import Lag
 from connectors.links import member_name
 from dataflow.controller import Controller
 from dataflow.holding import Holding
+from dataflow.progress import outer
 from dataflow.protocols import Clock
 from schemas.status import HeldBack, Throughput
 from state.ids import WorkerId
@@ -65,7 +66,7 @@ class Observer:
         """The flow as it is now."""
         frontiers = {}
         for name, frontier in controller.frontiers().items():
-            times = [time for time in frontier if isinstance(time, int)]
+            times = [outer(time) for time in frontier]
             if times:
                 frontiers[name] = to_millis(min(times))
         workers = len(heard.working)

@@ -233,8 +233,9 @@ class Assembly:
         match node.logic:
             case FoldLogic(init, step):
                 return Fold(init, step, sealing, guard)
-            case ProcessLogic(init, on_values, on_timer, side):
-                return Process(node.name, init, on_values, on_timer, side, sealing, guard)
+            case ProcessLogic(init, on_values, on_timer, on_notify, side):
+                back = on_timer, on_notify
+                return Process(node.name, init, on_values, *back, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
 

@@ -2,8 +2,8 @@
 
 A record's place in the total order of its flow is (time, origin, partition, offset, index, bytes of
 its value): `origin` numbers the source (or the operator whose timer emitted it), `partition` and
-`offset` say where it was read (or the key's hash and 0 for a timer), `index` is the position
-among the outputs of one input. All columns have the same length.
+`offset` say where it was read (or the key's hash, and 0 for a timer or 1 for a notice), `index` is
+the position among the outputs of one input. All columns have the same length.
 """
 
 from __future__ import annotations

@@ -34,6 +34,15 @@ def at(time: int, rounds: Rounds) -> Time:
     return (time, *rounds) if rounds else time
 
 
+def place(time: Time) -> tuple[int, Rounds]:
+    """What times are compared by in the total order.
+
+    >>> place(7), place((7, 3))
+    ((7, ()), (7, (3,)))
+    """
+    return outer(time), rounds_of(time)
+
+
 def outward(frontier: Antichain) -> Antichain:
     """What a frontier says of outer times.
 
@@ -54,5 +63,5 @@ def settled(frontier: Antichain, rounds: Rounds) -> Antichain:
     """
     if not rounds or not frontier:
         return frontier
-    time, theirs = min((outer(time), rounds_of(time)) for time in frontier)
+    time, theirs = min(map(place, frontier))
     return Antichain.of(time + (rounds < theirs))

@@ -81,13 +81,13 @@ class FoldLogic:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLogic:
-    """`init`, one `(context, state, value) -> state` per input, and perhaps a timer function.
-
-    `side` names the outputs beside the first."""
+    """`init`, one `(context, state, value) -> state` per input, and perhaps functions for timers
+    and notices. `side` names the outputs beside the first."""
 
     init: Callable[[], object]
     on_values: tuple[OnValue, ...]
     on_timer: OnTimer | None
+    on_notify: OnTimer | None
     side: tuple[str, ...]
 
 

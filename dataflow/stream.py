@@ -221,6 +221,7 @@ class KeyedStream(Stream[T]):
         step: Callable[[Context, S, T], S],
         on_timer: Callable[[Context, S], S] | None = None,
         *,
+        on_notify: Callable[[Context, S], S] | None = None,
         side: Sequence[str] = (),
         order: Order = "time",
         codec: StateCodec = PLAIN,
@@ -228,12 +229,16 @@ class KeyedStream(Stream[T]):
     ) -> ProcessedStream:
         """Any number of results per record, and timers: `(context, state, value) -> state`.
 
+        `on_notify` is called for a key that asked by `context.notify()`, once all records of that
+        time have been applied, in a loop all of that round: what they add up to can be sent then.
+
         `side` names further outputs: `context.emit(value, to="late")` sends to one of them, and
         `.side("late")` of the stream returned is what comes there.
         """
         return self._process(
-            name, (self,), init, (cast(OnValue, step),), on_timer, side, order, codec, on_error
-        )
+            name, (self,), init, (cast(OnValue, step),), (on_timer, on_notify), side, order, codec,
+            on_error,
+        )  # fmt: skip
 
     def connect(
         self,
@@ -244,6 +249,7 @@ class KeyedStream(Stream[T]):
         right: Callable[[Context, S, U], S],
         on_timer: Callable[[Context, S], S] | None = None,
         *,
+        on_notify: Callable[[Context, S], S] | None = None,
         side: Sequence[str] = (),
         order: Order = "time",
         codec: StateCodec = PLAIN,
@@ -256,7 +262,15 @@ class KeyedStream(Stream[T]):
                              "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
         return self._process(
-            name, (self, other), init, functions, on_timer, side, order, codec, on_error
+            name,
+            (self, other),
+            init,
+            functions,
+            (on_timer, on_notify),
+            side,
+            order,
+            codec,
+            on_error,
         )
 
     def map(
@@ -317,7 +331,7 @@ class KeyedStream(Stream[T]):
         streams: Sequence[KeyedStream[Any]],
         init: Callable[[], object],
         on_values: tuple[OnValue, ...],
-        on_timer: Callable[[Context, S], S] | None,
+        back: tuple[Callable[[Context, S], S] | None, Callable[[Context, S], S] | None],
         side: Sequence[str],
         order: Order,
         codec: StateCodec,
@@ -326,7 +340,8 @@ class KeyedStream(Stream[T]):
         if isinstance(side, str) or len(set(side)) < len(side):
             raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
                              "name each of them once, in a list")  # fmt: skip
-        logic = ProcessLogic(init, on_values, cast("OnTimer | None", on_timer), tuple(side))
+        on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
+        logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
         upstreams = tuple(stream._at for stream in streams)
         node = KeyedNode(self._flow.own_name(name), upstreams, logic, order, codec, on_error)
         return ProcessedStream(self._flow, self._add(_sound(node)), logic.side)

@@ -123,10 +123,10 @@ class Arrivals:
         yield from (time for time, _, _ in self._installing)
 
     @property
-    def next(self) -> int | None:
-        """The least time of what need wait no longer."""
-        pools = (self._stashed[bin].least for bin in self._released)
-        return min((least for least in pools if least is not None), default=None)
+    def ahead(self) -> Iterator[Time]:
+        """The times of what need wait no longer, or lower bounds of them."""
+        for bin in self._released:
+            yield from self._stashed[bin].owed
 
     @property
     def spilled(self) -> bool:

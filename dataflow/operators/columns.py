@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dataflow.batch import Batch, Int64s, UInt64s, pick
 from dataflow.operators.errors import FAILURES, Guard
-from dataflow.operators.logic import Sealing, States, Timer
+from dataflow.operators.logic import NOTHING, Beside, Sealing, States, Why
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
 from state import codec
@@ -142,17 +142,13 @@ class Columnar:
         kept = np.flatnonzero(answered)
         return batch.take(kept).with_values([results[i] for i in kept.tolist()])
 
-    def fire(self, states: States, fired: Batch) -> Batch:
-        """A fold sets no timers."""
+    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+        """A fold asks for nothing."""
         raise AssertionError("a fold has no timers")
 
-    def timers(self) -> list[Timer]:
-        """None ever."""
-        return []
-
-    def aside(self) -> Sequence[Batch]:
-        """A fold has one output."""
-        return ()
+    def beside(self) -> Beside:
+        """Nothing ever."""
+        return NOTHING
 
     def _round(
         self, states: States, batch: Batch, values: Column, rows: Column, results: list[object]

@@ -20,19 +20,21 @@ import numpy as np
 from dataflow.batch import Batch, Int64s
 from dataflow.bound import Bound
 from dataflow.migrate.arrivals import Arrivals
-from dataflow.nested import Rounds, at, outward, rounds_of
+from dataflow.nested import Rounds, at, outward, place, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
-from dataflow.operators.logic import Logic, States
+from dataflow.operators.logic import Logic, States, Why
+from dataflow.operators.notices import Notices
 from dataflow.operators.outputs import Outputs
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows, in_order
 from dataflow.operators.timers import Timers
+from dataflow.progress import outer
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, LayerId
 from state.layer import Extraction
 from state.store import Store
-from state.time import MIN_TIME, to_millis
+from state.time import Time, to_millis
 from state.topic import StateTopic
 
 Order = Literal["time", "arrival"]
@@ -62,6 +64,7 @@ class Keyed(Quiet):
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self.name, self.store, self.timers = name, store, Timers()
+        self._notices = Notices()
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
@@ -77,7 +80,7 @@ class Keyed(Quiet):
         return outward(self._outputs.frontier)
 
     def schedule(self) -> bool:
-        """Install what arrives, take records, apply those whose turn it is, fire timers."""
+        """Install what arrives, take records, apply those whose turn it is, call back."""
         frontier = self._passed()
         installed = self.arrivals.schedule(self._outputs.retain)
         blocked = self._outputs.blocked
@@ -131,9 +134,10 @@ class Keyed(Quiet):
     def _relieve(self) -> bool:
         """Make some room where too much waits; whether anything was done. Raises MeanderError where
         too many timers do, which stay in memory."""
-        if self.timers.size > self._bound.most:
-            since = to_millis(self.timers.least or MIN_TIME)
-            self._bound.check(self.timers.size, f"timers wait for its time to pass {since} ms")
+        calls = self.timers.size + self._notices.size
+        if calls > self._bound.most:
+            since = to_millis(min(map(outer, self._calls())))
+            self._bound.check(calls, f"timers wait for its time to pass {since} ms")
         waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
         self._over = waiting > self._most
         return self._over and (self._waiting.shed() or self.arrivals.shed())
@@ -183,29 +187,35 @@ class Keyed(Quiet):
         applied = False
         budget = SLICE
         while budget > 0:
-            rows, due = self._next(frontier)
-            if rows is not None:
-                budget -= len(rows)
-                self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
-            elif due is not None:
-                budget -= len(due)
-                self._run(due, partial(self._logic.fire, fired=due))
-            else:
+            done = self._apply_some(frontier)
+            if not done:
                 break
+            budget -= done
             applied = True
         return applied
 
-    def _next(self, frontier: Antichain) -> tuple[Rows | None, Batch | None]:
-        """The next records, or the timers that come before them."""
-        due = self.timers.next_due(frontier)
-        if due is not None and all(due < least for least in self._ahead()):
-            return None, self._fired(due)
-        return (self._slice(), None) if self._queue else (None, None)
+    def _apply_some(self, frontier: Antichain) -> int:
+        """The timers or notices that come next, or else the next records; how many."""
+        due, notice = self.timers.next_due(frontier), self._notices.next_due(frontier)
+        if due is not None and self._before_all(due) and (notice is None or due <= outer(notice)):
+            return self._call_back(self.timers.take(due), due, "timer")
+        if notice is not None and self._before_all(notice):
+            return self._call_back(self._notices.take(notice), notice, "notice")
+        if not self._queue:
+            return 0
+        rows = self._slice()
+        self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
+        return len(rows)
 
-    def _ahead(self) -> Iterator[int]:
-        """The times of records that are applied before later timers."""
-        yield from (least for least, _ in self._queue)
-        yield from (at for at in (self._waiting.least, self.arrivals.next) if at is not None)
+    def _before_all(self, time: Time) -> bool:
+        """Whether all records that need wait no longer come later in the total order."""
+        return all(place(time) < place(ahead) for ahead in self._ahead())
+
+    def _ahead(self) -> Iterator[Time]:
+        """The times of records that are applied before later timers and notices."""
+        yield from (at(least, rows.rounds) for least, rows in self._queue)
+        yield from self._waiting.owed
+        yield from self.arrivals.ahead
 
     def _slice(self) -> Rows:
         least, rows = self._queue.popleft()
@@ -219,20 +229,21 @@ class Keyed(Quiet):
                 self._queued_bytes += rest.batch.size
         return rows
 
-    def _fired(self, time: int) -> Batch:
-        keys = self.timers.take(time)
+    def _call_back(self, keys: list[bytes], time: Time, why: Why) -> int:
         hashes = self._space.hash_keys(keys)
         zeros = np.zeros(len(keys), np.int64)
-        return Batch(
-            zeros + time,
+        fired = Batch(
+            zeros + outer(time),
             zeros + self._origin,
             hashes.view(np.int64),
-            zeros,
+            zeros + (why == "notice"),
             zeros,
             [None] * len(keys),
             keys,
             hashes,
         )
+        self._run(fired, partial(self._logic.fire, fired=fired, why=why), rounds_of(time))
+        return len(keys)
 
     def _run(self, batch: Batch, work: Callable[[States], Batch], rounds: Rounds = ()) -> None:
         assert batch.keys is not None
@@ -243,9 +254,12 @@ class Keyed(Quiet):
         changed = [(bin, key) for bin, key in zip(of, keys, strict=True) if key in states]
         touched = [key for _, key in changed]
         self.store.write([bin for bin, _ in changed], touched, [states[key] for key in touched])
-        for time, key in self._logic.timers():
+        beside = self._logic.beside()
+        for time, key in beside.timers:
             self.timers.set(Bin(self._space.bin_of(key)), time, key)
-        for number, batch in enumerate((results, *self._logic.aside())):
+        for time, key in beside.notices:
+            self._notices.ask(at(time, rounds), key)
+        for number, batch in enumerate((results, *beside.batches)):
             if len(batch):
                 self._outputs.send(at(int(batch.times.min()), rounds), batch, number)
 
@@ -253,5 +267,8 @@ class Keyed(Quiet):
 
     def _keep(self) -> None:
         queued = (at(least, rows.rounds) for least, rows in self._queue)
-        owed = (*self._waiting.owed, *queued, *self.arrivals.owed, self.timers.least)
-        self._outputs.keep(*least_of(*owed))
+        waiting = (*self._waiting.owed, *queued, *self.arrivals.owed)
+        self._outputs.keep(*least_of(*waiting, *self._calls()))
+
+    def _calls(self) -> tuple[Time, ...]:
+        return least_of(self.timers.least, *self._notices.owed)

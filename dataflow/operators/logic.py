@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -38,23 +38,39 @@ Timer = tuple[int, bytes]
 """A time and the encoded key that wants to be called then."""
 
 
+Why = Literal["timer", "notice"]
+"""Why a key is called back: its timer is due, or all of a time has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a call has brought about besides results at the first output."""
+
+    timers: Sequence[Timer] = ()
+    notices: Sequence[Timer] = ()
+    """Outer times and keys to be called once all of that time, in the call's rounds, has come."""
+    batches: Sequence[Batch] = ()
+    """What goes to the other outputs, one batch each."""
+
+
+NOTHING = Beside()
+
+
 class Logic(Protocol):
     """The part of a stateful operator that differs."""
 
     timed: bool
-    """Whether records of one time must be applied before later ones are begun, for timers."""
+    """Whether records of one time must be applied before later ones are begun, as something of its
+    own may come between."""
 
     def apply(self, states: States, rows: Rows) -> Batch:
         """Apply records in order; the results, each under its input's place in the order."""
 
-    def fire(self, states: States, fired: Batch) -> Batch:
-        """Call back the keys of `fired`, a batch without values, one row per timer."""
+    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+        """Call back the keys of `fired`, a batch without values, one row per key and time."""
 
-    def timers(self) -> list[Timer]:
-        """The timers set since the last call."""
-
-    def aside(self) -> Sequence[Batch]:
-        """What of the last call's results goes to the outputs beside the first, one batch each."""
+    def beside(self) -> Beside:
+        """What the last call has brought about besides its results."""
 
 
 class Sealing:
@@ -137,26 +153,23 @@ class Fold:
         kept = np.delete(np.arange(len(batch)), lost)
         return (batch.take(kept) if lost else batch).with_values(results)
 
-    def fire(self, states: States, fired: Batch) -> Batch:
-        """A fold sets no timers."""
+    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+        """A fold asks for nothing."""
         raise AssertionError("a fold has no timers")
 
-    def timers(self) -> list[Timer]:
-        """None ever."""
-        return []
-
-    def aside(self) -> Sequence[Batch]:
-        """A fold has one output."""
-        return ()
+    def beside(self) -> Beside:
+        """Nothing ever."""
+        return NOTHING
 
 
 class Context:
     """What a process function may do besides changing its state."""
 
-    __slots__ = ("_emitted", "_key", "_time", "_timed", "_timers")
+    __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
 
-    def __init__(self, key: bytes, time: int, timed: bool, side: Sequence[str]) -> None:
-        self._key, self._time, self._timed = key, time, timed
+    def __init__(self, key: bytes, time: int, calls: Sequence[Why], side: Sequence[str]) -> None:
+        self._key, self._time, self._calls = key, time, calls
+        self._notice = False
         self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
         self._timers: list[int] = []
 
@@ -183,9 +196,16 @@ class Context:
         time = from_millis(whole(at_ms))
         if time <= self._time:
             raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
-        if not self._timed:
+        if "timer" not in self._calls:
             raise ValueError("the operator has no on_timer function to call back")
         self._timers.append(time)
+
+    def notify(self) -> None:
+        """Be called back for this key once all of this time has come, before anything later: in a
+        loop once all of its round has. To ask twice for one key and time is to ask once."""
+        if "notice" not in self._calls:
+            raise ValueError("the operator has no on_notify function to call, or it is this one")
+        self._notice = True
 
 
 OnValue = Callable[[Context, object, object], object]
@@ -213,8 +233,28 @@ class _Emitted:
         self.values.extend(emitted)
 
 
-_Outcome = dict[str | None, _Emitted]
-"""By the output's name; the first has none."""
+@dataclass(slots=True)
+class _Outcome:
+    """What the process functions of one batch have brought about, and may ask for."""
+
+    calls: Sequence[Why]
+    emitted: dict[str | None, _Emitted]
+    """By the output's name; the first has none."""
+    timers: list[Timer]
+    notices: list[Timer]
+
+    @staticmethod
+    def of(calls: Sequence[Why], side: Sequence[str]) -> _Outcome:
+        """Nothing so far."""
+        return _Outcome(calls, {name: _Emitted([], [], []) for name in (None, *side)}, [], [])
+
+    def add(self, row: int, key: bytes, context: Context) -> None:
+        """What one call has asked for."""
+        for name, emitted in context._emitted.items():
+            self.emitted[name].add(row, emitted)
+        self.timers.extend((time, key) for time in context._timers)
+        if context._notice:
+            self.notices.append((context._time, key))
 
 
 class Process:
@@ -226,49 +266,44 @@ class Process:
         init: Callable[[], object],
         on_values: Sequence[OnValue],
         on_timer: OnTimer | None,
+        on_notify: OnTimer | None,
         side: Sequence[str],
         sealing: Sealing,
         guard: Guard,
     ) -> None:
         self._operator, self._init, self._on_values = operator, init, on_values
-        self._on_timer, self._sealing, self._guard = on_timer, sealing, guard
-        self._side = side
-        self._timers: list[Timer] = []
-        self._aside: list[Batch] = []
-        self.timed = on_timer is not None
+        given: dict[Why, OnTimer | None] = {"timer": on_timer, "notice": on_notify}
+        self._back = {why: function for why, function in given.items() if function is not None}
+        self._side, self._sealing, self._guard = side, sealing, guard
+        self._beside = NOTHING
+        self.timed = bool(self._back)
 
     def apply(self, states: States, rows: Rows) -> Batch:
         """Call the function of each record's input."""
         batch = rows.batch
-        outcome = self._outcome()
+        outcome = _Outcome.of(tuple(self._back), self._side)
         sides = rows.sides.tolist()
         for row, value in enumerate(batch.values):
             on_value = self._on_values[sides[row]]
             self._call(states, batch, row, outcome, partial(_with_value, on_value, value))
         return self._results(batch, outcome)
 
-    def fire(self, states: States, fired: Batch) -> Batch:
-        """Call the timer function of each row's key."""
-        if self._on_timer is None:
+    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+        """Call the timer function of each row's key, or that for notices."""
+        if why not in self._back:
             raise MeanderError(
-                f"operator {self._operator!r}", "a timer is due and it has no on_timer function"
+                f"operator {self._operator!r}", f"a {why} is due and it has no function for it"
             )
-        outcome = self._outcome()
+        # A notice that asks for another of its time would never end.
+        calls = tuple(call for call in self._back if why != "notice" or call != why)
+        outcome = _Outcome.of(calls, self._side)
         for row in range(len(fired)):
-            self._call(states, fired, row, outcome, self._on_timer)
+            self._call(states, fired, row, outcome, self._back[why])
         return self._results(fired, outcome)
 
-    def timers(self) -> list[Timer]:
-        """The timers set since the last call."""
-        taken, self._timers = self._timers, []
-        return taken
-
-    def aside(self) -> Sequence[Batch]:
-        """What has been emitted to each side output."""
-        return self._aside
-
-    def _outcome(self) -> _Outcome:
-        return {name: _Emitted([], [], []) for name in (None, *self._side)}
+    def beside(self) -> Beside:
+        """Timers and notices asked for, and what has been emitted to each side output."""
+        return self._beside
 
     def _call(
         self, states: States, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
@@ -276,7 +311,7 @@ class Process:
         assert batch.keys is not None
         self._guard.alive()
         key = batch.keys[row]
-        context = Context(key, int(batch.times[row]), self.timed, self._side)
+        context = Context(key, int(batch.times[row]), outcome.calls, self._side)
         try:
             state = self._sealing.unseal(states[key]) if key in states else self._init()
             sealed = self._sealing.seal(function(context, state))
@@ -284,12 +319,11 @@ class Process:
             self._guard.failed(batch, row, error)
             return
         states[key] = sealed
-        for name, emitted in context._emitted.items():
-            outcome[name].add(row, emitted)
-        self._timers.extend((time, key) for time in context._timers)
+        outcome.add(row, key, context)
 
     def _results(self, batch: Batch, outcome: _Outcome) -> Batch:
-        first, *self._aside = (self._batch(batch, emitted) for emitted in outcome.values())
+        first, *others = (self._batch(batch, emitted) for emitted in outcome.emitted.values())
+        self._beside = Beside(outcome.timers, outcome.notices, others)
         return first
 
     def _batch(self, batch: Batch, outcome: _Emitted) -> Batch:

@@ -15,6 +15,7 @@ from typing import Any
 
 from dataflow import KeyedStream
 from state import codec
+from state.bins import BinSpace
 from tests.property import shapes
 from tests.property.reference import Order, Record, Refusals, States
 
@@ -30,7 +31,6 @@ class Stage:
     name: str = ""
     number: int = 0
     first: tuple[Stage, ...] = ()
-    second: tuple[Stage, ...] = ()
 
 
 def random_stages(rng: random.Random) -> tuple[Stage, ...]:
@@ -47,7 +47,7 @@ def _stages(rng: random.Random, levels: int, depth: int, names: Iterator[int]) -
         name = f"s{next(names)}"
         kinds = ["map", "key", "fold", "fold"]
         kinds += ["parts", "outside"] * (levels > 0 and depth < 2)
-        kinds += ["meet"] * (levels > 0)
+        kinds += ["meet", "sum"] * (levels > 0)
         kinds += ["loop", "loop"] * (depth < 2)
         kind = rng.choice(kinds)
         number = rng.randint(2, 5)
@@ -62,13 +62,13 @@ def _stages(rng: random.Random, levels: int, depth: int, names: Iterator[int]) -
                 levels -= _levels(inner)
                 stages.append(Stage(kind, name, number, inner))
             case _:
-                levels -= kind in ("parts", "outside")
+                levels -= kind in ("parts", "outside", "sum")
                 stages.append(Stage(kind, name, number))
     return stages
 
 
 def _levels(stages: tuple[Stage, ...]) -> int:
-    own = sum(stage.kind in ("parts", "outside", "meet") for stage in stages)
+    own = sum(stage.kind in ("parts", "outside", "sum", "meet") for stage in stages)
     return own + sum(_levels(stage.first) for stage in stages)
 
 
@@ -103,6 +103,20 @@ def compare(context: Any, state: Any, value: Any) -> object:
     return [value["v"], *state][:2]
 
 
+def gather(context: Any, state: Any, value: Any) -> object:
+    context.notify()
+    return [*state, [value["k"], value["v"]]]
+
+
+def sum_up(context: Any, state: Any) -> object:
+    """Of all that has come for a key at one time, in one round."""
+    total = sum(v for _, v in state) % 89
+    context.emit({"k": state[0][0], "v": total})
+    if len(state) > 1:
+        context.emit({"k": state[-1][0], "v": total + len(state)})
+    return []
+
+
 # -- as a flow
 
 
@@ -124,6 +138,8 @@ def _define(stage: Stage, stream: KeyedStream[Any], outside: KeyedStream[Any]) -
             return stream.key_by(lambda value: bucket(stage.number, value))
         case "fold":
             return stream.fold(stage.name, shapes.zero, shapes.total)
+        case "sum":
+            return stream.process(stage.name, shapes.empty, gather, on_notify=sum_up)
         case "outside":
             return stream.connect(outside, stage.name, shapes.empty, add, compare)
         case "meet":
@@ -163,9 +179,9 @@ class Reference:
         self.stages = stages
         self.states: States = {}
         self.refused: Refusals = []
-        for stage in _all(stages):
-            if stage.kind in ("fold", "outside", "meet"):
-                self.states[stage.name] = {}
+        # Operators are numbered behind the one source.
+        self.origins = {name: 1 + n for n, name in enumerate(_stateful(stages))}
+        self.states.update((name, {}) for name in self.origins)
 
     def run(self, records: list[Record]) -> list[Record]:
         results = []
@@ -199,6 +215,8 @@ class Reference:
                 ]
             case "fold":
                 return self._fold(stage, records)
+            case "sum":
+                return self._sum(stage, records)
             case "outside":
                 return self._connect(stage, records, outside)
             case "meet":
@@ -234,6 +252,20 @@ class Reference:
             results.append(r.made(result))
         return results
 
+    def _sum(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
+        states, results = self.states[stage.name], []
+        for _, r in _in_order(records, []):
+            state: Any = states.get(r.key, [])
+            states[r.key] = [*state, [r.record.value["k"], r.record.value["v"]]]  # type: ignore[index]
+        for key in sorted({r.key for r in records}):
+            hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
+            time = records[0].record.order[0]
+            fired = Keyed(Record((time, self.origins[stage.name], hashed, 1, 0), None), key)
+            emitted: list[object] = []
+            states[key] = sum_up(_Context(emitted), states[key])
+            results += [fired.made(value, i) for i, value in enumerate(emitted)]
+        return results
+
     def _connect(self, stage: Stage, left: list[Keyed], right: list[Keyed]) -> list[Keyed]:
         states, results = self.states[stage.name], []
         for side, r in _in_order(left, right):
@@ -258,6 +290,14 @@ def _in_order(left: list[Keyed], right: list[Keyed]) -> list[tuple[int, Keyed]]:
     """One round's records of one time as a stateful operator takes them."""
     both = [(0, r) for r in left] + [(1, r) for r in right]
     return sorted(both, key=lambda e: (e[1].record.order, e[0], codec.encode(e[1].record.value)))
+
+
+def _stateful(stages: tuple[Stage, ...]) -> Iterator[str]:
+    """In the order in which a flow defines them."""
+    for stage in stages:
+        yield from _stateful(stage.first)
+        if stage.kind in ("fold", "sum", "outside", "meet"):
+            yield stage.name
 
 
 def _all(stages: tuple[Stage, ...]) -> Iterator[Stage]:

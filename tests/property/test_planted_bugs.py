@@ -75,8 +75,7 @@ def _half_done(
         try:
             return function(context, state)
         except Exception:
-            for name, emitted in context._emitted.items():
-                outcome[name].add(row, emitted)
+            outcome.add(row, batch.keys[row], context)
             raise
 
     _call(process, states, batch, row, outcome, emitting)

@@ -99,7 +99,7 @@ def test_a_timer_may_be_told_by_an_integer_of_numpys_and_moves(start: Start) -> 
 
 
 def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:
-    context = Context(codec.encode(KEY), from_millis(5, sequence=3), True, ())
+    context = Context(codec.encode(KEY), from_millis(5, sequence=3), ("timer",), ())
     with pytest.raises(ValueError, match="not after"):
         context.timer(5)
     context.timer(6)
@@ -212,5 +212,5 @@ def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
 
 def test_a_process_without_timers_is_never_asked_for_any() -> None:
     errors, _, _ = guard()
-    logic = Process("p", list, (lambda c, s, v: s,), None, (), Sealing(PLAIN), errors)
-    assert (logic.timed, logic.timers()) == (False, [])
+    logic = Process("p", list, (lambda c, s, v: s,), None, None, (), Sealing(PLAIN), errors)
+    assert (logic.timed, logic.beside().timers) == (False, ())
