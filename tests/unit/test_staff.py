@@ -101,6 +101,19 @@ def test_newcomers_get_a_share_and_leavers_give_all_away(flow: Changing) -> None
     assert set(flow.sink.values) == {(k, n + 1) for k, most in counted.items() for n in range(most)}
 
 
+def test_a_flow_without_state_hands_its_partitions_over() -> None:
+    sink, flow = ListSink(), Flow("f")
+    records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
+    flow.source(ListSource(records)).sink(sink)
+    with TestFlow(flow, workers=2, seed=3) as run:
+        until(lambda: run.sim.controller.ready, run.sim.act)
+        run.sim.controller.leave("l", [ONE])
+        run.run()
+        assert [event["worker"] for event in run.events if event["event"] == "left"] == [1]
+        assert {result.worker for result in sink.results if result.offset > RECORDS // 2} == {0}
+    assert sorted(map(str, sink.values)) == sorted(str(v) for part in records for _, v in part)
+
+
 def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: Changing) -> None:
     flow.join()
     flow.sim.controller.share("s", [ONE])
