@@ -16,6 +16,7 @@ from schemas.status import (
     Left,
     PartitionMoved,
     Rescaling,
+    Started,
 )
 from tests.brokers import Broker
 from tests.kafka_tools import consume_all
@@ -48,9 +49,20 @@ def test_a_flow_goes_from_one_worker_to_three_and_back_while_records_flow(
     left = sum(event.counters["read"] for event in flow.of(Left))
     assert 0 < left < flow.fed == result.counters["read"], "what leavers have read counts"
     assert isinstance(flow.events[-1], Finished)
+    (started,) = flow.of(Started)
+    assert [spark_says(context, f"counts-{started.driver}-{worker}") for worker in (1, 2)] == [
+        ["SUCCEEDED"], ["SUCCEEDED"]
+    ], "a leaver's job has finished, not failed"  # fmt: skip
     decided = [parsed["type"] for parsed in decisions(broker, prefix)]
     assert decided.count("joins") == decided.count("leaves") == 2
     assert decided.count("partition") == 4
+
+
+def spark_says(context: SparkContext, group: str) -> list[str]:
+    """How the jobs of a group have ended."""
+    tracker = context.statusTracker()
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
+    return [job.status for job in jobs if job is not None]
 
 
 def decisions(broker: Broker, prefix: str) -> list[dict[str, object]]:
