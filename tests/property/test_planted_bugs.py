@@ -75,7 +75,8 @@ def _half_done(
         try:
             return function(context, state)
         except Exception:
-            outcome.add(row, batch.keys[row], context)
+            for name, emitted in context._emitted.items():
+                outcome.emitted[name].add(row, emitted)
             raise
 
     _call(process, states, batch, row, outcome, emitting)
