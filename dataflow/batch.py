@@ -21,6 +21,9 @@ from state.codec import UnencodableError
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
+
+ROW_BYTES = 128
+"""About what a record takes beside its value's bytes: columns, key, and Python's objects."""
 T = TypeVar("T")
 
 
@@ -62,6 +65,11 @@ class Batch:
     def with_values(self, values: list[object]) -> Batch:
         """The same records with other values."""
         return replace(self, values=values, size=0, packed=None)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in memory, once measured."""
+        return self.size + ROW_BYTES * len(self)
 
     def measured(self) -> Batch:
         """The same with `size` known; values that cannot be encoded count as they lie in memory."""

@@ -36,8 +36,6 @@ from state.ids import COORDINATOR, Bin, WorkerId, member_name
 
 IDLE_SECONDS = 0.1
 """The longest nap of a worker that nothing wakes."""
-ROW_BYTES = 64
-"""About what a record takes on a link beside its value."""
 
 
 def members_of(workers: int) -> Sequence[WorkerId]:
@@ -218,7 +216,7 @@ class Worker:
         self._meters.received(edge, message.payload)
         if edge.credit and edge.id in self._plan.crossing:
             assert isinstance(message.payload, Batch)
-            size = message.payload.size + ROW_BYTES * len(message.payload)
+            size = message.payload.weight
             self._credit.use(edge.id, to, size)
             message = replace(message, taken=partial(self._credit.took, edge.id, to, size))
         self._assembly.inputs[edge.target].put(message)

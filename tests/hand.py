@@ -113,11 +113,11 @@ def _of(partition: Partition, chunk: Chunk) -> Chunk:
 
 
 class HandSink(ListSink):
-    """A sink that delivers only while it is open."""
+    """A sink that takes and delivers only while it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.delivers = True
+        self.delivers = self.takes = True
 
     def writer(self, worker: WorkerId, rng: random.Random) -> HandWriter:
         return HandWriter(self, worker, rng)
@@ -137,7 +137,7 @@ class HandWriter(ListWriter):
 
     @property
     def full(self) -> bool:
-        return False
+        return not self._hand.takes
 
     def delivered(self) -> int:
         if self._hand.delivers:

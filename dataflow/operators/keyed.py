@@ -175,7 +175,7 @@ class Keyed(Quiet):
         for start in range(0, len(rows), SLICE):
             piece = rows.take(np.arange(start, min(start + SLICE, len(rows))))
             self._queue.append((piece.least, piece))
-            self._queued_bytes += piece.batch.size
+            self._queued_bytes += piece.batch.weight
 
     def _bins(self, batch: Batch) -> Int64s:
         assert batch.hashes is not None
@@ -219,14 +219,14 @@ class Keyed(Quiet):
 
     def _slice(self) -> Rows:
         least, rows = self._queue.popleft()
-        self._queued_bytes -= rows.batch.size
+        self._queued_bytes -= rows.batch.weight
         if self._logic.timed and self._order == "time":
             # A timer set by these records may come before the next time's records.
             chosen = rows.batch.times == least
             rows, rest = rows.split(chosen)
             if len(rest):
                 self._queue.appendleft((rest.least, rest))
-                self._queued_bytes += rest.batch.size
+                self._queued_bytes += rest.batch.weight
         return rows
 
     def _call_back(self, keys: list[bytes], time: Time, why: Why) -> int:

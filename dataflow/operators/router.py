@@ -103,14 +103,14 @@ class Router(Quiet):
             self._send(owner, time, share)
             return
         self._kept.setdefault(owner, deque()).append((time, share))
-        self._kept_bytes += share.size
+        self._kept_bytes += share.weight
 
     def _send_kept(self) -> bool:
         sent = False
         for owner, shares in list(self._kept.items()):
             while shares and not self._output.blocked(owner):
                 time, share = shares.popleft()
-                self._kept_bytes -= share.size
+                self._kept_bytes -= share.weight
                 self._send(owner, time, share)
                 sent = True
             if not shares:

@@ -126,7 +126,7 @@ class Waiting:
     def size(self) -> int:
         """About how many bytes wait."""
         self._batches = [(least, rows.measured()) for least, rows in self._batches]
-        return sum(rows.batch.size for _, rows in self._batches)
+        return sum(rows.batch.weight for _, rows in self._batches)
 
     @property
     def least(self) -> int | None:
@@ -144,7 +144,7 @@ class Waiting:
         if not self._batches:
             return None
         first = self._batches.pop(0)[1].measured()
-        rows, rest = first.cut(min(most, 1 + size * len(first) // first.batch.size))
+        rows, rest = first.cut(min(most, 1 + size * len(first) // first.batch.weight))
         if len(rest):
             self._batches.insert(0, (rest.least, rest))
         return rows

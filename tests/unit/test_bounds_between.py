@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from dataflow import Flow
+from dataflow import Flow, operators
 from dataflow.credit import Credit
 from dataflow.graph import EdgeId
 from dataflow.testing import ListSink
 from schemas.errors import MeanderError, SetupError
 from state.ids import WorkerId
-from tests.hand import HandFlow, HandSource, assembly, until
+from tests.hand import HandFlow, HandSink, HandSource, assembly, keyed, until
 from tests.unit.conftest import Start
 
 KIB = 1 << 10
@@ -113,6 +114,47 @@ def test_a_message_larger_than_the_whole_credit_passes(start: Start) -> None:
     source.give(0, *((1000 + n, n) for n in range(50)))
     run.finish(source)
     assert len(sink.results) == 50 * 8
+
+
+def test_a_sink_that_takes_nothing_stops_all_that_is_behind_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6, I7: waiting follows the dataflow to the source, through folds and exchanges."""
+    credit, message = 2 * KIB, 20 * KIB
+    monkeypatch.setattr(operators.keyed, "SLICE", 8)
+    source, sink = HandSource(record_size=KIB), HandSink()
+    sink.takes = False
+    flow = Flow("f", bins=3, max_inflight=1 << 30, link_credit=credit)
+    first = flow.source(source).key_by(lambda v: v % 7).fold("a", lambda: 0, _text)
+    second = first.flat_map(lambda v: [v, v]).key_by(lambda v: v[0] % 5)
+    second.fold("b", lambda: 0, _count).map(lambda v: v).sink(sink)
+    run = start(flow, workers=2)
+    for n in range(60):
+        source.give(0, *((1_000 + 5 * n + m, n + m) for m in range(5)))
+        run.wait(0.003)
+    waits = sum(message.payload.times.size for message in _at_the_source(run))
+    assert waits > 150, "at the source, where max_inflight bounds it"
+    for worker in run.workers:
+        assert all(sent <= 2 * (credit + message) for sent in worker.links()[0].values())
+        for router in assembly(worker).routers:
+            assert router.stash.size + router._kept_bytes <= 2 * (credit + message)
+        for name in ("a", "b"):
+            one = keyed(worker, name)
+            assert one._waiting.size + one._queued_bytes <= 2 * (credit + message)
+    sink.takes = True
+    run.finish(source)
+    assert len(sink.results) == 600
+
+
+def _text(n: int, value: int) -> tuple[int, tuple[int, str]]:
+    return n + 1, (value, "x" * KIB)
+
+
+def _at_the_source(run: HandFlow) -> list[Any]:
+    """What the source has sent and nobody has taken."""
+    plan, inputs = run._plan, assembly(run.workers[0]).inputs
+    (edge,) = (e for e in plan.graph.edges if e.source == plan.source_locations[0])
+    return list(inputs[edge.target]._queue)
 
 
 def turn_without(run: HandFlow, stuck: WorkerId) -> None:

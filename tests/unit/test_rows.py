@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.batch import Batch
+from dataflow.batch import ROW_BYTES, Batch
 from dataflow.operators.rows import Rows, Waiting, later
 from state import codec
 from state.antichain import Antichain
@@ -96,7 +96,7 @@ def test_what_waits_comes_out_once_when_its_time_has_passed(
         assert [b for _, b in came] == sorted(b for _, b in came), "in the order of arrival"
         waits = [entry for entry in waits if entry[0] >= frontier]
         assert waiting.least == min((time for time, _ in waits), default=None)
-        assert waiting.size == 10 * len(waits)
+        assert waiting.size == (10 + ROW_BYTES) * len(waits)
 
 
 def test_the_empty_frontier_has_passed_everything() -> None:
