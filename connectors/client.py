@@ -78,6 +78,13 @@ FIXED: Mapping[str, str | int | float | bool] = _CONSUMER_MUST | _PRODUCER_MUST
 """What correctness rests on: a flow's clients have these values whatever the user sets."""
 
 
+OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
+
+
+def _unheard(_: KafkaError | None, __: list[TopicPartition]) -> None:
+    """Who commits nothing hears nothing of it."""
+
+
 class Fetched(Protocol):
     """A message as consumers return it: unlike one made by hand it has a place on a topic."""
 
@@ -106,11 +113,16 @@ class Fetched(Protocol):
         """Bytes of its value."""
 
 
-def consumer(settings: Settings, group: str, **tuning: str | float) -> Consumer:
+def consumer(
+    settings: Settings, group: str, on_commit: OnCommit = _unheard, **tuning: str | float
+) -> Consumer:
     """A consumer for `assign()`; `tuning` (underscores for dots) is what the user may change."""
     values = _ALWAYS | _CONSUMER | _dotted(tuning) | dict(settings) | _CONSUMER_MUST
     try:
-        return Consumer(values | {"group.id": group}, error_cb=contact(settings).on_error)
+        return Consumer(
+            values | {"group.id": group},
+            error_cb=contact(settings).on_error, on_commit=on_commit,
+        )  # fmt: skip
     except KafkaException as error:
         raise translate(error, "Kafka settings") from None
 

@@ -1,23 +1,17 @@
 """What a reader does beside reading: commit for lag tools, and look whether its topic has changed.
 
 Guarantees that neither ever waits for the reader's consumer, nor makes it wait: a consumer belongs
-to one thread at a time, so this has a client of its own. A commit is a courtesy, as nobody starts
-from it: one at a time is under way, and one that fails is made up for by the next.
+to one thread at a time, so this has clients of its own. A commit is a courtesy, as nobody starts
+from it: one at a time is under way, and one that fails is made up for by the next. It goes through
+a consumer, as an admin client's may be lost while the group's coordinator is loading.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connectors import client, topics
 from connectors.client import Settings
@@ -40,12 +34,12 @@ class Commits:
     """Tells lag tools how far a group has come; for the worker's thread."""
 
     def __init__(self, settings: Settings, topic: str, group: str) -> None:
-        self._admin = client.admin(settings)
+        self._consumer = client.consumer(settings, group, on_commit=self._heard)
         self._topic, self._group = topic, group
         self._at = time.monotonic()
         self._committed: Offsets = {}
         self._sent: Offsets = {}
-        self._answer: Future[ConsumerGroupTopicPartitions] | None = None
+        self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []
 
     def due(self) -> bool:
         """Whether it is time for the next."""
@@ -57,47 +51,39 @@ class Commits:
 
     def commit(self, offsets: Offsets) -> None:
         """Start a commit, unless one is under way. Raises SetupError if the group is refused."""
-        if self._answer is not None:
-            if not self._answer.done():
-                return
-            self._settle(self._answer)
+        self._settle()
         moved = {p: o for p, o in offsets.items() if o > self._committed.get(p, -1)}
-        if moved:
+        if moved and not self._sent:
             places = [TopicPartition(self._topic, p, o) for p, o in moved.items()]
-            asked = ConsumerGroupTopicPartitions(self._group, places)
-            (self._answer,) = self._admin.alter_consumer_group_offsets([asked]).values()
+            self._consumer.commit(offsets=places, asynchronous=True)
             self._sent = moved
 
     def close(self, offsets: Offsets) -> None:
         """Commit for the last time; given up when it takes longer than a second."""
         deadline = time.monotonic() + _LAST
-        while True:
-            # The one under way, if any, then the last; again where a group had no coordinator yet.
+        behind = True
+        while behind and time.monotonic() < deadline:
             self.commit(offsets)
-            if self._answer is None:
-                return
-            try:
-                self._answer.result(max(0.0, deadline - time.monotonic()))
-            except (NotYet, KafkaException):
-                return
+            behind = any(self._committed.get(p, -1) < o for p, o in offsets.items())
+            if behind:
+                self._consumer.poll(0.05)
+        self._consumer.close()
 
-    def _settle(self, answer: Future[ConsumerGroupTopicPartitions]) -> None:
-        self._answer = None
-        error = answer.exception()
-        if error is None:
-            self._settle_each(answer.result().topic_partitions or [])
-        elif not isinstance(error, KafkaException):
-            raise error
-        else:
-            self._refuse(error.args[0])
+    def _heard(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+        self._answers.append((error, places))
 
-    def _settle_each(self, places: Sequence[TopicPartition]) -> None:
-        for place in places:
-            if place.error is None:
-                self._committed[place.partition] = self._sent[place.partition]
-            elif not client.absent(place.error):
-                # Whether the topic is still there is for `Look` to say.
-                self._refuse(place.error)
+    def _settle(self) -> None:
+        self._consumer.poll(0)
+        answers, self._answers = self._answers, []
+        for error, places in answers:
+            sent, self._sent = self._sent, {}
+            for place in places:
+                failed = error or place.error
+                if failed is None:
+                    self._committed[place.partition] = sent[place.partition]
+                elif not client.absent(failed):
+                    # Whether the topic is still there is for `Look` to say.
+                    self._refuse(failed)
 
     def _refuse(self, error: KafkaError) -> None:
         if not client.transient(error):
