@@ -50,7 +50,7 @@ class Arrivals:
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
         self._stashed: dict[Bin, Pool] = {}
-        self._released: dict[Bin, Antichain] = {}
+        self._released: set[Bin] = set()
         self._queued: list[tuple[Time, Manifest]] = []
         self._installing: list[tuple[Time, Manifest, Installation]] = []
 
@@ -101,11 +101,13 @@ class Arrivals:
     def release(self) -> tuple[list[Rows], bool]:
         """Take what need wait no longer, or the first slice of it, and whether there is more."""
         found: list[Rows] = []
-        for bin, until in list(self._released.items()):
+        for bin in sorted(self._released):
+            # It may have left and be awaited again by now.
+            until = Antichain.of(*self._awaited.get(bin, [])[:1])
             rows, more = self._stashed[bin].passed(until)
             found += rows
             if not more:
-                del self._released[bin]
+                self._released.remove(bin)
                 if self._stashed[bin].least is None:
                     del self._stashed[bin]
         return found, bool(self._released)
@@ -166,4 +168,4 @@ class Arrivals:
         if later:
             self._awaited[bin] = later
         if bin in self._stashed:
-            self._released[bin] = Antichain.of(*later[:1])
+            self._released.add(bin)

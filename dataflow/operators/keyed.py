@@ -11,8 +11,9 @@ exceeded or the output blocked (I6). Cost: per slice one multi-get and one write
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -143,12 +144,17 @@ class Keyed(Quiet):
         return self._over and (self._waiting.shed() or self.arrivals.shed())
 
     def _ready(self, frontier: Antichain) -> bool:
-        if self._queue and self._waiting.spilled:
+        if self._waiting.spilled and not self._precedes(self._waiting.owed):
             return False
         bound = frontier if self._order == "time" else self._control()
         ready, more = self._waiting.passed(bound)
-        for rows in self._ordered(ready):
-            self._enqueue(self.arrivals.stash(rows, self._bins(rows.batch)))
+        mine = [self.arrivals.stash(r, self._bins(r.batch)) for r in self._ordered(ready)]
+        if more:
+            # What comes in slices may be earlier than what a bin has brought with it.
+            self._merge([rows for rows in mine if len(rows)])
+        else:
+            for rows in mine:
+                self._enqueue(rows)
         return bool(ready) or more
 
     def _ordered(self, many: list[Rows]) -> list[Rows]:
@@ -159,17 +165,28 @@ class Keyed(Quiet):
     def _admit(self) -> bool:
         """Records whose bin has arrived come before all that is queued of that bin; whether any
         have been admitted, or moved in order to be."""
-        if self._queue and self.arrivals.spilled:
+        if self.arrivals.spilled and not self._precedes(self.arrivals.ahead):
             return False
         released, more = self.arrivals.release()
-        if not released:
-            return more
-        ordered = self._ordered([*released, *(rows for _, rows in self._queue)])
+        self._merge(released)
+        return bool(released) or more
+
+    def _precedes(self, times: Iterable[Time]) -> bool:
+        """Whether any of these comes before all that is queued."""
+        if not self._queue:
+            return True
+        least, rows = self._queue[0]
+        head = place(at(least, rows.rounds))
+        return self._order == "time" and any(place(time) < head for time in times)
+
+    def _merge(self, many: list[Rows]) -> None:
+        if not many:
+            return
+        ordered = self._ordered([*many, *(rows for _, rows in self._queue)])
         self._queue.clear()
         self._queued_bytes = 0
         for rows in ordered:
             self._enqueue(rows)
-        return True
 
     def _enqueue(self, rows: Rows) -> None:
         for start in range(0, len(rows), SLICE):
@@ -201,11 +218,18 @@ class Keyed(Quiet):
             return self._call_back(self.timers.take(due), due, "timer")
         if notice is not None and self._before_all(notice):
             return self._call_back(self._notices.take(notice), notice, "notice")
-        if not self._queue:
+        if not self._queue or self._overtakes():
             return 0
         rows = self._slice()
         self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
         return len(rows)
+
+    def _overtakes(self) -> bool:
+        """Whether what is queued has to wait for slices of what is on disk: timers between the two
+        do."""
+        if not (self._waiting.spilled or self.arrivals.spilled):
+            return False
+        return self._precedes(chain(self._waiting.owed, self.arrivals.ahead))
 
     def _before_all(self, time: Time) -> bool:
         """Whether all records that need wait no longer come later in the total order."""
