@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
 import msgpack
+from msgpack.exceptions import UnpackException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from dataflow.meters import BOUNDS
@@ -289,7 +290,8 @@ class Reader(Generic[M]):
         try:
             said = msgpack.unpackb(data, strict_map_key=False)
             return self._adapter.validate_python(said, strict=True)
-        except (ValidationError, ValueError, msgpack.exceptions.UnpackException) as error:
+        # Of a key that cannot be one msgpack raises TypeError.
+        except (ValidationError, ValueError, TypeError, UnpackException) as error:
             raise ValueError("no message that is expected here") from error
 
 

@@ -32,7 +32,7 @@ from tests.property.cases import Case, Entry, random_case, shortest
 from tests.property.test_loops import LoopRun, told
 from tests.property.test_migration_oracle import Cramped
 
-FLOOR, PLANTED_RUNS, SLICE = 25, 20, 3
+FLOOR, PLANTED_RUNS, SLICE = 10, 20, 3
 Way = tuple[WorkerId, WorkerId, int]
 """Sender, receiver and edge."""
 

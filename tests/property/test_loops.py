@@ -31,7 +31,7 @@ from tests.property.reference import Record, Refusals, States
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import Run
 
-FLOOR, WATCHED, PLANTED_RUNS = 40, 8, 25
+FLOOR, WATCHED, PLANTED_RUNS = 8, 4, 25
 
 
 def case_of(seed: int) -> Case:
