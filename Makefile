@@ -23,7 +23,7 @@ bench: java ## measure Meander beside a plain loop and a bare echo (BENCH="--run
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 test: java ## run all tests, with one real broker
-	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --durations 12
+	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 12
 
 unit: venv ## run the unit tests and doctests alone (no broker)
 	@$(BIN)/pytest $(CODE) tests/unit

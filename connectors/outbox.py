@@ -201,6 +201,9 @@ class Outbox:
         except BufferError:
             return False
         except KafkaException as error:
+            # Why a producer has ended for good is told by the next `pump`.
+            if error.args[0].code() == KafkaError._FATAL:
+                return False
             raise translate(error, f"topic {self.topic!r}") from None
         return True
 

@@ -8,6 +8,7 @@ a consumer, as an admin client's may be lost while the group's coordinator is lo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -67,7 +68,10 @@ class Commits:
             behind = any(self._committed.get(p, -1) < o for p, o in offsets.items())
             if behind:
                 self._consumer.poll(0.05)
-        self._consumer.close()
+        # Where no broker answers, closing waits for a commit far longer than anyone waits for us.
+        closing = threading.Thread(target=self._consumer.close, name="commit's end", daemon=True)
+        closing.start()
+        closing.join(max(0.0, deadline - time.monotonic()))
 
     def _heard(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
         self._answers.append((error, places))
