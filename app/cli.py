@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 from uuid import uuid4
@@ -28,13 +28,14 @@ from app.overview import Overview, overview
 from app.settings import Settings
 from app.signals import Signals
 from app.staffing import sentence, show_staff
-from app.usual import Bootstrap, Commands, Config, Flow, Json, Prefix, Set
+from app.usual import Bootstrap, CommandId, Commands, Config, Flow, Json, Prefix, Set, Wait
 from app.watching import Watch
 from connectors.client import FIXED
 from connectors.status import StatusReader, Told
 from connectors.topics import names
-from schemas.control import Migrate, Rescale
+from schemas.control import Command, Migrate, Rescale
 from schemas.errors import SetupError
+from schemas.status import Event
 
 app = typer.Typer(
     cls=Commands,
@@ -265,10 +266,8 @@ def migrate(
     strategy: Annotated[
         Literal["fluid", "sudden"], typer.Option(help="Bin after bin, or all at one time.")
     ] = "fluid",
-    name: Annotated[str | None, typer.Option("--id", help="Never used before in this run.")] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")
-    ] = True,
+    name: CommandId = None,
+    wait: Wait = True,
     prefix: Prefix = "",
     bootstrap: Bootstrap = None,
     set_: Set = None,
@@ -281,28 +280,19 @@ def migrate(
         cause = "all keys of a bin move together, so more would move than the keys named"
         raise SetupError("--key", cause, "add --whole-bins if they may, or name --bins")
     command = Migrate.model_construct(
-        type="migrate", id=name or f"cli-{uuid4().hex[:8]}", worker=worker,
+        type="migrate", id=name or _new_id(), worker=worker,
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
         time=at, strategy=strategy,
     )  # fmt: skip
-    topics = names(prefix, flow)
-    if not wait:
-        produce(kafka, topics, flow, command)
-        output.say(f"{command.id}: on {topics.control}")
-        return
-    output.say(f"{command.id}:")
-    if code := show(output, follow(kafka, topics, flow, command)):
-        raise typer.Exit(code)
+    _give(command, kafka, prefix, flow, output, show if wait else None)
 
 
 @app.command(epilog="Example: meander rescale counts --workers 3")
 def rescale(
     flow: Flow,
     workers: Annotated[int, typer.Option(min=1, help="How many the flow has from then on.")],
-    name: Annotated[str | None, typer.Option("--id", help="Never used before in this run.")] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")
-    ] = True,
+    name: CommandId = None,
+    wait: Wait = True,
     prefix: Prefix = "",
     bootstrap: Bootstrap = None,
     set_: Set = None,
@@ -311,16 +301,30 @@ def rescale(
 ) -> None:
     """Have workers join a running flow, or those leave it that joined last."""
     kafka, output = settings(config, set_, bootstrap).kafka(), Output.of(as_json)
-    command = Rescale.model_construct(
-        type="rescale", id=name or f"cli-{uuid4().hex[:8]}", workers=workers
-    )
+    command = Rescale.model_construct(type="rescale", id=name or _new_id(), workers=workers)
+    _give(command, kafka, prefix, flow, output, show_staff if wait else None)
+
+
+def _new_id() -> str:
+    return f"cli-{uuid4().hex[:8]}"
+
+
+def _give(
+    command: Command,
+    kafka: dict[str, str],
+    prefix: str,
+    flow: str,
+    output: Output,
+    show: Callable[[Output, Iterator[Event]], int] | None,
+) -> None:
+    """Put a command on its topic and, where it is to be shown, follow it to its end."""
     topics = names(prefix, flow)
-    if not wait:
+    if show is None:
         produce(kafka, topics, flow, command)
         output.say(f"{command.id}: on {topics.control}")
         return
     output.say(f"{command.id}:")
-    if code := show_staff(output, follow(kafka, topics, flow, command)):
+    if code := show(output, follow(kafka, topics, flow, command)):
         raise typer.Exit(code)
 
 

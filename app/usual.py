@@ -31,6 +31,8 @@ Json = Annotated[
     bool, typer.Option("--json", help="JSON lines; so it is anyway where no terminal reads.")
 ]
 Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
+CommandId = Annotated[str | None, typer.Option("--id", help="Never used before in this run.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")]
 
 
 class Commands(TyperGroup):
