@@ -96,10 +96,9 @@ class Memtable:
     def forget(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
         """Drop some keys of a bin, held or not."""
         held = table.bins.get(bin, {})
-        for key in keys:
-            if key in held:
-                del held[key]
-                self.size -= weigh(table.states.pop(key)) + len(key) + ENTRY_BYTES
+        gone = [key for key in keys if held.pop(key, _ABSENT) is None]
+        states = list(map(table.states.pop, gone))
+        self.size -= _weigh_all(states) + sum(map(len, gone)) + ENTRY_BYTES * len(gone)
         if not held:
             table.bins.pop(bin, None)
 

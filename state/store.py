@@ -175,7 +175,8 @@ class Store:
         self._database.put((group + key, data) for key, data in zip(keys, states, strict=True))
 
     def drop(self, bin: int) -> None:
-        """Forget all keys of a bin, at the cost of none; scans under way keep theirs."""
+        """Forget all keys of a bin, by the key in memory and at once on disk; scans under way keep
+        theirs."""
         self._database.memtable.drop(self._table, bin)
         self._database.groups.discard(self._groups[bin])
         self._database.delete(self._groups[bin])

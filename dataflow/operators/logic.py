@@ -150,8 +150,8 @@ class Fold:
                 lost.append(row)
             else:
                 answer(result)
-        kept = np.delete(np.arange(len(batch)), lost)
-        return (batch.take(kept) if lost else batch).with_values(results)
+        answered = batch.take(np.delete(np.arange(len(batch)), lost)) if lost else batch
+        return answered.with_values(results)
 
     def fire(self, states: States, fired: Batch, why: Why) -> Batch:
         """A fold asks for nothing."""
