@@ -18,7 +18,7 @@ from connectors.intake import Intake
 from connectors.placing import partitions_of_keys
 from connectors.sink import KafkaSink, Rows
 from dataflow.batch import Batch
-from dataflow.lists import BATCHES, Result, results
+from dataflow.lists import Result, Unhurried, results
 from dataflow.protocols import Chunk, Partition, Rest
 from state.ids import WorkerId
 
@@ -178,9 +178,8 @@ class TopicReader:
         """Nothing is open."""
 
 
-class TopicWriter:
-    """One worker's way onto a topic; implements `SinkWriter`. Says some turns later that all is
-    delivered."""
+class TopicWriter(Unhurried):
+    """One worker's way onto a topic; implements `SinkWriter`."""
 
     def __init__(
         self,
@@ -190,10 +189,10 @@ class TopicWriter:
         rng: random.Random,
         now_ms: Callable[[], int],
     ) -> None:
+        super().__init__(rng)
         self._rows = Rows(spec, worker, lambda: None)
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
-        self._topic, self._worker, self._rng, self._now_ms = topic, worker, rng, now_ms
-        self._written = self._delivered = 0
+        self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
     def write(self, batch: Batch) -> int:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
@@ -204,19 +203,4 @@ class TopicWriter:
         for value, key, those, partition in zip(values, keys, headed, places, strict=True):
             self._topic.append(value, key, tuple(those), now, partition)
         self._topic.results += results(self._worker, batch, keys, list(map(self._decode, values)))
-        self._written += 1
-        return self._written
-
-    @property
-    def full(self) -> bool:
-        """Whether as many batches are under way as it takes."""
-        return self._written - self._delivered >= BATCHES
-
-    def delivered(self) -> int:
-        """Everything, but not always at once."""
-        if self._rng.random() < 0.5:
-            self._delivered = self._written
-        return self._delivered
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return self._ticket()

@@ -166,18 +166,12 @@ class ListSink:
         return ListWriter(self, worker, rng)
 
 
-class ListWriter:
-    """Delivers at once, and says so some turns later."""
+class Unhurried:
+    """What writers in memory have in common: they deliver at once, and say so some turns later."""
 
-    def __init__(self, sink: ListSink, worker: WorkerId, rng: random.Random) -> None:
-        self._sink, self._worker, self._rng = sink, worker, rng
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._written = self._delivered = 0
-
-    def write(self, batch: Batch) -> int:
-        """Collect a batch."""
-        self._sink.results.extend(results(self._worker, batch, batch.keys, batch.values))
-        self._written += 1
-        return self._written
 
     @property
     def full(self) -> bool:
@@ -192,6 +186,24 @@ class ListWriter:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _ticket(self) -> int:
+        """Of a batch that has been taken over."""
+        self._written += 1
+        return self._written
+
+
+class ListWriter(Unhurried):
+    """Collects batches."""
+
+    def __init__(self, sink: ListSink, worker: WorkerId, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._sink, self._worker = sink, worker
+
+    def write(self, batch: Batch) -> int:
+        """Collect a batch."""
+        self._sink.results.extend(results(self._worker, batch, batch.keys, batch.values))
+        return self._ticket()
 
 
 def results(
