@@ -6,7 +6,6 @@ median of several runs; what is compared takes turns, so that a noisy machine is
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
@@ -32,17 +31,12 @@ METHOD = (
     " the last result. Latency: open loop, {seconds:g} s after {warm:g} s of warm-up, from when a"
     " record was due to when a consumer has its result. Medians of {runs} runs."
 )
+BACKLOG = "backlog"
 Part = Callable[[str], dict[str, float]]
 
 
-def drains(records: int) -> list[Part]:
+def drains(source: str, records: int) -> Part:
     """The yardstick and the flow, on one topic."""
-    source = f"backlog-{records}"
-
-    def fill(bootstrap: str) -> dict[str, float]:
-        load.create(bootstrap, source, partitions=PARTITIONS)
-        load.fill(bootstrap, source, PARTITIONS, records)
-        return {}
 
     def once(bootstrap: str) -> dict[str, float]:
         found = {"yardstick_1": drain.yardstick(bootstrap, source, 1)}
@@ -52,14 +46,7 @@ def drains(records: int) -> list[Part]:
         found["arrival"] = drain.flow(bootstrap, source, records, ORDER="arrival")
         return found
 
-    filled = itertools.count()
-
-    def part(bootstrap: str) -> dict[str, float]:
-        if not next(filled):
-            fill(bootstrap)
-        return once(bootstrap)
-
-    return [part]
+    return once
 
 
 def latencies(rate: int, seconds: float) -> list[Part]:
@@ -111,12 +98,14 @@ def main(
     """Measure everything; takes about three quarters of an hour as it is."""
     console = Console(stderr=True)
     measured: dict[str, list[float]] = defaultdict(list)
-    parts = [*(drains(records) if records else []), *latencies(rate, seconds)] * runs
+    parts = [*([drains(BACKLOG, records)] if records else []), *latencies(rate, seconds)] * runs
     if minutes:
         parts.append(lambda b: {"rss_growth_10min": latency.growth(b, rate, 60 * minutes)})
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with LocalBroker() as broker, Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("benchmarks", total=len(parts))
+        load.create(broker.bootstrap, BACKLOG, partitions=PARTITIONS)
+        load.fill(broker.bootstrap, BACKLOG, PARTITIONS, records)
         for part in parts:
             for name, value in part(broker.bootstrap).items():
                 measured[name].append(value)
