@@ -179,6 +179,14 @@ def test_more_than_may_wait_for_the_broker_is_an_error_and_not_a_full_memory(rig
     writer.close()
 
 
+def test_who_closes_gives_up_what_is_under_way_without_an_error(rig: Rig) -> None:
+    topic = rig.topic("out")
+    for _ in range(30):
+        writer = KafkaSink(topic, value="bytes").open(rig.context())
+        writer.write(batch([b"x" * 40_000] * 20))
+        writer.close()
+
+
 def test_what_is_delivered_waits_no_longer(rig: Rig) -> None:
     topic = rig.topic("out")
     writer = KafkaSink(topic, value="bytes").open(rig.context(max_waiting=100_000))
