@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 WANTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	if $$p -c '$(WANTED)' 2>/dev/null; then command -v $$p; break; fi; done)
-PROCESSES ?= 2
+PROCESSES ?= 3
 SECONDS ?= 300
 SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
