@@ -58,8 +58,10 @@ def flow_folder(folder: Path, prefix: str, flow: str = "counts") -> Path:
     return module
 
 
-def lines(bootstrap: str, prefix: str, texts: list[str], *, create: bool = True) -> None:
-    """Put texts on the flow's source topic, a millisecond apart."""
+def lines(
+    bootstrap: str, prefix: str, texts: list[str], *, create: bool = True, after: int = 0
+) -> None:
+    """Put texts on the flow's source topic, a millisecond apart, the first `after` so many."""
     if create:
         for topic in ("lines", "counts"):
             create_topic(bootstrap, prefix + topic, 4)
@@ -67,7 +69,7 @@ def lines(bootstrap: str, prefix: str, texts: list[str], *, create: bool = True)
         bootstrap,
         prefix + "lines",
         [
-            Record(text.encode(), partition=i % 4, timestamp=1_700_000_000_000 + i)
+            Record(text.encode(), partition=i % 4, timestamp=1_700_000_000_000 + after + i)
             for i, text in enumerate(texts)
         ],
     )

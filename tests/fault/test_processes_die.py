@@ -6,9 +6,11 @@ the environment that the driver, its JVM and the workers share.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from schemas.errors import MeanderError
 from schemas.status import Event, Started
 from tests.brokers import Broker
 from tests.flow_process import UP, FlowProcess, alive, flow_folder, lines, meander
-from tests.kafka_tools import PATIENCE, until
+from tests.kafka_tools import PATIENCE, await_records, consume_all, until
 
 LEASE = "4"
 
@@ -108,6 +110,35 @@ def test_the_workers_of_a_driver_that_hangs_end_themselves(running: FlowProcess)
     os.kill(running.process.pid, signal.SIGCONT)
     assert running.exit_code() == 1
     running.until_gone()
+
+
+def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    lines(broker.bootstrap, prefix, ["to be"] * 20)
+    module = flow_folder(tmp_path, prefix)
+    words = ["run", str(module), "--prefix", prefix, "--lease", str(PATIENCE)]
+    with meander(tmp_path, broker.bootstrap, *words) as running:
+
+        def answered(count: int) -> None:
+            await_records(broker.bootstrap, prefix + "counts", lambda all: len(all) >= count)
+
+        answered(40)
+        os.kill(running.process.pid, signal.SIGSTOP)
+        lines(broker.bootstrap, prefix, ["or not"] * 20, create=False)
+        answered(80)
+        lines(broker.bootstrap, prefix, ["or not"] * 20, create=False, after=3_600_000)
+        os.kill(running.process.pid, signal.SIGCONT)
+        answered(120)
+        running.process.send_signal(signal.SIGINT)
+        assert running.exit_code() == 128 + signal.SIGINT
+    counts = [
+        json.loads(one.value or b"") for one in consume_all(broker.bootstrap, prefix + "counts")
+    ]
+    expected = {"to": 20, "be": 20, "or": 40, "not": 40}
+    assert Counter(one["word"] for one in counts) == expected
+    for word, count in expected.items():
+        assert {one["count"] for one in counts if one["word"] == word} == set(range(1, count + 1))
 
 
 def test_ctrl_c_stops_everything_and_is_the_exit_code(running: FlowProcess) -> None:
