@@ -2,12 +2,14 @@
 
 Guarantees that `send` neither blocks nor loses a record: what librdkafka's queue cannot take waits
 here, in order, for the next `pump`, up to a bound of bytes beyond which `send` fails (I6); a source
-stops reading long before. Callbacks run in `pump`, on the caller's thread, because a thread of
-their own would fight the worker's loop for the interpreter once per record.
+stops reading long before. What is shipped together leaves once all that left before has arrived:
+batches grow with the load by themselves, and librdkafka, whose thread spins while many requests
+wait for one another, never has many. Callbacks run in `pump`, on the caller's thread.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,23 +34,30 @@ Header = tuple[str, bytes | str | None]
 Headers = list[Header]
 _Report = Callable[[KafkaError | None, Message], None]
 _Record = tuple[bytes | None, bytes | None, _Report | None, Headers | None, int]
+_Load = tuple[
+    "Shipment", Sequence[bytes | None], Sequence[bytes | None], Sequence[int],
+    Sequence[Headers] | None,
+]  # fmt: skip
 ANYWHERE = -1
 """librdkafka chooses the partition."""
 MOST = 1 << 30
 """Bytes that may be under way where nobody says otherwise."""
 OVERHEAD = 64
 """About what librdkafka keeps of a record, and of each of its headers, beside its bytes."""
+_TOGETHER = 20_000, 16 << 20
+"""Records, and bytes of them, that librdkafka's queue always takes."""
+_QUEUE = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 class Shipment:
     """Records that are under way together; librdkafka calls it for the last of each partition."""
 
-    __slots__ = ("_heard", "_outbox", "_size", "count", "left")
+    __slots__ = ("_heard", "_outbox", "count", "left", "size")
 
     def __init__(self, outbox: Outbox, count: int, size: int, calls: int) -> None:
-        self._outbox, self._size = outbox, size
-        self.count, self.left = count, calls
+        self._outbox = outbox
+        self.count, self.size, self.left = count, size, calls
         self._heard = True
 
     def __call__(self, error: KafkaError | None, _: Message) -> None:
@@ -58,7 +67,7 @@ class Shipment:
             self._heard = False
             self._outbox.failed(error)
         if not self.left:
-            self._outbox.over(self.count, self._size, self._heard)
+            self._outbox.arrived(self.count, self.size, self._heard)
 
 
 class Outbox:
@@ -72,7 +81,9 @@ class Outbox:
         self._contact = contact(settings)
         self._backlog: deque[_Record] = deque()
         self._bound = Bound(f"topic {topic!r}", most)
-        self._under_way = self._bytes = 0
+        self._loads: deque[_Load] = deque()
+        self._under_way = self._bytes = self._away = 0
+        self._roomy = _QUEUE.isdisjoint(settings)
         self._failure: MeanderError | None = None
         self._connect()
 
@@ -116,19 +127,22 @@ class Outbox:
         """
         size = _size(values) + _size(keys) + OVERHEAD * len(values)
         size += 0 if headers is None else OVERHEAD * sum(map(len, headers))
-        last = {at: row for row, at in enumerate(partitions)}
-        last_rows = range(len(values)) if ANYWHERE in last else last.values()
-        shipment = Shipment(self, len(values), size, len(last_rows))
-        calls: list[_Report | None] = [None] * len(values)
-        for row in last_rows:
-            calls[row] = shipment
+        places = set(partitions)
+        shipment = Shipment(
+            self, len(values), size, len(values) if ANYWHERE in places else len(places)
+        )
         self._take_over(len(values), size)
-        those = repeat(None) if headers is None else headers
-        for record in zip(values, keys, calls, those, partitions, strict=False):
-            self._go(record)
+        if values:
+            self._loads.append((shipment, values, keys, partitions, headers))
+            self._depart()
         return shipment
 
-    def over(self, count: int, size: int, heard: bool) -> None:
+    def arrived(self, count: int, size: int, heard: bool) -> None:
+        """One shipment of so many records and bytes is no longer under way."""
+        self._away -= 1
+        self._over(count, size, heard)
+
+    def _over(self, count: int, size: int, heard: bool) -> None:
         """So many records and bytes are no longer under way; whether a broker has said so."""
         self._under_way -= count
         self._bytes -= size
@@ -148,6 +162,7 @@ class Outbox:
             self.failed(error.args[0])
         while self._backlog and self._produce(self._backlog[0]):
             self._backlog.popleft()
+        self._depart()
         if self._failure is not None:
             raise self._failure
         self._contact.check()
@@ -157,20 +172,24 @@ class Outbox:
 
         What waits here beyond librdkafka's queue is sent too.
         """
+        deadline = time.monotonic() + seconds
         self.pump()
-        if self._under_way and (self._producer.flush(seconds) or self._backlog):
+        while self._under_way and time.monotonic() < deadline:
+            self._producer.flush(max(0.0, deadline - time.monotonic()))
+            self.pump()
+        if self._under_way:
             raise MeanderError(
                 f"topic {self.topic!r}",
                 f"{self._under_way} records could not be delivered within {seconds:g} s",
                 "see whether its brokers answer",
             )
-        self.pump()
 
     def close(self) -> None:
         """Give up what is under way."""
         # The producer's own `close` would wait for it, and a purge of what is in flight counts as
         # a gap, which ends it with an error; let go of, it ends at once.
         self._backlog.clear()
+        self._loads.clear()
         del self._producer
 
     def _connect(self) -> None:
@@ -186,6 +205,64 @@ class Outbox:
         self._under_way += count
         self._bytes += size
         self._bound.check(self._bytes, "records wait for the broker to take them")
+
+    def _depart(self) -> None:
+        """Send what has been shipped, unless some of what left before is under way."""
+        if self._away or self._backlog:
+            return
+        count = size = 0
+        while self._loads:
+            load = self._loads[0]
+            count, size = count + load[0].count, size + load[0].size
+            if self._away and (count > _TOGETHER[0] or size > _TOGETHER[1]):
+                return
+            self._loads.popleft()
+            self._away += 1
+            alone = load[0].count > _TOGETHER[0] or load[0].size > _TOGETHER[1]
+            if self._roomy and not alone and load[4] is None and ANYWHERE not in load[3]:
+                self._produce_together(*load[:4])
+            else:
+                self._produce_each(*load)
+
+    def _produce_together(
+        self,
+        shipment: Shipment,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        partitions: Sequence[int],
+    ) -> None:
+        records: dict[int, list[dict[str, object]]] = {at: [] for at in partitions}
+        for value, key, at in zip(values, keys, partitions, strict=True):
+            records[at].append({"value": value, "key": key})
+        for at, those in records.items():
+            those[-1]["callback"] = shipment
+            try:
+                taken = self._producer.produce_batch(self.topic, those, at)
+            except KafkaException as error:
+                self.failed(error.args[0])
+                return
+            if taken < len(those):
+                # Never for want of room: so much the queue takes when it is empty.
+                refused = next(one["_error"] for one in those if "_error" in one)
+                assert isinstance(refused, KafkaError)
+                self.failed(refused)
+                return
+
+    def _produce_each(
+        self,
+        shipment: Shipment,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        partitions: Sequence[int],
+        headers: Sequence[Headers] | None,
+    ) -> None:
+        last = {at: row for row, at in enumerate(partitions)}
+        calls: list[_Report | None] = [None] * len(values)
+        for row in range(len(values)) if ANYWHERE in last else last.values():
+            calls[row] = shipment
+        those = repeat(None) if headers is None else headers
+        for record in zip(values, keys, calls, those, partitions, strict=False):
+            self._go(record)
 
     def _go(self, record: _Record) -> None:
         if self._backlog or not self._produce(record):
@@ -211,7 +288,7 @@ class Outbox:
     ) -> None:
         if error is not None:
             self.failed(error)
-        self.over(1, size, error is None)
+        self._over(1, size, error is None)
         if error is None:
             done(message)
 

@@ -187,6 +187,27 @@ def test_who_closes_gives_up_what_is_under_way_without_an_error(rig: Rig) -> Non
         writer.close()
 
 
+@pytest.mark.parametrize(
+    "own", [{}, {"queue.buffering.max.messages": "50"}], ids=["a wide queue", "a narrow one"]
+)
+def test_what_is_written_while_some_is_under_way_follows_in_order(
+    rig: Rig, own: dict[str, str]
+) -> None:
+    topic = rig.topic("out", 3)
+    context = rig.context(settings=own)
+    writer = KafkaSink(topic, value="json", headers=False).open(context)
+    for start in range(0, 2_000, 20):
+        numbers: list[object] = list(range(start, start + 20))
+        ticket = writer.write(batch(numbers, keys=[b"%d" % (n % 7) for n in range(20)]))
+    await_ticket(writer, ticket)
+    writer.close()
+    written = consume_all(rig.bootstrap, topic)
+    assert len(written) == 2_000
+    for key in {record.key for record in written}:
+        values = [int(record.value or b"") for record in written if record.key == key]
+        assert values == sorted(values)
+
+
 def test_what_is_delivered_waits_no_longer(rig: Rig) -> None:
     topic = rig.topic("out")
     writer = KafkaSink(topic, value="bytes").open(rig.context(max_waiting=100_000))
