@@ -4,7 +4,8 @@ Guarantees that the process ends by itself within about `lease` seconds when the
 gone, and at once when its parent dies; nothing here relies on being asked to. It ends regularly in
 two steps, as told by the coordinator: first everybody stops, then everybody closes its links. One
 that leaves the flow says so as its last word on each link, and closes them when all have heard it.
-Cost: one loop; an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
+Cost: one loop; turns with little to do keep a pace, as each costs more than a record, and an idle
+worker sleeps until a frame or a reader rouses it, or its operators ask.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ log = logging.getLogger(__name__)
 FAREWELL = 3.0
 """Seconds that a worker which has stopped or failed waits for the coordinator's word; one that has
 left the flow waits for a lease, as the others may be busy when it speaks its last."""
+PACE = 0.002
+"""Seconds from one short turn to the next: what comes meanwhile is handled together."""
+QUIET = 2
+"""Turns without work, one after the other, before the loop sleeps until it is roused."""
 NOTHING: Mapping[Hashable, Wait] = {}
 CREDIT: Mapping[Hashable, Wait] = {
     "": Wait(
@@ -184,11 +189,12 @@ class Task:
         self._heard = time.monotonic()
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
         self._beat_at, self._worker = 0.0, worker
-        told_done = False
+        told_done, quiet = False, 0
         while True:
             self._hear()
             if self._stop:
                 return
+            began = time.monotonic()
             worked = worker.step()
             self._waits.look("credit", CREDIT if worker.full else NOTHING)
             if events := worker.reports():
@@ -200,8 +206,11 @@ class Task:
             if worker.left and worker.idle:
                 self._leave(worker)
                 return
-            if not worked:
+            quiet = 0 if worked else quiet + 1
+            if quiet > QUIET:
                 self._links.wait(min(worker.wait_seconds(), self._beat_every))
+            else:
+                time.sleep(max(0.0, began + PACE - time.monotonic()))
 
     def _leave(self, worker: Worker) -> None:
         """Have the last word on every link."""

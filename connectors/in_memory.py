@@ -141,6 +141,9 @@ class TopicReader:
             chunks.append(self._intake.chunk(partition, taken))
         return [chunk for chunk in chunks if chunk.values]
 
+    def watch(self) -> None:
+        """Whoever runs the flow asks again by itself."""
+
     def pause(self, partition: Partition) -> None:
         """Hand out no more."""
         self._paused.add(partition)

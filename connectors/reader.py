@@ -136,6 +136,13 @@ class KafkaReader:
             self._wakeup.set()
         return full
 
+    def watch(self) -> None:
+        """Leave the queue to the waiter, which rouses the loop when there is more."""
+        # Before what it has handed over is taken it would lose it, and the loop has been roused.
+        if self._ours and self._handover is None:
+            self._ours = False
+            self._turn.release()
+
     def pause(self, partition: Partition) -> None:
         """Hand out no more of a partition until `resume`; what it has prefetched it keeps."""
         self._lanes[partition].paused = True
@@ -194,7 +201,7 @@ class KafkaReader:
     # -- taking over
 
     def _take(self) -> None:
-        """Move what librdkafka has fetched to the lanes; leave the queue to the waiter if empty."""
+        """Move what librdkafka has fetched to the lanes, unless the waiter has the queue."""
         if not self._ours:
             return
         self._obey()
@@ -207,9 +214,6 @@ class KafkaReader:
             self._sort_run(Partition(partition), list(run))
         if messages and self._contact.lost:
             self._contact.heard()
-        if not messages:
-            self._ours = False
-            self._turn.release()
 
     def _sort_run(self, partition: Partition, run: list[Fetched]) -> None:
         """As `_sort` for each, but all at once where nothing is special about them."""

@@ -111,6 +111,9 @@ class ListReader:
             self._source.record_size * len(records),
         )
 
+    def watch(self) -> None:
+        """Whoever runs the flow asks again by itself."""
+
     def pause(self, partition: Partition) -> None:
         """Hand out no more."""
         self._paused.add(partition)

@@ -82,6 +82,9 @@ class SourceReader(Protocol):
     def poll(self) -> list[Chunk]:
         """What has been read of the partitions that are not paused; [] when nothing has."""
 
+    def watch(self) -> None:
+        """Nobody will ask before there is more, or a while has passed: rouse the loop then."""
+
     def pause(self, partition: Partition) -> None:
         """Hand out no more of a partition until `resume`; what it has prefetched it keeps."""
 

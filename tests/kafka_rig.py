@@ -91,6 +91,7 @@ class Reading:
             self.dead.pending()
             assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
             if not chunks:
+                self.reader.watch()
                 self.wakeup.wait(0.01)
                 self.wakeup.clear()
 

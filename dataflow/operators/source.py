@@ -143,7 +143,9 @@ class SourceOperator:
         return read or moved or sent or closed
 
     def wait_seconds(self) -> float | None:
-        """Until the next partition counts as standing still, if anything waits for one."""
+        """Until the next partition counts as standing still, if anything waits for one. From now
+        on it is the reader that rouses the loop."""
+        self._reader.watch()
         if not self._lanes or not self._progress.ready:
             return None
         due = [since for _, _, since in self._stale()]

@@ -89,6 +89,24 @@ def test_partitions_go_from_reader_to_reader_and_each_record_comes_once_and_in_o
         holder.to_end()
 
 
+def test_whoever_sleeps_is_roused_and_what_roused_it_is_not_lost(rig: Rig) -> None:
+    topic = rig.topic("in")
+    with rig.reading(KafkaSource(topic), rig.context(until_end=False)) as reading:
+
+        def values() -> list[object]:
+            return [value for chunk in reading.chunks for value in chunk.values]
+
+        for number in range(20):
+            produce(rig.bootstrap, topic, [Record(b"%d" % number, timestamp=NOON)])
+            while len(values()) <= number:
+                reading.reader.watch()
+                assert rig.wakeup.wait(PATIENCE)
+                rig.wakeup.clear()
+                reading.reader.watch()
+                reading.chunks += reading.reader.poll()
+        assert values() == list(range(20))
+
+
 def test_a_worker_without_a_partition_has_nothing_to_do(rig: Rig) -> None:
     topic = rig.topic("in")
     idler = next(worker for worker in range(2) if not assigned(topic, 1, worker, 2))
