@@ -29,7 +29,7 @@ from dataflow.wire import (
     encode_progress,
 )
 from schemas.errors import MeanderError
-from state.antichain import Antichain, MutableAntichain
+from state.antichain import Antichain, MutableAntichain, minimal
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import MIN_TIME, Time
 
@@ -93,7 +93,7 @@ class Tracker:
         """A lower bound of the times that may still arrive at (or leave from) a location."""
         known = self._frontiers[location]
         if known is None:
-            known = Antichain.of(*(time for time, _ in self.bounding(location)))
+            known = Antichain(minimal(time for time, _ in self.bounding(location)))
             self._frontiers[location] = known
         return known
 
@@ -102,7 +102,7 @@ class Tracker:
         return [
             (summary.advance(time), source)
             for source, summaries in self._reach[location].items()
-            for time in self._counts[source].frontier
+            for time in self._counts[source].frontier.times
             for summary in summaries
         ]
 

@@ -263,17 +263,16 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
 
 
 def _encode_batch(batch: Batch) -> list[bytes]:
-    schema = _PLAIN if batch.keys is None else _KEYED
+    schema, head = _HEADS[batch.keys is None]
     places = batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes
     columns = [_numbers(column, pa.int64()) for column in places]
     if batch.keys is not None:
         assert batch.hashes is not None
         columns += [_strings(batch.keys), _numbers(batch.hashes, pa.uint64())]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    # What a stream's writer would write, for a third of the price of making one.
+    body = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
     packed = codec.encode(batch.values) if batch.packed is None else batch.packed
-    return [sink.getvalue().to_pybytes(), packed]
+    return [b"".join((head, body, _END)), packed]
 
 
 # Arrow's own ways from and to numpy import pandas at the first call, which takes a worker a second.
@@ -327,11 +326,15 @@ def _decode_batch(columns: bytes, packed: bytes) -> Batch:
     )
 
 
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""How a stream ends."""
+
+
 def _head(schema: pa.Schema) -> bytes:
     """How a stream of these columns begins: byte for byte the same on all members."""
     sink = pa.BufferOutputStream()
     pa.ipc.new_stream(sink, schema).close()
-    return bytes(sink.getvalue().to_pybytes().removesuffix(b"\xff\xff\xff\xff\0\0\0\0"))
+    return bytes(sink.getvalue().to_pybytes().removesuffix(_END))
 
 
 _HEADS = [(schema, _head(schema)) for schema in (_KEYED, _PLAIN)]

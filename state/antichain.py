@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from state.time import Time, less_equal, less_than
 
+_OUTER = {int}
+"""The types of times whose order is total."""
+
 
 @dataclass(frozen=True, slots=True)
 class Antichain:
@@ -36,7 +39,11 @@ class Antichain:
         >>> Antichain.of(5).less_equal(5), Antichain.of(5).less_equal(4), Antichain().less_equal(9)
         (True, False, False)
         """
-        return any(less_equal(element, time) for element in self.times)
+        # Asked for every message and frontier: a generator would cost more than the answer.
+        for element in self.times:  # noqa: SIM110
+            if less_equal(element, time):
+                return True
+        return False
 
     def less_than(self, time: Time) -> bool:
         """Whether something strictly before `time` may still come.
@@ -60,7 +67,9 @@ class Antichain:
         >>> Antichain.of(3).meet(Antichain.of(4)).times
         (3,)
         """
-        return Antichain.of(*self.times, *other.times)
+        if self.times == other.times:
+            return self
+        return Antichain(minimal(self.times + other.times))
 
     def __bool__(self) -> bool:
         return bool(self.times)
@@ -75,8 +84,13 @@ def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
     >>> minimal([4, 2, 3]), minimal([(2, 1), (1, 2), (2, 2)])
     ((2,), ((2, 1), (1, 2)))
     """
+    given = tuple(times)
+    if len(given) < 2:
+        return given
+    if set(map(type, given)) == _OUTER:
+        return (min(given),)
     kept: list[Time] = []
-    for time in times:
+    for time in given:
         if not any(less_equal(other, time) for other in kept):
             kept = [other for other in kept if not less_equal(time, other)]
             kept.append(time)
@@ -110,7 +124,7 @@ class MutableAntichain:
         if after > 0:
             if self.frontier.less_equal(time):
                 return False
-            self.frontier = Antichain.of(*self.frontier, time)
+            self.frontier = Antichain(minimal((*self.frontier.times, time)))
             return True
         if time not in self.frontier.times:
             return False

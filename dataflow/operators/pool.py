@@ -55,8 +55,10 @@ class Pool:
     def passed(self, frontier: Antichain) -> tuple[list[Rows], bool]:
         """Take what the frontier has passed, or the first slice of it, and whether another call may
         bring more though nothing has changed."""
+        if not self._far:
+            return self._near.passed(frontier), False
         firsts = sorted(self._firsts())
-        if not firsts or settled(frontier, firsts[0][1]).less_equal(firsts[0][0]):
+        if settled(frontier, firsts[0][1]).less_equal(firsts[0][0]):
             return self._near.passed(frontier), False
         time, rounds = firsts[0]
         earlier = self._near.passed(Antichain.of(at(time, rounds)))

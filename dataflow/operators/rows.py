@@ -172,8 +172,8 @@ def later(times: Int64s, frontier: Antichain) -> Mask:
     >>> later(np.array([3, 4, 5]), Antichain.of(4)).tolist()
     [False, True, True]
     """
-    verdict = np.zeros(len(times), np.bool_)
-    for element in frontier:
-        assert isinstance(element, int)
-        verdict |= times >= element
-    return verdict
+    if not frontier:
+        return np.zeros(len(times), np.bool_)
+    (least,) = frontier.times
+    assert isinstance(least, int)
+    return times >= least
