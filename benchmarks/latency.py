@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import count
 from uuid import uuid4
 
 import numpy as np
@@ -21,6 +22,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks import load, running
 from benchmarks.running import PARTITIONS, ROOT, Running
 
+TICK = 0.001
+"""Seconds between two lots of records, each for one partition."""
 WARM_UP = 5.0
 """Seconds."""
 SLACK = 10.0
@@ -108,15 +111,17 @@ def generate(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
     """Send at a rate; a record says when it was due, microseconds since 1970."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1})
     producer.list_topics(topic, timeout=30)
-    keys, began, sent = load.keys(seed=2), time.time(), 0
-    while sent < rate * seconds:
-        due = int((time.time() - began) * rate)
+    keys, began, sent, total = load.keys(seed=2), time.time(), 0, int(rate * seconds)
+    for tick in count():
+        time.sleep(max(0.0, began + tick * TICK - time.time()))
+        due = min(int((time.time() - began) * rate), total)
         for n in range(sent, due):
             key, at = next(keys), int((began + n / rate) * 1e6)
-            producer.produce(topic, b"%b %d" % (key, at), key, n % PARTITIONS)
+            producer.produce(topic, b"%b %d" % (key, at), key, tick % PARTITIONS)
         sent = max(sent, due)
         producer.poll(0)
-        time.sleep(max(0.0, began + (sent + 1) / rate - time.time()))
+        if sent == total:
+            break
     producer.flush()
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from benchmarks import load
 
 ROOT = Path(__file__).parent.parent
-PARTITIONS = 4
+PARTITIONS = 2
 WORKERS = 2
 SETTINGS = {"linger.ms": "5"}
 """Of drains: Kafka's own default of 5 ms, as the others have it too."""
