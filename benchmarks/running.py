@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,10 +72,12 @@ def flow(bootstrap: str, source: str, kafka: dict[str, str], **bench: str) -> It
             log = said.read()
             assert started, f"the flow did not start: {log}"
             workers = tuple(map(int, _UP.findall(log)))
+            # Events go on; a driver whose events nobody reads comes to a halt.
+            threading.Thread(target=process.stdout.read, daemon=True).start()
             yield Running(bootstrap, f"{prefix}out", workers)
         finally:
             process.terminate()
-            process.stdout.read()
+            process.wait()
     load.delete(bootstrap, f"{prefix}out")
 
 
