@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 
@@ -34,10 +35,6 @@ Header = tuple[str, bytes | str | None]
 Headers = list[Header]
 _Report = Callable[[KafkaError | None, Message], None]
 _Record = tuple[bytes | None, bytes | None, _Report | None, Headers | None, int]
-_Load = tuple[
-    "Shipment", Sequence[bytes | None], Sequence[bytes | None], Sequence[int],
-    Sequence[Headers] | None,
-]  # fmt: skip
 ANYWHERE = -1
 """librdkafka chooses the partition."""
 MOST = 1 << 30
@@ -68,6 +65,17 @@ class Shipment:
             self._outbox.failed(error)
         if not self.left:
             self._outbox.arrived(self.count, self.size, self._heard)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """The records of a shipment that has not left."""
+
+    shipment: Shipment
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None]
+    partitions: Sequence[int]
+    headers: Sequence[Headers] | None
 
 
 class Outbox:
@@ -133,7 +141,7 @@ class Outbox:
         )
         self._take_over(len(values), size)
         if values:
-            self._loads.append((shipment, values, keys, partitions, headers))
+            self._loads.append(_Load(shipment, values, keys, partitions, headers))
             self._depart()
         return shipment
 
@@ -213,29 +221,24 @@ class Outbox:
         count = size = 0
         while self._loads:
             load = self._loads[0]
-            count, size = count + load[0].count, size + load[0].size
-            if self._away and (count > _TOGETHER[0] or size > _TOGETHER[1]):
+            shipment = load.shipment
+            count, size = count + shipment.count, size + shipment.size
+            fits = count <= _TOGETHER[0] and size <= _TOGETHER[1]
+            if self._away and not fits:
                 return
             self._loads.popleft()
             self._away += 1
-            alone = load[0].count > _TOGETHER[0] or load[0].size > _TOGETHER[1]
-            if self._roomy and not alone and load[4] is None and ANYWHERE not in load[3]:
-                self._produce_together(*load[:4])
+            if self._roomy and fits and load.headers is None and ANYWHERE not in load.partitions:
+                self._produce_together(load)
             else:
-                self._produce_each(*load)
+                self._produce_each(load)
 
-    def _produce_together(
-        self,
-        shipment: Shipment,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None],
-        partitions: Sequence[int],
-    ) -> None:
-        records: dict[int, list[dict[str, object]]] = {at: [] for at in partitions}
-        for value, key, at in zip(values, keys, partitions, strict=True):
+    def _produce_together(self, load: _Load) -> None:
+        records: dict[int, list[dict[str, object]]] = {at: [] for at in load.partitions}
+        for value, key, at in zip(load.values, load.keys, load.partitions, strict=True):
             records[at].append({"value": value, "key": key})
         for at, those in records.items():
-            those[-1]["callback"] = shipment
+            those[-1]["callback"] = load.shipment
             try:
                 taken = self._producer.produce_batch(self.topic, those, at)
             except KafkaException as error:
@@ -248,20 +251,13 @@ class Outbox:
                 self.failed(refused)
                 return
 
-    def _produce_each(
-        self,
-        shipment: Shipment,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None],
-        partitions: Sequence[int],
-        headers: Sequence[Headers] | None,
-    ) -> None:
-        last = {at: row for row, at in enumerate(partitions)}
-        calls: list[_Report | None] = [None] * len(values)
-        for row in range(len(values)) if ANYWHERE in last else last.values():
-            calls[row] = shipment
-        those = repeat(None) if headers is None else headers
-        for record in zip(values, keys, calls, those, partitions, strict=False):
+    def _produce_each(self, load: _Load) -> None:
+        last = {at: row for row, at in enumerate(load.partitions)}
+        calls: list[_Report | None] = [None] * len(load.values)
+        for row in range(len(calls)) if ANYWHERE in last else last.values():
+            calls[row] = load.shipment
+        headers = repeat(None) if load.headers is None else load.headers
+        for record in zip(load.values, load.keys, calls, headers, load.partitions, strict=False):
             self._go(record)
 
     def _go(self, record: _Record) -> None:
