@@ -29,7 +29,7 @@ from dataflow.wire import (
     encode_progress,
 )
 from schemas.errors import MeanderError
-from state.antichain import Antichain, MutableAntichain, minimal
+from state.antichain import Antichain, MutableAntichain
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import MIN_TIME, Time
 
@@ -93,7 +93,7 @@ class Tracker:
         """A lower bound of the times that may still arrive at (or leave from) a location."""
         known = self._frontiers[location]
         if known is None:
-            known = Antichain(minimal(time for time, _ in self.bounding(location)))
+            known = Antichain.of(*(time for time, _ in self.bounding(location)))
             self._frontiers[location] = known
         return known
 

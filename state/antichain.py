@@ -69,7 +69,7 @@ class Antichain:
         """
         if self.times == other.times:
             return self
-        return Antichain(minimal(self.times + other.times))
+        return Antichain.of(*self.times, *other.times)
 
     def __bool__(self) -> bool:
         return bool(self.times)
@@ -124,7 +124,7 @@ class MutableAntichain:
         if after > 0:
             if self.frontier.less_equal(time):
                 return False
-            self.frontier = Antichain(minimal((*self.frontier.times, time)))
+            self.frontier = Antichain.of(*self.frontier.times, time)
             return True
         if time not in self.frontier.times:
             return False
