@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.loader import Source
 from app.registry import Ticket
 from dataflow.protocols import Wakeup, WorkerContext
+from dataflow.pulse import Pulse
 from state.ids import WorkerId
 
 
@@ -61,9 +60,9 @@ class Arguments(BaseModel):
         """The flow's module."""
         return Source(self.entry, self.files)
 
-    def context(self, wakeup: Wakeup, max_waiting: int, alive: Callable[[], None]) -> WorkerContext:
+    def context(self, wakeup: Wakeup, max_waiting: int, pulse: Pulse) -> WorkerContext:
         """What connectors get."""
         return WorkerContext(
             self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),
-            self.until_end, self.start, wakeup, max_waiting, alive,
+            self.until_end, self.start, wakeup, max_waiting, pulse,
         )  # fmt: skip

@@ -58,6 +58,7 @@ from connectors.topics import names
 from dataflow.assembly import Site
 from dataflow.meters import Histogram
 from dataflow.plan import Plan
+from dataflow.pulse import Pulse
 from dataflow.waits import Wait, Waits
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
@@ -117,6 +118,7 @@ class Task:
         self._stop = self._bye = self._left = self._over = False
         self._worker: Worker | None = None
         self._waits = Waits(SystemClock())
+        self._pulse = Pulse(self._alive)
 
     def run(self) -> None:
         """Register, work, end. Raises MeanderError when the coordinator cannot be told any more."""
@@ -156,7 +158,7 @@ class Task:
         arguments = self._arguments
         topics = names(arguments.prefix, arguments.flow)
         flow = load_flow(arguments.source.unpack(self._folder / "flow"))
-        context = arguments.context(self._links.wakeup, flow.max_waiting, self._alive)
+        context = arguments.context(self._links.wakeup, flow.max_waiting, self._pulse)
         with contextlib.ExitStack() as opened:
             database = opened.enter_context(
                 contextlib.closing(Database(self._folder / "state", flow.state_memory))
@@ -181,7 +183,7 @@ class Task:
                 open_writer=lambda node: node.spec.open(context),
                 incarnation=Incarnation(arguments.incarnation),
                 joins=arguments.joins,
-                alive=self._alive,
+                pulse=self._pulse,
             )
             yield opened.enter_context(contextlib.closing(Worker(Plan(flow), site, self._links)))
 
@@ -223,6 +225,7 @@ class Task:
 
     def _alive(self) -> None:
         """Keep contact in the middle of a turn that user functions make long."""
+        self._pulse.due = False
         if self._worker is not None and time.monotonic() >= self._beat_at:
             self._hear()
             self._keep_contact(self._worker)
@@ -292,6 +295,7 @@ class Task:
         has given this worker up."""
         while not self._over:
             time.sleep(self._beat_every)
+            self._pulse.due = True
             if time.monotonic() - self._heard > 1.5 * self._arguments.lease:
                 os._exit(1)
 

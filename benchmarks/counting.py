@@ -33,11 +33,6 @@ def step(state: int, record: bytes) -> tuple[int, bytes]:
     return state + 1, b"%d%b" % (state + 1, record[KEY:])
 
 
-def written(number: object) -> bytes:
-    """A count as text."""
-    return str(number).encode()
-
-
 def unmovable() -> None:
     """Have every time count as passed by all commands."""
 
@@ -56,6 +51,6 @@ keyed = records.key_by(key_of)
 out = asked("PREFIX") + "out"
 if asked("FOLD") == "columns":
     fold: ColumnFold = count()
-    keyed.fold("count", fold, order=order).sink(KafkaSink(out, written, headers=False))
+    keyed.fold("count", fold, order=order).sink(KafkaSink(out, headers=False))
 else:
     keyed.fold("count", lambda: 0, step, order=order).sink(KafkaSink(out, "bytes", headers=False))

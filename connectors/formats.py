@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import itemgetter
+from typing import Literal, TypeVar, cast
 
 from pydantic_core import from_json, to_json
 
@@ -21,6 +22,7 @@ Format = Literal["json", "bytes", "str"]
 Decoder = Callable[[bytes], object]
 Encoder = Callable[[object], bytes]
 Headers = Sequence[tuple[str, bytes | None]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,26 @@ def plain_key(key: bytes) -> bytes:
     return value if isinstance(value, bytes) else _to_json(value)
 
 
+def written_all(encode: Callable[[T], bytes | None], values: Sequence[T]) -> list[bytes | None]:
+    """What an encoder of ours makes of many values, in native code where it can.
+
+    >>> written_all(encoder("json"), [1, 22]), written_all(plain_key, [codec.encode("N14228")])
+    ([b'1', b'22'], [b'N14228'])
+    """
+    if encode is _to_json and _WHOLE.issuperset(map(type, values)):
+        return list(map(b"%d".__mod__, values))
+    if encode is plain_key:
+        keys = cast(Sequence[bytes], values)
+        heads = set(map(_HEAD, keys))
+        if heads == {codec.SHORT_BYTES}:
+            return [key[2:] for key in keys]
+        if codec.SHORT_TEXT.issuperset(heads):
+            texts = [key[1:] for key in keys]
+            if b"".join(texts).isascii():
+                return [*texts]
+    return list(map(encode, values))
+
+
 def _same(data: bytes | None) -> object:
     return data
 
@@ -156,5 +178,7 @@ def _to_str(value: object) -> bytes:
     return value.encode()
 
 
+_WHOLE = {int}
+_HEAD = itemgetter(0)
 _DECODERS: dict[str, Decoder] = {"json": _from_json, "str": _from_str}
 _ENCODERS: dict[str, Encoder] = {"bytes": _to_bytes, "str": _to_str}

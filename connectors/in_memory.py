@@ -20,6 +20,7 @@ from connectors.sink import KafkaSink, Rows
 from dataflow.batch import Batch
 from dataflow.lists import Result, Unhurried, results
 from dataflow.protocols import Chunk, Partition, Rest
+from dataflow.pulse import UNHEARD
 from state.ids import WorkerId
 
 AT_ONCE = (1, 8, 64, 512)
@@ -193,7 +194,7 @@ class TopicWriter(Unhurried):
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(rng)
-        self._rows = Rows(spec, worker, lambda: None)
+        self._rows = Rows(spec, worker, UNHEARD)
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 

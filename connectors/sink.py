@@ -15,12 +15,13 @@ from itertools import repeat
 from typing import Generic, Literal, TypeVar
 
 from connectors import client, topics
-from connectors.formats import Encoder, Format, encoder, plain_key
+from connectors.formats import Encoder, Format, encoder, plain_key, written_all
 from connectors.outbox import ANYWHERE, Header, Headers, Outbox, Shipment
 from connectors.placing import partitions_of_keys
 from dataflow.batch import Batch, Int64s
 from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import WorkerContext
+from dataflow.pulse import Pulse
 from schemas.refused import RowRefused
 from state import codec
 from state.ids import WorkerId
@@ -60,7 +61,7 @@ class KafkaWriter:
         # Who names another partitioner has librdkafka choose.
         own = context.settings.get("partitioner", client.PARTITIONER) != client.PARTITIONER
         self._partitions = None if own else partitions
-        self._rows = Rows(spec, context.worker, context.alive)
+        self._rows = Rows(spec, context.worker, context.pulse)
         self._outbox = Outbox(context.settings, spec.topic, context.max_waiting)
         self._tickets: deque[Shipment] = deque()
         self._delivered = self._shipped = 0
@@ -105,11 +106,11 @@ Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
 class Rows:
     """How one worker's results become records of a topic; knows no producer."""
 
-    def __init__(self, spec: KafkaSink, worker: WorkerId, alive: Callable[[], None]) -> None:
+    def __init__(self, spec: KafkaSink, worker: WorkerId, pulse: Pulse) -> None:
         self._topic, self._with_headers = spec.topic, spec.headers
         self._value = _Part("value", encoder(spec.value), callable(spec.value))
         self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
-        self._alive = alive
+        self._pulse = pulse
         self._worker = _header("meander.worker", worker)
 
     def written(self, batch: Batch) -> Written:
@@ -133,13 +134,17 @@ class Rows:
 
     def _encoded(self, part: _Part[T], column: Sequence[T], batch: Batch) -> list[bytes | None]:
         encoded: list[bytes | None] = []
-        # Own functions may take their time, so a sign of life goes before each of their calls.
-        pieces = ([value] for value in column) if part.own else (column,)
-        for piece in pieces:
-            self._alive()
+        take, encode, pulse = encoded.append, part.encode, self._pulse
+        if not part.own:
             try:
-                # A list keeps what came before a failure.
-                encoded.extend(map(part.encode, piece))
+                return written_all(encode, column)
+            except FAILURES:
+                pass  # the row at fault is found below
+        for value in column:
+            if part.own and pulse.due:
+                pulse.beat()
+            try:
+                take(encode(value))
             except FAILURES as error:
                 raise self._refused(part.name, batch, len(encoded), error) from error
         return encoded

@@ -8,7 +8,6 @@ decided here too. Cost of opening: a few round trips per partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +20,7 @@ from connectors.intake import Intake
 from connectors.reader import Bounds, KafkaReader
 from connectors.records import Reading
 from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
+from dataflow.pulse import Pulse
 from schemas.errors import MeanderError, SetupError
 from state.time import whole
 
@@ -77,13 +77,13 @@ class KafkaSource:
             consumer,
             group,
             bounds,
-            self.intake(dead, context.alive),
+            self.intake(dead, context.pulse),
             context,
         )
 
-    def intake(self, dead: DeadLetters, alive: Callable[[], None]) -> Intake:
+    def intake(self, dead: DeadLetters, pulse: Pulse) -> Intake:
         """How one worker reads the topic's records."""
-        reading = Reading(self.value, self.key, self.time, self.pairs, alive)
+        reading = Reading(self.value, self.key, self.time, self.pairs, pulse)
         return Intake(self.topic, reading, self.fail_fast, dead)
 
 

@@ -33,6 +33,7 @@ from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Planted, Rai
 from dataflow.flow import Flow
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.protocols import Partition, SinkWriter, SourceReader
+from dataflow.pulse import UNHEARD
 from dataflow.sim import Command, HandOver, Join, Leave
 from dataflow.testing import Answer, DeadLetter, Result
 from schemas.errors import SetupError
@@ -249,7 +250,7 @@ class TestFlow(testing.TestFlow):
         return TopicReader(
             self._open(source.topic),
             assigned(source.topic, self._partitions, me, self._count),
-            source.intake(self._dead, lambda: None),
+            source.intake(self._dead, UNHEARD),
             self._rng,
             partial(self._held, source.topic),
             lambda: self._ending,

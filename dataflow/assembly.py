@@ -48,6 +48,7 @@ from dataflow.operators.steps import Steps
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
+from dataflow.pulse import UNHEARD, Pulse
 from dataflow.summary import Summary
 from schemas.errors import MeanderError
 from state.antichain import Antichain
@@ -78,8 +79,8 @@ class Site:
     open_reader: Callable[[SourceNode], SourceReader]
     open_writer: Callable[[SinkNode], SinkWriter]
     incarnation: Incarnation = FIRST
-    alive: Callable[[], None] = lambda: None
-    """Called often, also in the middle of a turn that user functions make long."""
+    pulse: Pulse = UNHEARD
+    """How this worker is heard of where user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it begins with nothing, and is told all."""
 
@@ -275,7 +276,7 @@ class Assembly:
         return refuse
 
     def _guard(self, name: str, policy: OnError) -> Guard:
-        return Guard(name, policy, self.site.dead, self.counters, self.site.alive)
+        return Guard(name, policy, self.site.dead, self.counters, self.site.pulse)
 
     def _inputs(self, node: Node) -> list[InputPort]:
         return [self._input(at) for at in self.plan.ports[node.name].inputs]

@@ -7,11 +7,12 @@ call may be made from another thread than the worker's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
 from dataflow.batch import Batch, Int64s
+from dataflow.pulse import Pulse
 from state.ids import WorkerId
 
 Frame = list[bytes]
@@ -166,9 +167,8 @@ class WorkerContext:
     wakeup: Wakeup
     max_waiting: int
     """Bytes that may wait to be delivered at one sink."""
-    alive: Callable[[], None]
-    """To be called before each call of a user's function, outside of what catches its errors: it is
-    how a worker is heard of in a long turn, and it raises when nobody hears."""
+    pulse: Pulse
+    """How the worker is heard of where user functions take long."""
 
 
 class Wakeup(Protocol):

@@ -29,6 +29,11 @@ _ATOMS: Final[frozenset[type]] = frozenset(
 )
 _COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset})
 
+SHORT_TEXT: Final = frozenset(range(0xA0, 0xC0))
+"""The first bytes of encoded text of up to 31 bytes, which follow at once."""
+SHORT_BYTES: Final = 0xC4
+"""The first byte of up to 255 encoded bytes, which follow after one more."""
+
 
 class UnencodableError(MeanderError):
     """A value that would not come back equal in value and type."""
@@ -155,10 +160,10 @@ def verbatim(data: bytes) -> bytes | None:
     [b'N14228', b'raw', None]
     """
     head = data[0]
-    if 0xA0 <= head <= 0xBF:
+    if head in SHORT_TEXT:
         text = data[1:]
         return text if text.isascii() else None
-    return data[2:] if head == 0xC4 else None
+    return data[2:] if head == SHORT_BYTES else None
 
 
 def decode_checked(data: bytes) -> object:

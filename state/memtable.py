@@ -9,7 +9,7 @@ native code (about 0.3 us a key), a key's first write and its spill cost about a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from operator import is_
 from sys import getsizeof
@@ -23,7 +23,8 @@ ENTRY_BYTES: Final = 160
 _NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset})
 _WEIGHED: Final[frozenset[type]] = frozenset({tuple, frozenset, Sealed})
 _ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
-_ABSENT: Final = object()
+ABSENT: Final = object()
+"""In place of the state of a key that is not held."""
 BIN_BYTES: Final = 2
 
 
@@ -38,14 +39,9 @@ class Table:
         self.states: dict[bytes, object] = {}
         self.bins: dict[int, dict[bytes, None]] = {}
 
-    def get(self, keys: Sequence[bytes]) -> tuple[dict[bytes, object], list[int]]:
-        """The sealed states of the keys that are held, and the places of those that are not."""
-        states = list(map(self.states.get, keys, repeat(_ABSENT)))
-        if not any(map(is_, states, repeat(_ABSENT))):
-            return dict(zip(keys, states, strict=True)), []
-        missing = [place for place, state in enumerate(states) if state is _ABSENT]
-        held = zip(keys, states, strict=True)
-        return {key: state for key, state in held if state is not _ABSENT}, missing
+    def get(self, keys: Sequence[bytes]) -> list[object]:
+        """The sealed state of each key, `ABSENT` for those that are not held."""
+        return list(map(self.states.get, keys, repeat(ABSENT)))
 
 
 class Memtable:
@@ -73,21 +69,30 @@ class Memtable:
     def write(
         self, table: Table, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]
     ) -> None:
-        """Put the sealed states of some keys, each with its bin; of equal keys the last wins."""
-        written = dict(zip(keys, states, strict=True))
-        if len(written) < len(keys):
-            bins = list(dict(zip(keys, bins, strict=True)).values())
-            keys, states = list(written), list(written.values())
-        before = list(map(table.states.get, keys, repeat(_ABSENT)))
-        held = len(table.states)
-        table.states.update(written)
-        if len(table.states) > held:
-            new = [place for place, state in enumerate(before) if state is _ABSENT]
-            for place in new:
-                table.bins.setdefault(bins[place], {})[keys[place]] = None
-            before = [state for state in before if state is not _ABSENT]
-            self.size += sum(ENTRY_BYTES + len(keys[place]) for place in new)
-        self.size += _weigh_all(states) - _weigh_all(before)
+        """Put the sealed states of some keys, all different, each with its bin."""
+        before = table.get(keys)
+        table.states.update(zip(keys, states, strict=True))
+        self.settle(table, dict(zip(keys, bins, strict=True)).__getitem__, keys, before)
+
+    def settle(
+        self,
+        table: Table,
+        bin_of: Callable[[bytes], int],
+        keys: Sequence[bytes],
+        before: Sequence[object],
+    ) -> None:
+        """Account for what has become of some keys, all different, whose states, as of `Table.get`,
+        were `before`."""
+        after = table.get(keys)
+        if lacking(before):
+            states = zip(keys, before, after, strict=True)
+            new = [k for k, was, now in states if was is ABSENT and now is not ABSENT]
+            for key in new:
+                table.bins.setdefault(bin_of(key), {})[key] = None
+            before = [state for state in before if state is not ABSENT]
+            after = [state for state in after if state is not ABSENT]
+            self.size += ENTRY_BYTES * len(new) + sum(map(len, new))
+        self.size += _weigh_all(after) - _weigh_all(before)
 
     def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
         """The keys and sealed states of a bin, in key order, as they are now."""
@@ -96,7 +101,7 @@ class Memtable:
     def forget(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
         """Drop some keys of a bin, held or not."""
         held = table.bins.get(bin, {})
-        gone = [key for key in keys if held.pop(key, _ABSENT) is None]
+        gone = [key for key in keys if held.pop(key, ABSENT) is None]
         states = list(map(table.states.pop, gone))
         self.size -= _weigh_all(states) + sum(map(len, gone)) + ENTRY_BYTES * len(gone)
         if not held:
@@ -115,6 +120,11 @@ class Memtable:
         self.forget(table, bin, [key for key, _ in oldest])
         group = table.prefix + bin.to_bytes(BIN_BYTES, "big")
         return group, ((group + key, encoded(state)) for key, state in oldest)
+
+
+def lacking(states: Sequence[object]) -> bool:
+    """Whether any of these, as of `Table.get`, is not held."""
+    return any(map(is_, states, repeat(ABSENT)))
 
 
 def _weigh_all(states: Sequence[object]) -> int:

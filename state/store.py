@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final, cast
 
+import numpy as np
+import numpy.typing as npt
 from rocksdict import (
     BlockBasedOptions,
     Cache,
@@ -29,8 +32,9 @@ from rocksdict import (
 from schemas.errors import MeanderError, SetupError
 from state.codec import PLAIN, Sealed, StateCodec, encoded
 from state.ids import Bin
-from state.memtable import BIN_BYTES, Memtable
+from state.memtable import ABSENT, BIN_BYTES, Memtable, Table, lacking
 
+Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
 """Keys that leave the memtable at once: well under a millisecond of small ones."""
 
@@ -46,9 +50,10 @@ class Database:
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
     >>> store = database.store("per_plane")
-    >>> store.write([3], [b"N14228"], [(1, 2.5)])
-    >>> store.fetch([3, 3], [b"N14228", b"N24211"])
-    {b'N14228': (1, 2.5)}
+    >>> with store.lend([b"N14228", b"N24211"], np.array([3, 3])) as states:
+    ...     states[b"N14228"] = (1, 2.5)
+    >>> list(store.scan(3)) == [(b"N14228", codec.encode((1, 2.5)))]
+    True
     >>> database.close()
     """
 
@@ -137,23 +142,9 @@ class Store:
         self._groups = _Groups(operator.encode() + b"\0")
         self._table = database.memtable.table(self._groups.stem)
 
-    def fetch(self, bins: Sequence[int], keys: Sequence[bytes]) -> dict[bytes, object]:
-        """The sealed states of those keys that have one; `bins[i]` is the bin of `keys[i]`."""
-        found, missing = self._table.get(keys)
-        on_disk = self._database.groups
-        groups = ((keys[place], self._groups[bins[place]]) for place in missing)
-        asked = {key: group + key for key, group in groups if group in on_disk}
-        if asked:
-            values = self._database.read(asked.values())
-            for key, data in zip(asked, values, strict=True):
-                if data is not None:
-                    found[key] = Sealed(data)
-        return found
-
-    def write(self, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]) -> None:
-        """Put sealed states; `bins[i]` is the bin of `keys[i]`; of equal keys the last wins."""
-        self._database.memtable.write(self._table, bins, keys, states)
-        self._database.spill()
+    def lend(self, keys: Sequence[bytes], bins: Bins) -> Loan:
+        """The sealed states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
+        return Loan(self._database, self._table, self._groups, keys, bins)
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
         """Keys and encoded states of a bin in key order, as it is now, encoded as they are taken.
@@ -192,6 +183,56 @@ class Store:
         return sorted(
             {*map(Bin, self._table.bins), *(_bin(group[len(stem) :]) for group in on_disk)}
         )
+
+
+class Loan:
+    """The states of some keys, to be changed in place: as a context, a dictionary of theirs.
+
+    It holds those of other keys too, which are not to be touched, nor is a state to be removed.
+    """
+
+    __slots__ = ("_before", "_bins", "_database", "_keys", "_table")
+
+    def __init__(
+        self,
+        database: Database,
+        table: Table,
+        groups: _Groups,
+        keys: Sequence[bytes],
+        bins: Bins,
+    ) -> None:
+        self._database, self._table = database, table
+        self._keys = list(dict.fromkeys(keys))
+        self._before = table.get(self._keys)
+        self._bins: dict[bytes, int] = {}
+        if lacking(self._before):
+            self._bins.update(zip(keys, bins.tolist(), strict=True))
+            self._load(groups)
+
+    def __enter__(self) -> dict[bytes, object]:
+        return self._table.states
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        memtable = self._database.memtable
+        memtable.settle(self._table, self._bins.__getitem__, self._keys, self._before)
+        self._database.spill()
+
+    def _load(self, groups: _Groups) -> None:
+        """Bring what lies on disk into memory."""
+        states = zip(self._keys, self._before, strict=True)
+        missing = ((key, groups[self._bins[key]]) for key, state in states if state is ABSENT)
+        asked = {key: group + key for key, group in missing if group in self._database.groups}
+        values = self._database.read(asked.values()) if asked else []
+        found = {k: Sealed(data) for k, data in zip(asked, values, strict=True) if data is not None}
+        if found:
+            bins = [self._bins[key] for key in found]
+            self._database.memtable.write(self._table, bins, [*found], [*found.values()])
+            self._before = self._table.get(self._keys)
 
 
 class _Groups(dict[int, bytes]):

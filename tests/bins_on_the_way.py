@@ -11,6 +11,7 @@ from state.layer import Extraction, Installation
 from state.manifest import Manifest
 from state.store import Store
 from state.topic import Place, Ticket
+from tests.lent import put
 
 BIN = Bin(7)
 LAYER = LayerId(Incarnation(2), WorkerId(1), 40)
@@ -73,7 +74,7 @@ def fill(store: Store, count: int, size: int = 20, bin: Bin = BIN) -> None:
     for first in range(0, count, 500):
         some = keys[first : first + 500]
         states = [seal([n, "x" * chance.randrange(size)]) for n in range(len(some))]
-        store.write([bin] * len(some), some, states)
+        put(store, [bin] * len(some), some, states)
 
 
 def extract(

@@ -15,6 +15,7 @@ from connectors.reader import KafkaReader
 from connectors.source import KafkaSource
 from dataflow.batch import Batch
 from dataflow.protocols import Chunk, Partition, SinkWriter, WorkerContext
+from dataflow.pulse import UNHEARD, Pulse
 from state import codec
 from state.ids import WorkerId
 from state.time import from_millis, to_millis
@@ -51,11 +52,11 @@ class Rig:
         flow: str = "flow",
         settings: dict[str, str] | None = None,
         max_waiting: int = 1 << 30,
-        alive: Callable[[], None] = lambda: None,
+        pulse: Pulse = UNHEARD,
     ) -> WorkerContext:
         return WorkerContext(
             flow, self.prefix, WorkerId(worker), workers, self.settings | (settings or {}),
-            until_end, start, self.wakeup, max_waiting, alive,
+            until_end, start, self.wakeup, max_waiting, pulse,
         )  # fmt: skip
 
     @contextmanager

@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,8 @@ class ColumnFold:
 
     `init` is the state of a new key, one plain value per state column; `dtypes` are the columns'
     types, `dtype` the values'. `of` names the field of the value to use, None for the value itself.
-    What the step returns as states must be exactly what columns of these types hold.
+    What the step returns as states must be exactly what columns of these types hold. A key's state
+    is kept as a tuple, or as the number itself where there is one column of numbers.
 
     >>> total = ColumnFold((0,), lambda s, v: ((s[0] + v,), s[0] + v), ("int64",), "int64")
     >>> states, results = total.step((np.array([10, 20]),), np.array([1, 2]))
@@ -128,6 +128,8 @@ class Columnar:
         numbers = all(np.dtype(dtype).kind in "biuf" for dtype in fold.dtypes)
         # Tuples of numbers of a few bytes are their own seals.
         self._sealed = sealing.plain and numbers
+        # And a single number stands for a tuple of one.
+        self._bare = self._sealed and len(fold.dtypes) == 1
 
     def apply(self, states: States, rows: Rows) -> Batch:
         """One result per record, in order."""
@@ -153,7 +155,8 @@ class Columnar:
     def _round(
         self, states: States, batch: Batch, values: Column, rows: Column, results: list[object]
     ) -> npt.NDArray[np.bool_]:
-        self._guard.alive()
+        if self._guard.pulse.due:
+            self._guard.pulse.beat()
         try:
             self._step(states, batch, values, rows.tolist(), results)
         except FAILURES as error:
@@ -180,16 +183,15 @@ class Columnar:
         fold, sealing = self._fold, self._sealing
         assert batch.keys is not None
         keys = pick(batch.keys, rows)
-        before: list[Any] = list(map(states.get, keys, repeat(fold.init)))
+        init = fold.init[0] if self._bare else fold.init
+        before: list[Any] = list(map(states.get, keys, repeat(init)))
         if codec.Sealed in map(type, before):
             before = list(map(sealing.unseal, before))
-        columns = tuple(
-            _column(list(map(itemgetter(place), before)), dtype)
-            for place, dtype in enumerate(fold.dtypes)
-        )
+        parts = [before] if self._bare else [list(part) for part in zip(*before, strict=True)]
+        columns = tuple(map(_column, parts, fold.dtypes))
         after, answers = fold.step(columns, values[rows])
         kept = [_plain(c, dtype) for c, dtype in zip(after, fold.dtypes, strict=True)]
-        fresh: list[object] = list(zip(*kept, strict=True))
+        fresh: list[object] = kept[0] if self._bare else list(zip(*kept, strict=True))
         sealed = fresh if self._sealed else list(map(sealing.seal, fresh))
         plain = answers.tolist()
         if len(sealed) != len(rows) or len(plain) != len(rows):

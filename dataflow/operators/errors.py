@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from typing import Literal
 
 from dataflow.batch import Batch
 from dataflow.protocols import DeadLetters
+from dataflow.pulse import UNHEARD, Pulse
 from schemas.errors import MeanderError
 
 OnError = Literal["dead_letter", "skip", "fail"]
@@ -35,15 +35,8 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _unheard() -> None:
-    """Where nobody waits for a sign of life."""
-
-
 class Guard:
-    """One operator's user functions on one worker: what they cannot take, and how long they take.
-
-    `alive` is called before each call of a function, so that a worker is heard of in a long turn.
-    """
+    """One operator's user functions on one worker: what they fail on, how long they take."""
 
     def __init__(
         self,
@@ -51,10 +44,10 @@ class Guard:
         policy: OnError,
         dead: DeadLetters,
         counters: Counter[str],
-        alive: Callable[[], None] = _unheard,
+        pulse: Pulse = UNHEARD,
     ) -> None:
         self.operator, self._policy, self._dead, self._counters = operator, policy, dead, counters
-        self.alive = alive
+        self.pulse = pulse
 
     def failed(self, batch: Batch, row: int, error: BaseException) -> None:
         """Deal with one record. Raises MeanderError under `fail`."""

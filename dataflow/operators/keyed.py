@@ -271,13 +271,8 @@ class Keyed(Quiet):
 
     def _run(self, batch: Batch, work: Callable[[States], Batch], rounds: Rounds = ()) -> None:
         assert batch.keys is not None
-        bins = dict(zip(batch.keys, self._bins(batch).tolist(), strict=True))
-        keys, of = list(bins), list(bins.values())
-        states = self.store.fetch(of, keys)
-        results = work(states)
-        changed = [(bin, key) for bin, key in zip(of, keys, strict=True) if key in states]
-        touched = [key for _, key in changed]
-        self.store.write([bin for bin, _ in changed], touched, [states[key] for key in touched])
+        with self.store.lend(batch.keys, self._bins(batch)) as states:
+            results = work(states)
         beside = self._logic.beside()
         for time, key in beside.timers:
             self.timers.set(Bin(self._space.bin_of(key)), time, key)

@@ -132,9 +132,10 @@ class Fold:
         assert batch.keys is not None
         lost: list[int] = []
         results: list[object] = []
-        alive, known, answer, plain = self._guard.alive, states.get, results.append, self._plain
+        pulse, known, answer, plain = self._guard.pulse, states.get, results.append, self._plain
         for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-            alive()
+            if pulse.due:
+                pulse.beat()
             try:
                 state = known(key, _NONE_YET)
                 if state is _NONE_YET:
@@ -309,7 +310,8 @@ class Process:
         self, states: States, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
     ) -> None:
         assert batch.keys is not None
-        self._guard.alive()
+        if self._guard.pulse.due:
+            self._guard.pulse.beat()
         key = batch.keys[row]
         context = Context(key, int(batch.times[row]), outcome.calls, self._side)
         try:

@@ -206,9 +206,10 @@ def each(
     """What the function says to each value, and the rows that it took (None for all)."""
     lost: list[int] = []
     results: list[object] = []
-    alive, take = guard.alive, results.append
+    pulse, take = guard.pulse, results.append
     for row, value in enumerate(batch.values):
-        alive()
+        if pulse.due:
+            pulse.beat()
         try:
             take(function(value))
         except FAILURES as error:

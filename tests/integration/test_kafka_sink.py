@@ -9,6 +9,7 @@ import pytest
 from connectors import KafkaSink
 from connectors.outbox import Outbox
 from dataflow.batch import Batch
+from dataflow.pulse import Pulse
 from schemas.errors import MeanderError, SetupError
 from schemas.refused import RowRefused
 from state.time import from_millis
@@ -71,7 +72,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(ri
         return repr(value).encode()
 
     sink = KafkaSink(rig.topic("out"), encode)
-    writer = sink.open(rig.context(alive=lambda: heard.append("alive")))
+    writer = sink.open(rig.context(pulse=Pulse(lambda: heard.append("alive"), due=True)))
     await_ticket(writer, writer.write(batch([1, 2, 3])))
     writer.close()
     assert heard == ["alive", "value"] * 3

@@ -13,6 +13,7 @@ from connectors import KafkaSource, header, reader, topics, upkeep
 from connectors.formats import TimeExtractor
 from connectors.source import assigned
 from dataflow.protocols import Partition
+from dataflow.pulse import Pulse
 from schemas.errors import MeanderError, SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
@@ -300,7 +301,7 @@ def test_fail_fast_names_the_record(rig: Rig) -> None:
 def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(rig: Rig) -> None:
     topic, heard = rig.topic("in"), list[None]()
     produce(rig.bootstrap, topic, [Record(b"7")] * 30)
-    context = rig.context(alive=lambda: heard.append(None))
+    context = rig.context(pulse=Pulse(lambda: heard.append(None), due=True))
     with rig.reading(KafkaSource(topic, value=int), context) as reading:
         reading.to_end()
     assert len(heard) == 30

@@ -21,6 +21,7 @@ from dataflow.operators.columns import Columnar, ColumnFold
 from dataflow.operators.errors import Guard
 from dataflow.operators.logic import Sealing, States
 from dataflow.operators.rows import Rows
+from dataflow.pulse import Pulse
 from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError, SetupError
 from state import codec
@@ -52,7 +53,12 @@ def run(fold: ColumnFold, batches: list[list[Entry]]) -> tuple[list[object], Sta
     for batch in batches:
         rows = records([value for _, value in batch], keys=[key for key, _ in batch])
         results += logic.apply(states, Rows.of(rows, 0)).values
-    return results, {key: codec.unseal(state) for key, state in states.items()}, dead
+    return results, {key: whole(codec.unseal(state)) for key, state in states.items()}, dead
+
+
+def whole(state: object) -> object:
+    """A lone number stands for a tuple of one."""
+    return state if isinstance(state, tuple) else (state,)
 
 
 def by_record(
@@ -260,7 +266,9 @@ def test_a_worker_is_heard_of_before_each_call_of_a_column_step() -> None:
         calls.append(f"step of {len(values)}")
         return _refuses_seven(states, values)
 
-    errors = Guard("fold", "skip", Dead(), Counter(), alive=lambda: calls.append("alive"))
+    errors = Guard(
+        "fold", "skip", Dead(), Counter(), pulse=Pulse(lambda: calls.append("alive"), due=True)
+    )
     logic = Columnar(own(step), Sealing(PLAIN), errors)
     logic.apply({}, Rows.of(records([1, 7, 3], keys=[0, 1, 0]), 0))
     assert calls == [

@@ -20,6 +20,7 @@ from state.manifest import Description, LayerPointer, Manifest
 from state.store import Database, Store
 from state.topic import Place
 from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
+from tests.lent import put
 
 
 @pytest.mark.parametrize("delay", [0, 1, 50])
@@ -94,7 +95,7 @@ def test_an_installation_replaces_what_the_store_held_of_the_bin_alone(
     old: Store, new: Store
 ) -> None:
     fill(old, 10)
-    new.write([BIN, 3], [b"stale", b"other"], [1, 2])
+    put(new, [BIN, 3], [b"stale", b"other"], [1, 2])
     new.install(BIN, [b"stale too"], [encode(3)])
     topic = MemoryTopic()
     install(new, extract(old, topic).manifest, topic)
@@ -107,7 +108,7 @@ def test_an_empty_bin_needs_no_record(old: Store, new: Store) -> None:
     extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
     assert extraction.step(1)
     assert topic.records == []
-    new.write([BIN], [b"stale"], [1])
+    put(new, [BIN], [b"stale"], [1])
     assert Installation(new, extraction.manifest, topic).step(1)
     assert new.count(BIN) == 0
 
@@ -128,7 +129,7 @@ def test_a_manifest_says_what_was_written_and_comes_back_from_its_bytes(old: Sto
 
 def test_one_huge_state_has_a_chunk_of_its_own(old: Store, new: Store) -> None:
     fill(old, 3)
-    old.write([BIN], [encode(1)], [seal("x" * CHUNK_BYTES * 2)])
+    put(old, [BIN], [encode(1)], [seal("x" * CHUNK_BYTES * 2)])
     topic = MemoryTopic()
     manifest = extract(old, topic).manifest
     assert [len(payload) > CHUNK_BYTES for _, payload in topic.records] == [False, True, False]
@@ -137,7 +138,7 @@ def test_one_huge_state_has_a_chunk_of_its_own(old: Store, new: Store) -> None:
 
 
 def test_a_state_that_is_too_large_to_move_is_named(old: Store) -> None:
-    old.write([BIN], [encode("N14228")], [seal("x" * STATE_LIMIT)])
+    put(old, [BIN], [encode("N14228")], [seal("x" * STATE_LIMIT)])
     with pytest.raises(MeanderError, match=r"'per_plane', key b'.*N14228'.*up to 8388608"):
         extract(old, MemoryTopic())
 

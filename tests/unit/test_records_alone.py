@@ -4,7 +4,6 @@ by one, with a sign of life before each, and whatever they raise is one record's
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +13,7 @@ from connectors.in_memory import Message, Record
 from connectors.sink import Rows
 from dataflow.lists import ListDead
 from dataflow.protocols import Chunk, Partition
+from dataflow.pulse import UNHEARD, Pulse
 from schemas.errors import MeanderError
 from schemas.refused import RowRefused
 from state.ids import WorkerId
@@ -21,21 +21,17 @@ from tests.bench import records
 from tests.kafka_rig import batch
 
 
-def quiet() -> None:
-    """Nobody listens."""
-
-
 def unheard() -> None:
     raise MeanderError("the coordinator", "nothing was heard")
 
 
-def chunk(source: KafkaSource, values: list[bytes], alive: Callable[[], None] = quiet) -> Chunk:
+def chunk(source: KafkaSource, values: list[bytes], pulse: Pulse = UNHEARD) -> Chunk:
     """What a source makes of records with key `k` and header `at`."""
     messages: list[Fetched] = [
         Message(Record(value, b"k", [("at", b"7")], 0, 0, offset))
         for offset, value in enumerate(values)
     ]
-    return source.intake(ListDead(), alive).chunk(Partition(0), messages)
+    return source.intake(ListDead(), pulse).chunk(Partition(0), messages)
 
 
 SLOW = {
@@ -58,13 +54,14 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(
     source: KafkaSource, calls: int
 ) -> None:
     heard: list[None] = []
-    assert len(chunk(source, [b"7"] * 30, lambda: heard.append(None)).values) == 30
+    pulse = Pulse(lambda: heard.append(None), due=True)
+    assert len(chunk(source, [b"7"] * 30, pulse).values) == 30
     assert len(heard) == calls
 
 
 def test_a_worker_whom_nobody_hears_sets_no_record_aside_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard"):
-        chunk(KafkaSource("in", value=int), [b"7"], unheard)
+        chunk(KafkaSource("in", value=int), [b"7"], Pulse(unheard, due=True))
 
 
 def unless_empty(data: bytes) -> bytes:
@@ -93,8 +90,8 @@ def test_fail_fast_names_the_record(source: KafkaSource, value: bytes, reason: s
 # -- results
 
 
-def rows(sink: KafkaSink, alive: Callable[[], None] = quiet) -> Rows:
-    return Rows(sink, WorkerId(0), alive)
+def rows(sink: KafkaSink, pulse: Pulse = UNHEARD) -> Rows:
+    return Rows(sink, WorkerId(0), pulse)
 
 
 def test_a_users_functions_make_value_and_key() -> None:
@@ -110,13 +107,15 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() 
         heard.append("value")
         return repr(value).encode()
 
-    rows(KafkaSink("out", encode), lambda: heard.append("alive")).written(records([1, 2, 3]))
+    rows(KafkaSink("out", encode), Pulse(lambda: heard.append("alive"), due=True)).written(
+        records([1, 2, 3])
+    )
     assert heard == ["alive", "value"] * 3
 
 
 def test_a_worker_whom_nobody_hears_refuses_no_record_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard") as raised:
-        rows(KafkaSink("out", lambda _: b""), unheard).written(records(["a"]))
+        rows(KafkaSink("out", lambda _: b""), Pulse(unheard, due=True)).written(records(["a"]))
     assert not isinstance(raised.value, RowRefused)
 
 

@@ -183,6 +183,5 @@ def test_the_measured_flow_counts_records(
             found = numbers if order == "time" else sorted(numbers)
             assert found == list(range(1, count + 1))
         states = {codec.encode(key): state for key, state in run.states("count").items()}
-        unit = (lambda n: (n,)) if fold == "columns" else (lambda n: n)
-        assert states == {codec.encode(key): unit(count) for key, count in fed.items()}
+        assert states == {codec.encode(key): count for key, count in fed.items()}
         check_commands(run, faults)

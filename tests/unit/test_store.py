@@ -19,6 +19,7 @@ from schemas.errors import MeanderError, SetupError
 from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
 from state.memtable import ENTRY_BYTES, Memtable, weigh
 from state.store import Database, Store
+from tests.lent import got, put
 
 SMALL = 64 << 10
 """A budget of which some dozens of the states below are too many."""
@@ -78,7 +79,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
     def write(self, operator: str, bin: int, entries: dict[bytes, object]) -> None:
         entries = {own(bin, key): state for key, state in entries.items()}
         sealed = [seal(state) for state in entries.values()]
-        self.stores[operator].write([bin] * len(entries), list(entries), sealed)
+        put(self.stores[operator], [bin] * len(entries), list(entries), sealed)
         self.held(operator, bin).update(entries)
 
     @rule(operator=operators, bin=bins, entries=entries)
@@ -96,7 +97,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
     @rule(operator=operators, bin=bins, wanted=st.lists(keys, max_size=30))
     def fetch(self, operator: str, bin: int, wanted: list[bytes]) -> None:
         wanted = [own(bin, key) for key in wanted]
-        found = self.stores[operator].fetch([bin] * len(wanted), wanted)
+        found = got(self.stores[operator], [bin] * len(wanted), wanted)
         held = self.held(operator, bin)
         expected = {key: held[key] for key in wanted if key in held}
         assert {key: unseal(state) for key, state in found.items()} == expected
@@ -149,11 +150,11 @@ def test_many_more_keys_than_fit_in_memory_stay_correct(database: Database) -> N
         chosen = [chance.randrange(20_000) for _ in range(200)]
         keys = [encode(n) for n in chosen]
         bins = [n % 16 for n in chosen]
-        found = store.fetch(bins, keys)
+        found = got(store, bins, keys)
         assert found.keys() == {key for key in keys if key in oracle}
         assert all(unseal(found[key]) == oracle[key] for key in found)
         written = {key: (turn, key, float(turn)) for key in keys}
-        store.write(bins, keys, [written[key] for key in keys])
+        put(store, bins, keys, [written[key] for key in keys])
         oracle.update(written)
     assert sum(store.count(bin) for bin in range(16)) == len(oracle)
     assert {k: v for b in range(16) for k, v in contents(store, b).items()} == oracle
@@ -161,22 +162,22 @@ def test_many_more_keys_than_fit_in_memory_stay_correct(database: Database) -> N
 
 def test_the_last_of_equal_keys_in_one_write_wins(database: Database) -> None:
     store = database.store("op")
-    store.write([0, 0], [b"k", b"k"], [1, 2])
-    assert store.fetch([0], [b"k"]) == {b"k": 2}
+    put(store, [0, 0], [b"k", b"k"], [1, 2])
+    assert got(store, [0], [b"k"]) == {b"k": 2}
 
 
 def test_what_is_installed_replaces_what_was_written(database: Database) -> None:
     store = database.store("op")
-    store.write([0, 0], [b"k", b"other"], [1, 2])
+    put(store, [0, 0], [b"k", b"other"], [1, 2])
     store.install(0, [b"k"], [encode(3)])
     assert contents(store, 0) == {b"k": 3, b"other": 2}
-    assert unseal(store.fetch([0], [b"k"])[b"k"]) == 3
+    assert unseal(got(store, [0], [b"k"])[b"k"]) == 3
 
 
 def test_none_is_a_state_and_not_an_absence(database: Database) -> None:
     store = database.store("op")
-    store.write([0], [b"k"], [None])
-    assert store.fetch([0, 0], [b"k", b"absent"]) == {b"k": None}
+    put(store, [0], [b"k"], [None])
+    assert got(store, [0, 0], [b"k", b"absent"]) == {b"k": None}
 
 
 def test_a_scan_is_in_key_order_and_ends_with_its_bin(database: Database) -> None:
@@ -184,7 +185,7 @@ def test_a_scan_is_in_key_order_and_ends_with_its_bin(database: Database) -> Non
     for bin in (0, 1, 255, 256, 65535):
         keys = [bytes([n]) * size for n in (0, 255, 7) for size in (1, 3)]
         store.install(bin, keys, [encode(bin)] * len(keys))
-        store.write([bin], [b"in memory %d" % bin], [bin])
+        put(store, [bin], [b"in memory %d" % bin], [bin])
     for bin in (0, 1, 255, 256, 65535):
         found = list(store.scan(bin))
         assert [key for key, _ in found] == sorted({b"in memory %d" % bin, *keys})
@@ -204,20 +205,20 @@ def test_scans_do_not_leak_into_the_next_bin_when_memory_is_reused(database: Dat
 
 def test_one_state_larger_than_the_memtable_goes_to_disk(database: Database) -> None:
     store = database.store("op")
-    store.write([0], [b"k"], ["x" * SMALL])
+    put(store, [0], [b"k"], ["x" * SMALL])
     assert database.memtable.size == 0
-    assert unseal(store.fetch([0], [b"k"])[b"k"]) == "x" * SMALL
+    assert unseal(got(store, [0], [b"k"])[b"k"]) == "x" * SMALL
 
 
 def test_what_is_written_as_bytes_comes_back_as_bytes_from_memory_and_disk(
     database: Database,
 ) -> None:
     store = database.store("op")
-    store.write([0], [b"k"], [encode([1])])
-    in_memory = unseal(store.fetch([0], [b"k"])[b"k"])
-    store.write([1], [b"other"], ["x" * SMALL])
+    put(store, [0], [b"k"], [encode([1])])
+    in_memory = unseal(got(store, [0], [b"k"])[b"k"])
+    put(store, [1], [b"other"], ["x" * SMALL])
     assert database.memtable.size == 0
-    assert in_memory == unseal(store.fetch([0], [b"k"])[b"k"]) == encode([1])
+    assert in_memory == unseal(got(store, [0], [b"k"])[b"k"]) == encode([1])
 
 
 def test_a_database_starts_empty_whatever_lies_there(tmp_path: Path) -> None:
@@ -257,17 +258,18 @@ def test_many_operators_and_bins_share_one_budget(tmp_path: Path) -> None:
     stores = [database.store(f"operator {n}") for n in range(60)]
     for store in stores:
         for bin in range(0, 256, 8):
-            store.write([bin] * 8, keys[bin : bin + 8], ["x" * 1000] * 8)
+            put(store, [bin] * 8, keys[bin : bin + 8], ["x" * 1000] * 8)
             assert database.used() <= budget
     for store in stores:
         for bin in range(0, 256, 8):
-            assert len(store.fetch([bin] * 8, keys[bin : bin + 8])) == 8
+            assert len(got(store, [bin] * 8, keys[bin : bin + 8])) == 8
             assert database.used() <= budget
     database.close()
 
 
 RESIDENT = """
 import sys
+import numpy as np
 from state.store import Database
 
 def resident():
@@ -280,7 +282,8 @@ before = resident()
 for turn in range(1000):
     keys = [b"%d/%d" % (turn, n) for n in range(100)]
     states = [(turn, n, "x" * (1500 + n)) for n in range(100)]
-    stores[turn % 20].write([turn % 256] * 100, keys, states)
+    with stores[turn % 20].lend(keys, np.full(100, turn % 256)) as lent:
+        lent.update(zip(keys, states))
 print(resident() - before)
 """
 

@@ -1,0 +1,21 @@
+"""Reading and writing a store's states, as a test that holds no batch does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from state.store import Store
+
+
+def put(store: Store, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]) -> None:
+    """Set sealed states; of equal keys the last wins."""
+    with store.lend(keys, np.array(bins, np.int64)) as lent:
+        lent.update(zip(keys, states, strict=True))
+
+
+def got(store: Store, bins: Sequence[int], keys: Sequence[bytes]) -> dict[bytes, object]:
+    """The sealed states of those keys that have one."""
+    with store.lend(keys, np.array(bins, np.int64)) as lent:
+        return {key: lent[key] for key in keys if key in lent}
