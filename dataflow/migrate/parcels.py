@@ -32,7 +32,7 @@ class Order:
     @staticmethod
     def from_bytes(data: bytes) -> Order:
         """The inverse. Raises ValueError for anything else."""
-        source, partition, time, target = map(int, msgpack.unpackb(data))
+        source, partition, time, target = _whole(*msgpack.unpackb(data))
         return Order(source, Partition(partition), time, WorkerId(target))
 
 
@@ -63,6 +63,14 @@ class Parcel:
     def from_bytes(data: bytes) -> Parcel:
         """The inverse. Raises ValueError for anything else."""
         partition, (offset, end), *times = msgpack.unpackb(data)
-        maximum, newest, frontier = map(int, times)
-        rest = Rest(int(offset), None if end is None else int(end))
-        return Parcel(Partition(int(partition)), rest, maximum, newest, frontier)
+        number, start, maximum, newest, frontier = _whole(partition, offset, *times)
+        rest = Rest(start, None if end is None else _whole(end)[0])
+        return Parcel(Partition(number), rest, maximum, newest, frontier)
+
+
+def _whole(*numbers: object) -> list[int]:
+    """All of them, if they are whole: of true or 7.5 an int would make another than was sent."""
+    whole = [number for number in numbers if type(number) is int]
+    if len(whole) < len(numbers):
+        raise ValueError(f"{numbers} are no numbers of what changes hands")
+    return whole

@@ -18,48 +18,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from app.messages import (
-    FROM_WORKER,
-    KNOCK,
-    REPLY,
-    TO_WORKER,
-    Beat,
-    Bye,
-    Done,
-    Failure,
-    Go,
-    Listed,
-    Log,
-    Reader,
-    Ready,
-    Register,
-    Report,
-    Roster,
-    Stop,
-    Stopped,
-    Turned,
-    _Message,
-)
 from dataflow import wire
-from dataflow.batch import Batch, Int64s
-from dataflow.graph import EdgeId, Location
+from dataflow.batch import Batch
 from dataflow.migrate.moves import Moves
-from dataflow.protocols import Frame
-from schemas.errors import MeanderError
-from state import codec
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
-from state.manifest import Description, LayerPointer, Manifest
-from state.topic import Place
+from dataflow.migrate.parcels import Order, Parcel
+from dataflow.protocols import Frame, Rest
+from tests.property.real_frames import KINDS, Kind
 
 PATIENCE = 30.0
 """Seconds after which reading one frame of some KiB is taken to hang."""
@@ -68,150 +37,6 @@ ROOM = 2 << 30
 RESIDENT = 256 << 10
 """KiB by which its memory may really grow: what stays of so many frames is nothing."""
 PROGRESS_PLACE = struct.Struct("<Q")
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A real frame, how it is read, and the one error by which it may be refused."""
-
-    name: str
-    frame: Frame
-    read: Callable[[Frame], object]
-    write: Callable[[object], Frame]
-    refusal: type[Exception]
-
-
-# -- real frames
-
-
-def _batch(rows: int, keyed: bool, rng: random.Random) -> Batch:
-    def column() -> Int64s:
-        return np.array([rng.getrandbits(62) for _ in range(rows)], np.int64)
-
-    keys = [codec.encode(rng.choice(["N14228", 7, (1, "a"), ""])) for _ in range(rows)]
-    return Batch(
-        column(),
-        column(),
-        column(),
-        column(),
-        column(),
-        [_value(rng) for _ in range(rows)],
-        keys if keyed else None,
-        BinSpace(8).hash_keys(keys) if keyed else None,
-    )
-
-
-def _value(rng: random.Random) -> object:
-    flight = {"tailnum": "N14228", "delay": rng.randint(-60, 900), "by": [1.5, None, True]}
-    return rng.choice([flight, rng.getrandbits(70), "word", b"\xc7\0", (1, (2.5, {3, 4})), None])
-
-
-def _manifest(layers: int) -> Manifest:
-    pointers = (
-        LayerPointer(
-            LayerId(Incarnation(1), WorkerId(0), n),
-            Description(0, 7 + n, 7),
-            "base",
-            3,
-            99 << n,
-            "msgpack",
-            tuple(Place(b"layer/1/0/7/%d" % c, 0, c, 2) for c in range(3)),
-        )
-        for n in range(layers)
-    )
-    return Manifest("per_plane", Bin(3), 7 << 40, tuple(pointers))
-
-
-def _write_wire(message: object) -> Frame:
-    match message:
-        case wire.ProgressFrame(changes):
-            return wire.encode_progress(changes)
-        case wire.DataFrame(edge, at, payload):
-            return wire.encode_data(edge, at, payload)
-        case wire.TakenFrame(edge, size):
-            return wire.encode_taken(edge, size)
-        case wire.Base():
-            return wire.encode_base(message)
-        case wire.OpeningFrame(base, sent, changes):
-            return wire.encode_opening(base, sent, changes)
-        case wire.MemberFrame(news, members, time):
-            return wire.encode_member(news, members, time)
-    raise AssertionError(f"{message!r} is no message of the engine")
-
-
-def _of_engine() -> Iterator[Kind]:
-    rng = random.Random(0)
-    payloads: list[tuple[str, wire.Payload]] = [
-        (f"batch of {rows}{', keyed' * keyed}", _batch(rows, keyed, rng))
-        for rows in (0, 1, 5, 100)
-        for keyed in (True, False)
-    ]
-    payloads += [(f"manifest of {n}", _manifest(n)) for n in (0, 1, 4)]
-    payloads += [("moves", Moves("m1", 7 << 40, WorkerId(1), tuple(map(Bin, range(40)))))]
-    frames = [(name, wire.encode_data(EdgeId(3), 5 << 41, load)) for name, load in payloads]
-    changes: list[wire.Change] = [(Location(n), (5 << 40) + n, (-1) ** n) for n in range(20)]
-    frames += [
-        ("moves, nested time", wire.encode_data(EdgeId(300), (5, 1, 2), payloads[-1][1])),
-        ("progress", wire.encode_progress(changes)),
-        ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
-        ("opening", wire.encode_progress([])),
-        ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
-    ]
-    outer = [Antichain.of((5 << 40) + n) for n in range(12)]
-    bounds = (*outer, Antichain(), Antichain.of((3, 4), (4, 3)))
-    base = wire.Base(7, bounds, ((COORDINATOR, 3), (WorkerId(1), 1 << 33)))
-    frames += [
-        ("base", wire.encode_base(base)),
-        ("opening to a newcomer", wire.encode_opening(base, 12, changes)),
-        ("welcome", wire.encode_member("welcome", tuple(map(WorkerId, range(-1, 9))))),
-        ("parts", wire.encode_member("parts", (), 5 << 40)),
-        ("gone", wire.encode_member("gone", (WorkerId(9),))),
-        ("joins", wire.encode_member("joins", (WorkerId(9),))),
-    ]
-    for name, frame in frames:
-        yield Kind(name, frame, wire.decode, _write_wire, MeanderError)
-
-
-def _of_app() -> Iterator[Kind]:
-    key, address = b"k" * 40, "tcp://127.0.0.1:40123"
-    versions = {"Python": "3.11", "numpy": "2.4"}
-    listed = [Listed(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
-    moved = {"event": "bin_moved", "operator": "n", "bin": 3, "time": 7, "bytes": 9, "keys": 1}
-    register = Register(
-        token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
-    )
-    yield from _read_by(KNOCK, register, Ready(token=b"t" * 32))
-    turned = Turned(reason="its launch token is unknown")
-    yield from _read_by(REPLY, Roster(peers=listed), turned, Go())
-    yield from _read_by(TO_WORKER, Beat(), Stop(), Bye())
-    yield from _read_by(
-        FROM_WORKER,
-        Beat.model_validate({"counters": {"read": 17, "bumps": 0}}),
-        Log(logger="meander", level=30, text="a line of it"),
-        Report.model_validate({"events": [moved, moved]}),
-        Failure(concerns="worker 1", cause="x", remedy="", setup=False, trace="t", lost=-1),
-        Done(counters={"read": 1 << 40}),
-        Stopped(),
-    )
-
-
-M = TypeVar("M", bound=_Message)
-
-
-def _read_by(reader: Reader[M], *given: M) -> Iterator[Kind]:
-    def read(frame: Frame) -> object:
-        return reader.read(b"".join(frame))
-
-    for message in given:
-        yield Kind(type(message).__name__, [message.to_bytes()], read, _write_app, ValueError)
-
-
-def _write_app(message: object) -> Frame:
-    assert isinstance(message, _Message)
-    return [message.to_bytes()]
-
-
-KINDS: list[Kind] = [*_of_engine(), *_of_app()]
 
 
 # -- damage
@@ -330,12 +155,21 @@ def _whole(message: object) -> bool:
         case wire.MemberFrame(_, members, time):
             return _numbers(time, *members)
         case wire.DataFrame(edge, at, payload):
-            return _numbers(edge) and _is_time(at) and _whole(payload)
+            return _numbers(edge) and _is_time(at) and _whole_payload(payload)
+    return True
+
+
+def _whole_payload(payload: wire.Payload) -> bool:
+    match payload:
         case Moves(command, at, target, bins):
             return type(command) is str and _numbers(at, target, *bins)
+        case Order(source, partition, at, target):
+            return _numbers(source, partition, at, target)
+        case Parcel(partition, Rest(offset, end), maximum, newest, frontier):
+            return _numbers(partition, offset, end or 0, maximum, newest, frontier)
         case Batch():
-            columns = (getattr(message, name) for name in _COLUMNS)
-            return all(column is None or len(column) == len(message) for column in columns)
+            columns = (getattr(payload, name) for name in _COLUMNS)
+            return all(column is None or len(column) == len(payload) for column in columns)
     return True
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgpack
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 
 from dataflow.protocols import Frame
 from dataflow.testing import TestFlow
-from dataflow.wire import DATA, decode
+from dataflow.wire import DATA, Anything, DataFrame, MemberFrame, News, Payload, decode
 from schemas.errors import MeanderError
 from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
@@ -22,6 +23,7 @@ from state.store import Database
 from tests.property import frames
 from tests.property.budget import FIRST_SEED, FRAMES, SECONDS
 from tests.property.cases import random_case
+from tests.property.real_frames import KINDS, Kind
 from tests.property.test_frontiers import flow_of
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +56,19 @@ def test_a_mutated_frame_is_a_message_or_refused(
     assert taken and refused
 
 
-@pytest.mark.parametrize("kind", frames.KINDS, ids=lambda kind: kind.name)
-def test_what_is_not_damaged_is_taken(kind: frames.Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_what_is_not_damaged_is_taken(kind: Kind) -> None:
     assert frames.read(kind, kind.frame)
+
+
+def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
+    """Every message, every payload and all news that members of a flow can send each other."""
+    messages = [decode(kind.frame) for kind in KINDS if kind.read is decode]
+    payloads = {type(message.payload) for message in messages if isinstance(message, DataFrame)}
+    news = {message.news for message in messages if isinstance(message, MemberFrame)}
+    assert {type(message) for message in messages} == set(get_args(Anything))
+    assert payloads == set(get_args(Payload))
+    assert news == set(get_args(News))
 
 
 # -- what damage hits too seldom
@@ -64,7 +76,7 @@ def test_what_is_not_damaged_is_taken(kind: frames.Kind) -> None:
 
 def test_columns_that_say_they_are_compressed_are_not_unpacked() -> None:
     """I6: some hundred bytes could ask for any amount of memory."""
-    kind = next(kind for kind in frames.KINDS if kind.name == "batch of 5, keyed")
+    kind = next(kind for kind in KINDS if kind.name == "batch of 5, keyed")
     head, columns, values = kind.frame
     table = pa.ipc.open_stream(columns).read_next_batch()
     sink = pa.BufferOutputStream()
@@ -76,7 +88,7 @@ def test_columns_that_say_they_are_compressed_are_not_unpacked() -> None:
 
 
 def test_sets_within_sets_without_end_are_refused() -> None:
-    kind = next(kind for kind in frames.KINDS if kind.name == "batch of 1")
+    kind = next(kind for kind in KINDS if kind.name == "batch of 1")
     nested = codec.encode(0)
     for _ in range(3000):
         nested = b"\x92\xc7\0\3" + bytes(msgpack.packb(nested))
@@ -96,14 +108,25 @@ def test_lists_that_name_more_than_there_is_take_no_memory() -> None:
 
 def test_a_builder_that_builds_nothing_is_no_value() -> None:
     """Only plain values come out of a frame, at any depth and inside of sets too."""
-    kind = next(kind for kind in frames.KINDS if kind.name == "batch of 1")
+    kind = next(kind for kind in KINDS if kind.name == "batch of 1")
     stray = bytes(msgpack.packb([5, msgpack.ExtType(1, b"")]))
     for values in (stray, bytes(msgpack.packb([msgpack.ExtType(3, b""), b"\xc7\0\1"]))):
         with pytest.raises(MeanderError):
             decode([*kind.frame[:2], b"\x91" + values])
 
 
-ENGINES = [kind.frame for kind in frames.KINDS if kind.refusal is MeanderError]
+@pytest.mark.parametrize("stray", [True, 7.5, 1e300, "7", b"7"])
+@pytest.mark.parametrize("name", ["order", "parcel"])
+def test_what_changes_hands_is_told_in_whole_numbers(name: str, stray: object) -> None:
+    """I1: anything else would be read as another number than was sent, or as one too great."""
+    head, body = next(kind.frame for kind in KINDS if kind.name == name)
+    numbers = msgpack.unpackb(body)
+    for n in range(len(numbers)):
+        with pytest.raises(MeanderError):
+            decode([head, msgpack.packb([*numbers[:n], stray, *numbers[n + 1 :]])])
+
+
+ENGINES = [kind.frame for kind in KINDS if kind.refusal is MeanderError]
 """Among them news of members that no worker has heard of."""
 
 

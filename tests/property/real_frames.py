@@ -1,0 +1,194 @@
+"""A real frame of every kind that members send each other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from app.messages import (
+    FROM_WORKER,
+    KNOCK,
+    REPLY,
+    TO_WORKER,
+    Beat,
+    Bye,
+    Done,
+    Failure,
+    Go,
+    Listed,
+    Log,
+    Reader,
+    Ready,
+    Register,
+    Report,
+    Roster,
+    Stop,
+    Stopped,
+    Turned,
+    _Message,
+)
+from dataflow import wire
+from dataflow.batch import Batch, Int64s
+from dataflow.graph import EdgeId, Location
+from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order, Parcel
+from dataflow.protocols import Frame, Partition, Rest
+from schemas.errors import MeanderError
+from state import codec
+from state.antichain import Antichain
+from state.bins import BinSpace
+from state.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
+from state.manifest import Description, LayerPointer, Manifest
+from state.topic import Place
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A real frame, how it is read, and the one error by which it may be refused."""
+
+    name: str
+    frame: Frame
+    read: Callable[[Frame], object]
+    write: Callable[[object], Frame]
+    refusal: type[Exception]
+
+
+def _batch(rows: int, keyed: bool, rng: random.Random) -> Batch:
+    def column() -> Int64s:
+        return np.array([rng.getrandbits(62) for _ in range(rows)], np.int64)
+
+    keys = [codec.encode(rng.choice(["N14228", 7, (1, "a"), ""])) for _ in range(rows)]
+    return Batch(
+        column(),
+        column(),
+        column(),
+        column(),
+        column(),
+        [_value(rng) for _ in range(rows)],
+        keys if keyed else None,
+        BinSpace(8).hash_keys(keys) if keyed else None,
+    )
+
+
+def _value(rng: random.Random) -> object:
+    flight = {"tailnum": "N14228", "delay": rng.randint(-60, 900), "by": [1.5, None, True]}
+    return rng.choice([flight, rng.getrandbits(70), "word", b"\xc7\0", (1, (2.5, {3, 4})), None])
+
+
+def _manifest(layers: int) -> Manifest:
+    pointers = (
+        LayerPointer(
+            LayerId(Incarnation(1), WorkerId(0), n),
+            Description(0, 7 + n, 7),
+            "base",
+            3,
+            99 << n,
+            "msgpack",
+            tuple(Place(b"layer/1/0/7/%d" % c, 0, c, 2) for c in range(3)),
+        )
+        for n in range(layers)
+    )
+    return Manifest("per_plane", Bin(3), 7 << 40, tuple(pointers))
+
+
+def _write_wire(message: object) -> Frame:
+    match message:
+        case wire.ProgressFrame(changes):
+            return wire.encode_progress(changes)
+        case wire.DataFrame(edge, at, payload):
+            return wire.encode_data(edge, at, payload)
+        case wire.TakenFrame(edge, size):
+            return wire.encode_taken(edge, size)
+        case wire.Base():
+            return wire.encode_base(message)
+        case wire.OpeningFrame(base, sent, changes):
+            return wire.encode_opening(base, sent, changes)
+        case wire.MemberFrame(news, members, time):
+            return wire.encode_member(news, members, time)
+    raise AssertionError(f"{message!r} is no message of the engine")
+
+
+def _of_engine() -> Iterator[Kind]:
+    rng = random.Random(0)
+    payloads: list[tuple[str, wire.Payload]] = [
+        (f"batch of {rows}{', keyed' * keyed}", _batch(rows, keyed, rng))
+        for rows in (0, 1, 5, 100)
+        for keyed in (True, False)
+    ]
+    payloads += [(f"manifest of {n}", _manifest(n)) for n in (0, 1, 4)]
+    moves = Moves("m1", 7 << 40, WorkerId(1), tuple(map(Bin, range(40))))
+    payloads += [
+        ("moves", moves),
+        ("order", Order(0, Partition(3), 7 << 40, WorkerId(2))),
+        ("parcel", Parcel(Partition(3), Rest(100, 1 << 33), 7 << 40, 8 << 40, 9 << 40)),
+        ("parcel without an end", Parcel(Partition(300), Rest(0, None), 0, 0, 1)),
+    ]
+    frames = [(name, wire.encode_data(EdgeId(3), 5 << 41, load)) for name, load in payloads]
+    changes: list[wire.Change] = [(Location(n), (5 << 40) + n, (-1) ** n) for n in range(20)]
+    frames += [
+        ("moves, nested time", wire.encode_data(EdgeId(300), (5, 1, 2), moves)),
+        ("progress", wire.encode_progress(changes)),
+        ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
+        ("opening", wire.encode_progress([])),
+        ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
+    ]
+    outer = [Antichain.of((5 << 40) + n) for n in range(12)]
+    bounds = (*outer, Antichain(), Antichain.of((3, 4), (4, 3)))
+    base = wire.Base(7, bounds, ((COORDINATOR, 3), (WorkerId(1), 1 << 33)))
+    frames += [
+        ("base", wire.encode_base(base)),
+        ("opening to a newcomer", wire.encode_opening(base, 12, changes)),
+        ("welcome", wire.encode_member("welcome", tuple(map(WorkerId, range(-1, 9))))),
+        ("parts", wire.encode_member("parts", (), 5 << 40)),
+        ("gone", wire.encode_member("gone", (WorkerId(9),))),
+        ("joins", wire.encode_member("joins", (WorkerId(9),))),
+        ("parted", wire.encode_member("parted")),
+    ]
+    for name, frame in frames:
+        yield Kind(name, frame, wire.decode, _write_wire, MeanderError)
+
+
+def _of_app() -> Iterator[Kind]:
+    key, address = b"k" * 40, "tcp://127.0.0.1:40123"
+    versions = {"Python": "3.11", "numpy": "2.4"}
+    listed = [Listed(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
+    moved = {"event": "bin_moved", "operator": "n", "bin": 3, "time": 7, "bytes": 9, "keys": 1}
+    register = Register(
+        token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
+    )
+    yield from _read_by(KNOCK, register, Ready(token=b"t" * 32))
+    turned = Turned(reason="its launch token is unknown")
+    yield from _read_by(REPLY, Roster(peers=listed), turned, Go())
+    yield from _read_by(TO_WORKER, Beat(), Stop(), Bye())
+    yield from _read_by(
+        FROM_WORKER,
+        Beat.model_validate({"counters": {"read": 17, "bumps": 0}}),
+        Log(logger="meander", level=30, text="a line of it"),
+        Report.model_validate({"events": [moved, moved]}),
+        Failure(concerns="worker 1", cause="x", remedy="", setup=False, trace="t", lost=-1),
+        Done(counters={"read": 1 << 40}),
+        Stopped(),
+    )
+
+
+M = TypeVar("M", bound=_Message)
+
+
+def _read_by(reader: Reader[M], *given: M) -> Iterator[Kind]:
+    def read(frame: Frame) -> object:
+        return reader.read(b"".join(frame))
+
+    for message in given:
+        yield Kind(type(message).__name__, [message.to_bytes()], read, _write_app, ValueError)
+
+
+def _write_app(message: object) -> Frame:
+    assert isinstance(message, _Message)
+    return [message.to_bytes()]
+
+
+KINDS: list[Kind] = [*_of_engine(), *_of_app()]
