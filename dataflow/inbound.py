@@ -64,9 +64,12 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
 
 
 def _miscount(graph: Graph, changes: Iterable[Change]) -> str:
-    if all(graph.has(location, time) for location, time, _ in changes):
-        return ""
-    return "it counts messages at a place or time that this flow does not have"
+    depths = graph.depths
+    for location, time, _ in changes:
+        depth = 1 if type(time) is int else len(time)  # type: ignore[arg-type]
+        if location >= len(depths) or depths[location] != depth:
+            return "it counts messages at a place or time that this flow does not have"
+    return ""
 
 
 def _misplaced(graph: Graph, base: Base) -> str:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from dataflow.graph import Graph, Location
+from dataflow.graph import ROOT, Graph, Location
 from dataflow.protocols import Frame, Links
 from dataflow.wire import (
     Base,
@@ -29,7 +29,7 @@ from dataflow.wire import (
     encode_progress,
 )
 from schemas.errors import MeanderError
-from state.antichain import Antichain, MutableAntichain
+from state.antichain import NOTHING, Antichain, MutableAntichain
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import MIN_TIME, Time
 
@@ -73,7 +73,8 @@ class Tracker:
         for target, sources in graph.reach.items():
             for source in sources:
                 self._reached[source].append(target)
-        self._frontiers: list[Antichain | None] = [Antichain()] * graph.locations
+        self._nested = any(scope != ROOT for scope in graph.scopes)
+        self._frontiers: list[Antichain | None] = [NOTHING] * graph.locations
 
     def update(self, changes: Iterable[Change]) -> None:
         """Apply one atomic update."""
@@ -93,8 +94,7 @@ class Tracker:
         """A lower bound of the times that may still arrive at (or leave from) a location."""
         known = self._frontiers[location]
         if known is None:
-            known = Antichain.of(*(time for time, _ in self.bounding(location)))
-            self._frontiers[location] = known
+            known = self._frontiers[location] = self._bound(location)
         return known
 
     def bounding(self, location: Location) -> list[tuple[Time, Location]]:
@@ -105,6 +105,13 @@ class Tracker:
             for time in self._counts[source].frontier.times
             for summary in summaries
         ]
+
+    def _bound(self, location: Location) -> Antichain:
+        if self._nested:
+            return Antichain.of(*(time for time, _ in self.bounding(location)))
+        # Where no scope is nested all paths are the identity and all times in one order.
+        leading = [self._counts[source].frontier.times for source in self._reach[location]]
+        return Antichain(min(filter(None, leading), default=()))
 
     def held(self, location: Location) -> MutableAntichain:
         """The pointstamps at this very location."""

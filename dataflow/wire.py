@@ -8,17 +8,15 @@ for local ones.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal, cast
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from dataflow.batch import Batch, Int64s, UInt64s
+from dataflow.arrow import Layout
+from dataflow.batch import Batch
 from dataflow.graph import EdgeId, Location
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
@@ -34,9 +32,9 @@ Payload = Batch | Manifest | Moves | Order | Parcel
 Change = tuple[Location, Time, int]
 
 PROGRESS, MEMBERS, DATA, TAKEN = b"P", b"M", b"D", b"T"
-_COLUMNS = ("time", "origin", "partition", "offset", "index")
-_PLAIN = pa.schema([(name, pa.int64()) for name in _COLUMNS])
-_KEYED = pa.schema([*_PLAIN, ("key", pa.binary()), ("hash", pa.uint64())])
+_PLACE = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
+_PLAIN = Layout(pa.schema(_PLACE))
+_KEYED = Layout(pa.schema([*_PLACE, ("key", pa.binary()), ("hash", pa.uint64())]))
 
 
 News = Literal["welcome", "joins", "parts", "parted", "gone"]
@@ -177,7 +175,7 @@ def decode(frame: Frame) -> Anything:
 def _decode(frame: Frame) -> Anything:
     kind, body, parts = frame[0][:1], msgpack.unpackb(frame[0][1:], use_list=False), frame[1:]
     if kind == PROGRESS and not parts:
-        return ProgressFrame([_change(*change) for change in body])
+        return ProgressFrame(_changes(body))
     if kind == MEMBERS and not parts:
         return _decode_members(*body)
     if kind == DATA:
@@ -194,8 +192,7 @@ def _decode_members(news: object, *said: object) -> Base | OpeningFrame | Member
         case "base", [number, bounds, cut]:
             return _base(number, bounds, cut)
         case "opening", [number, bounds, cut, sent, changes]:
-            net = [_change(*_many(change)) for change in _many(changes)]
-            return OpeningFrame(_base(number, bounds, cut), _count(sent), net)
+            return OpeningFrame(_base(number, bounds, cut), _count(sent), _changes(changes))
         case ("welcome" | "joins" | "parts" | "parted" | "gone") as news, [members, time]:
             numbers = tuple(WorkerId(_whole(member)) for member in _many(members))
             return MemberFrame(news, numbers, _count(time))
@@ -227,10 +224,18 @@ def _whole(number: object) -> int:
     raise TypeError(f"{number!r} is no member")
 
 
-def _change(location: object, time: object, delta: object) -> Change:
-    if type(delta) is not int:
-        raise TypeError(f"{delta!r} is not a count")
-    return Location(_count(location)), _time(time), delta
+def _changes(changes: object) -> list[Change]:
+    # Most frames are of these, so what is right is passed over as it is.
+    known = cast(tuple[Change, ...], _many(changes))
+    for change in known:
+        location, time, delta = _many(change)
+        if type(location) is not int or location < 0:
+            raise TypeError(f"{location!r} numbers nothing")
+        if type(time) is not int:
+            _time(time)
+        if type(delta) is not int:
+            raise TypeError(f"{delta!r} is not a count")
+    return list(known)
 
 
 def _time(time: object) -> Time:
@@ -263,56 +268,21 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
 
 
 def _encode_batch(batch: Batch) -> list[bytes]:
-    schema, head = _HEADS[batch.keys is None]
-    places = batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes
-    columns = [_numbers(column, pa.int64()) for column in places]
-    if batch.keys is not None:
-        assert batch.hashes is not None
-        columns += [_strings(batch.keys), _numbers(batch.hashes, pa.uint64())]
-    # What a stream's writer would write, for a third of the price of making one.
-    body = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+    columns = [batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes]
     packed = codec.encode(batch.values) if batch.packed is None else batch.packed
-    return [b"".join((head, body, _END)), packed]
-
-
-# Arrow's own ways from and to numpy import pandas at the first call, which takes a worker a second.
-
-
-def _numbers(column: Int64s | UInt64s, kind: pa.DataType) -> pa.Array:
-    buffer = pa.py_buffer(np.ascontiguousarray(column))
-    return pa.Array.from_buffers(kind, len(column), [None, buffer])
-
-
-def _strings(column: list[bytes]) -> pa.Array:
-    ends = np.zeros(len(column) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, column), np.int32, len(column)), out=ends[1:])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(column))]
-    return pa.Array.from_buffers(pa.binary(), len(column), buffers)
-
-
-def _as_numbers(column: pa.Array, kind: npt.DTypeLike) -> npt.NDArray[Any]:
-    if not len(column):
-        return np.zeros(0, kind)
-    return np.frombuffer(column.buffers()[1], kind, len(column), 8 * column.offset)
-
-
-def _as_strings(column: pa.Array) -> list[bytes]:
-    if not len(column):
-        return []
-    _, places, data = column.buffers()
-    ends = np.frombuffer(places, np.int32, len(column) + 1, 4 * column.offset).tolist()
-    joined = b"" if data is None else data.to_pybytes()
-    return [joined[start:end] for start, end in pairwise(ends)]
+    if batch.keys is None or batch.hashes is None:
+        return [_PLAIN.write(columns), packed]
+    return [_KEYED.write([*columns, batch.hashes], batch.keys), packed]
 
 
 def _decode_batch(columns: bytes, packed: bytes) -> Batch:
-    table, values = _decode_columns(columns), codec.decode_checked(packed)
-    if type(values) is not list or len(values) != table.num_rows:
+    keyed = _KEYED.begins(columns)
+    (times, origins, partitions, offsets, indexes, *hashes), keys = (
+        _KEYED if keyed else _PLAIN
+    ).read(columns)
+    values = codec.decode_checked(packed)
+    if type(values) is not list or len(values) != len(times):
         raise ValueError("values and columns differ in length")
-    times, origins, partitions, offsets, indexes = (
-        _as_numbers(table.column(name), np.int64) for name in _COLUMNS
-    )
-    keyed = "key" in table.schema.names
     return Batch(
         times,
         origins,
@@ -320,52 +290,7 @@ def _decode_batch(columns: bytes, packed: bytes) -> Batch:
         offsets,
         indexes,
         values,
-        _as_strings(table.column("key")) if keyed else None,
-        _as_numbers(table.column("hash"), np.uint64) if keyed else None,
+        keys if keyed else None,
+        hashes[0].view(np.uint64) if keyed else None,
         len(packed),
     )
-
-
-_END = b"\xff\xff\xff\xff\0\0\0\0"
-"""How a stream ends."""
-
-
-def _head(schema: pa.Schema) -> bytes:
-    """How a stream of these columns begins: byte for byte the same on all members."""
-    sink = pa.BufferOutputStream()
-    pa.ipc.new_stream(sink, schema).close()
-    return bytes(sink.getvalue().to_pybytes().removesuffix(_END))
-
-
-_HEADS = [(schema, _head(schema)) for schema in (_KEYED, _PLAIN)]
-
-
-def _compressed(metadata: pa.Buffer) -> bool:
-    """Whether a batch's flatbuffer has a compression: the fourth field of what its third names."""
-    root = _at("<I", metadata, 0)
-    fields = root - _at("<i", metadata, root)
-    name = root + _at("<H", metadata, fields + 8)
-    batch = name + _at("<I", metadata, name)
-    fields = batch - _at("<i", metadata, batch)
-    return _at("<H", metadata, fields) > 10 and _at("<H", metadata, fields + 10) != 0
-
-
-def _at(kind: str, data: pa.Buffer, place: int) -> int:
-    if place < 0:
-        raise ValueError("a place before the beginning")
-    return int(struct.unpack_from(kind, data, place)[0])
-
-
-def _decode_columns(data: bytes) -> pa.RecordBatch:
-    schema, head = next((known for known in _HEADS if data.startswith(known[1])), (None, b""))
-    if schema is None:
-        raise ValueError("its columns are not those of a batch")
-    message = pa.ipc.read_message(pa.py_buffer(data).slice(len(head)))
-    if _compressed(message.metadata):
-        raise ValueError("its columns are compressed, and nobody knows how large they are")
-    table = pa.ipc.read_record_batch(message, schema)
-    # Arrow trusts lengths and offsets that it reads, and following wrong ones ends the process.
-    table.validate(full=True)
-    if any(column.null_count for column in table.columns):
-        raise ValueError("a column has nulls")
-    return table

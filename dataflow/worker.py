@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from dataflow.assembly import Assembly, Site
@@ -218,7 +217,8 @@ class Worker:
             assert isinstance(message.payload, Batch)
             size = message.payload.weight
             self._credit.use(edge.id, to, size)
-            message = replace(message, taken=partial(self._credit.took, edge.id, to, size))
+            took = partial(self._credit.took, edge.id, to, size)
+            message = Message(message.time, message.payload, took)
         self._assembly.inputs[edge.target].put(message)
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:

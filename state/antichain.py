@@ -78,6 +78,10 @@ class Antichain:
         return iter(self.times)
 
 
+NOTHING = Antichain()
+"""Bounds nothing, as nothing will come."""
+
+
 def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
     """The minimal elements, each once, in the order first met.
 
@@ -113,22 +117,21 @@ class MutableAntichain:
 
     def update(self, time: Time, delta: int) -> bool:
         """Add to the count of a time; whether the frontier changed."""
-        before = self._counts.get(time, 0)
+        counts, bound = self._counts, self.frontier.times
+        before = counts.get(time, 0)
         after = before + delta
         if after:
-            self._counts[time] = after
+            counts[time] = after
         else:
-            self._counts.pop(time, None)
-        if (before > 0) == (after > 0):
-            return False
-        if after > 0:
-            if self.frontier.less_equal(time):
+            counts.pop(time, None)
+        if before > 0:
+            if after > 0 or time not in bound:
                 return False
-            self.frontier = Antichain.of(*self.frontier.times, time)
+            self.frontier = Antichain(minimal(self.positive())) if counts else NOTHING
             return True
-        if time not in self.frontier.times:
+        if after <= 0 or self.frontier.less_equal(time):
             return False
-        self.frontier = Antichain(minimal(self.positive()))
+        self.frontier = Antichain(minimal((*bound, time)))
         return True
 
     def forget(self, bound: Antichain) -> bool:

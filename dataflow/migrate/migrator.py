@@ -69,6 +69,8 @@ class Migrator(Quiet):
     def schedule(self) -> bool:
         """Learn of moves, decide those whose time is certain, extract, forget."""
         received = self._receive()
+        if not received and self._settled():
+            return False
         decided = self._decide(self._control.frontier)
         extracted = [self._extract(outlet) for outlet in self._outlets]
         if received or decided or any(extracted):
@@ -82,6 +84,12 @@ class Migrator(Quiet):
         return 0.001 if any(self._due(outlet) for outlet in self._outlets) else None
 
     # -- the steps
+
+    def _settled(self) -> bool:
+        """Whether there is nothing to decide, to give away, or to forget."""
+        if self.undecided or self._routing.changing:
+            return False
+        return not any(outlet.departures or outlet.copies for outlet in self._outlets)
 
     def _receive(self) -> bool:
         received = False

@@ -93,6 +93,11 @@ class Routing:
             _, _, moves, member = self._changes.pop(0)
             self._owners[member] = moves.target
 
+    @property
+    def changing(self) -> bool:
+        """Whether there are changes that are not folded in."""
+        return bool(self._changes)
+
     def unsettled(self) -> list[Moves]:
         """The changes that are not folded in, in order."""
         return [moves for _, _, moves, _ in self._changes]

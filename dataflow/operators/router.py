@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -92,8 +91,10 @@ class Router(Quiet):
         assert batch.hashes is not None
         bins = self._routing.space.bins_of(batch.hashes)
         owners = self._routing.destinations(bins, batch.times)
-        for owner in np.unique(owners).tolist():
-            share = self._plain(batch.take(np.flatnonzero(owners == owner)))
+        several = sorted(set(owners.tolist()))
+        for owner in several:
+            mine = batch.take(np.flatnonzero(owners == owner)) if len(several) > 1 else batch
+            share = self._plain(mine)
             if len(share):
                 time = at(int(share.times.min()), rows.rounds)
                 self._send_or_keep(WorkerId(owner), time, share)
@@ -132,7 +133,7 @@ class Router(Quiet):
             kept = [row for row in range(len(batch)) if self._travels(batch, row)]
             batch = batch.take(np.array(kept, np.int64))
             packed = codec.encode(batch.values)
-        return replace(batch, size=len(packed), packed=packed)
+        return batch.with_packed(packed)
 
     def _travels(self, batch: Batch, row: int) -> bool:
         try:
