@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 from dataflow.graph import ROOT, Edge, Graph, Location, Scope
 from state.time import Time, less_equal
@@ -44,11 +43,13 @@ def some_graph(rng: random.Random) -> Graph:
     return graph
 
 
-def _row(graph: Graph, scope: Scope, ends: list[Location], rng: random.Random) -> None:
+def _row(
+    graph: Graph, scope: Scope, ends: list[Location], rng: random.Random, most: int = 3
+) -> None:
     """Put operators behind the outputs `ends`, to which theirs are added."""
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(1, most)):
         if scope.depth < DEEPEST and rng.random() < 0.4:
-            ends.append(_loop(graph, scope, ends, rng))
+            ends.append(_loop(graph, scope, ends, rng, most))
             continue
         node = graph.node(f"n{graph.locations}", rng.randint(1, 2), rng.randint(1, 2), scope)
         for at in node.inputs:
@@ -57,38 +58,72 @@ def _row(graph: Graph, scope: Scope, ends: list[Location], rng: random.Random) -
         ends.extend(node.outputs)
 
 
-def _loop(graph: Graph, around: Scope, ends: list[Location], rng: random.Random) -> Location:
+def _loop(
+    graph: Graph, around: Scope, ends: list[Location], rng: random.Random, most: int
+) -> Location:
     scope = Scope(f"loop{graph.locations}", around)
     head = graph.node(f"head{graph.locations}", 2, 1, scope)
     graph.edge(rng.choice(ends), head.inputs[0])
     inner = [head.outputs[0]]
-    _row(graph, scope, inner, rng)
+    _row(graph, scope, inner, rng, most)
     graph.feedback(rng.choice(inner), head.inputs[1])
     leave = graph.node(f"leave{graph.locations}", 1, 1, around)
     graph.edge(rng.choice(inner), leave.inputs[0])
     return leave.outputs[0]
 
 
-def steps(graph: Graph, here: Location, time: Time) -> Iterator[tuple[Location, Time]]:
-    """Where one step through an operator or over an edge leads, told from the scopes alone."""
-    for node in graph.nodes:
-        if here in node.inputs:
-            yield from ((there, time) for there in node.outputs)
-    for edge in graph.edges:
-        if edge.source == here:
-            yield edge.target, _over(graph, edge, time)
+def handed_graph(rng: random.Random) -> Graph:
+    """The same, whose source changes hands: what a control source orders, `hand` carries out, and
+    who gets its parcel reads on."""
+    graph = Graph()
+    source = graph.node("source", 1, 1)
+    hand = graph.node("hand", 1, 1)
+    control = graph.node("control", 0, 1)
+    graph.edge(control.outputs[0], hand.inputs[0], credit=False)
+    graph.edge(hand.outputs[0], source.inputs[0], credit=False)
+    _row(graph, ROOT, [source.outputs[0]], rng, most=rng.choice((1, 1, 1, 1, 2, 2, 3)))
+    return graph
+
+
+class Walks:
+    """What can result on a graph, found by walking it, told from the scopes alone; each walk that
+    has been gone is remembered."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._onward: list[list[tuple[Location, Edge | None]]] = [
+            [] for _ in range(graph.locations)
+        ]
+        for node in graph.nodes:
+            for at in node.inputs:
+                self._onward[at].extend((there, None) for there in node.outputs)
+        for edge in graph.edges:
+            self._onward[edge.source].append((edge.target, edge))
+        self._known: dict[tuple[Location, Time], dict[Location, list[Time]]] = {}
+
+    def results(self, start: Location, time: Time) -> dict[Location, list[Time]]:
+        """The least that can result from a time at a location, everywhere."""
+        known = self._known.get((start, time))
+        if known is None:
+            known = self._known[start, time] = self._walk(start, time)
+        return known
+
+    def _walk(self, start: Location, time: Time) -> dict[Location, list[Time]]:
+        found: dict[Location, list[Time]] = {}
+        work = [(start, time)]
+        while work:
+            here, now = work.pop()
+            known = found.setdefault(here, [])
+            if not any(less_equal(earlier, now) for earlier in known):
+                found[here] = [earlier for earlier in known if not less_equal(now, earlier)] + [now]
+                for there, edge in self._onward[here]:
+                    work.append((there, _over(self.graph, edge, now) if edge else now))
+        return found
 
 
 def walked(graph: Graph, start: Location, time: Time) -> set[tuple[Location, Time]]:
-    """The least that can result from a time at a location, everywhere, found by walking there."""
-    found: dict[Location, list[Time]] = {}
-    work = [(start, time)]
-    while work:
-        here, now = work.pop()
-        known = found.setdefault(here, [])
-        if not any(less_equal(earlier, now) for earlier in known):
-            found[here] = [earlier for earlier in known if not less_equal(now, earlier)] + [now]
-            work.extend(steps(graph, here, now))
+    """The least that can result from a time at a location, everywhere."""
+    found = Walks(graph).results(start, time)
     return {(at, least) for at, times in found.items() for least in times}
 
 

@@ -3,9 +3,11 @@ is outstanding: an oracle for frontiers (I1)."""
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from dataflow.capability import Capability
 from dataflow.graph import Edge, Graph, Location, Node
@@ -13,16 +15,17 @@ from dataflow.migrate.moves import Moves
 from dataflow.operators.base import InputPort, Message, OutputPort
 from dataflow.progress import Progress
 from dataflow.protocols import Frame
-from dataflow.wire import ProgressFrame, decode
-from state.antichain import minimal
+from dataflow.wire import Anything, ProgressFrame, decode
+from state.antichain import Antichain, minimal
 from state.ids import WorkerId
 from state.time import Time
-from tests.graphs import walked
+from tests.graphs import Walks
 
 PAYLOAD = Moves("any", 0, WorkerId(0), ())
 Pointstamp = tuple[Location, Time]
-Script = list[tuple[int, int, int, int]]
+Step = tuple[int, int, int, int]
 """What happens, to which member, which of its things, and how."""
+Script = Sequence[Step]
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Member:
     outputs: dict[Location, OutputPort] = field(default_factory=dict)
     capabilities: list[Capability] = field(default_factory=list)
     dropped: list[Capability] = field(default_factory=list)
+    reported: list[Antichain] = field(default_factory=list)
+    """Its frontier at each location, as of its last look."""
+
+
+Action = Callable[["World", Member, int, int], None]
+"""Done by a member, with one of its things, in some way."""
 
 
 class Link:
@@ -66,12 +75,30 @@ class Link:
         return False
 
 
+@lru_cache(4096)
+def heard(part: bytes) -> Anything:
+    """What a frame says, which is the same to all who hear it."""
+    return decode([part])
+
+
 class World:
     """Members, links, and the truth about what is outstanding."""
 
-    def __init__(self, graph: Graph, members: int, planted: Planted = SOUND) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        members: int,
+        planted: Planted = SOUND,
+        walks: Walks | None = None,
+    ) -> None:
         self.graph, self.planted = graph, planted
-        self.known: dict[Pointstamp, set[Pointstamp]] = {}
+        self.walks = walks or Walks(graph)
+        self.truth: frozenset[Pointstamp] = frozenset()
+        """All that was outstanding at the last look."""
+        self.reports = 0
+        """Frontiers that were new and held against the truth."""
+        self._coming: dict[Location, set[Time]] = {}
+        self._locations = [*map(Location, range(graph.locations))]
         self.updates: dict[tuple[WorkerId, WorkerId], deque[Frame]] = {}
         self.data: dict[tuple[WorkerId, WorkerId], deque[tuple[Location, Message]]] = {}
         self.members = [self._member(WorkerId(m), members) for m in range(members)]
@@ -89,45 +116,76 @@ class World:
 
     def _equipped(self, me: WorkerId, progress: Progress) -> Member:
         member = Member(me, progress)
-
         for node in self.graph.nodes:
             for at in node.inputs:
                 member.inputs[at] = InputPort(at, progress)
             for at in node.outputs:
                 edges = [edge for edge in self.graph.edges if edge.source == at]
                 member.outputs[at] = OutputPort(at, edges, progress, me, Link(self, me))
+        member.reported = [progress.frontier(at) for at in self._locations]
         return member
 
     # -- the truth
 
     def outstanding(self) -> Iterator[Pointstamp]:
         for member in self.members:
-            yield from ((c.location, c.time) for c in member.capabilities)
+            for capability in member.capabilities:
+                yield capability.location, capability.time
             for at, port in member.inputs.items():
-                yield from ((at, message.time) for message in port._queue)
+                if port._queue:
+                    yield from ((at, message.time) for message in port._queue)
         for lane in self.data.values():
-            yield from ((at, message.time) for at, message in lane)
+            for at, message in lane:
+                yield at, message.time
 
-    def results(self, pointstamp: Pointstamp) -> set[Pointstamp]:
-        """The least that can result from it at each location, path by path."""
-        if pointstamp not in self.known:
-            self.known[pointstamp] = walked(self.graph, *pointstamp)
-        return self.known[pointstamp]
+    def coming(self, at: Location) -> set[Time]:
+        """All times that what is outstanding may lead to at a location."""
+        known = self._coming.get(at)
+        if known is None:
+            known = self._coming[at] = {
+                time
+                for pointstamp in self.truth
+                for time in self.walks.results(*pointstamp).get(at, ())
+            }
+        return known
+
+    def look(self) -> None:
+        """Tell the truth anew from the things themselves. What has come to be outstanding must not
+        lead to before what anybody has reported (I1)."""
+        truth = frozenset(self.outstanding())
+        if truth == self.truth:
+            return
+        new, self.truth = truth - self.truth, truth
+        self._coming.clear()
+        for pointstamp in new:
+            for at, times in self.walks.results(*pointstamp).items():
+                for frontier in {member.reported[at] for member in self.members}:
+                    for time in times:
+                        assert frontier.less_equal(time), f"{pointstamp} leads to {time} at {at}"
+
+    def hold_against(self, member: Member) -> None:
+        """I1: nothing that was outstanding at the last look may lead to before a frontier that a
+        member reports now. One that it reported before has been held against all since then."""
+        before, now = member.reported, [*map(member.progress.frontier, self._locations)]
+        if now == before:
+            return
+        member.reported = now
+        for at, frontier in zip(self._locations, now, strict=True):
+            if frontier is not before[at]:
+                self.reports += 1
+                for time in self.coming(at):
+                    assert frontier.less_equal(time), f"{frontier} at {at} is ahead of {time}"
 
     def check(self, member: Member) -> None:
-        """I1."""
-        if not member.progress.ready:
-            return
-        for pointstamp in set(self.outstanding()):
-            for at, time in self.results(pointstamp):
-                frontier = member.progress.frontier(at)
-                assert frontier.less_equal(time), f"{pointstamp} may lead to {time} at {at}"
+        """I1, for all that is outstanding and all that has been reported."""
+        self.look()
+        self.hold_against(member)
 
     # -- what can happen
 
     def open_all(self) -> None:
-        for member in self.members:
-            member.progress.flush()
+        self.look()
+        self.flush_all()
         self.bring_all_updates()
 
     def play(self, script: Script) -> None:
@@ -182,10 +240,10 @@ class World:
             lane = lanes[which % len(lanes)]
             for _ in range(min(1 + how, len(self.updates[lane]))):
                 self.hear(member, lane[0], self.updates[lane].popleft())
-                self.check(member)
+                self.hold_against(member)
 
     def hear(self, member: Member, sender: WorkerId, frame: Frame) -> None:
-        update = decode(frame)
+        update = heard(frame[0])
         assert isinstance(update, ProgressFrame)
         member.progress.receive(sender, update.changes)
 
@@ -198,7 +256,7 @@ class World:
                 assert member.inputs[at].frontier.less_equal(message.time)
             member.inputs[at].put(message)
 
-    ACTIONS: tuple[Callable[[World, Member, int, int], None], ...] = (
+    ACTIONS: tuple[Action, ...] = (
         send, send, hold, downgrade, drop, take, take, flush, flush, bring_update, bring_update,
         bring_update, bring_data, bring_data,
     )  # fmt: skip
@@ -207,37 +265,70 @@ class World:
 
     def all_is_told(self) -> None:
         """Everyone tells everyone everything: now frontiers are not only safe but exact."""
-        for member in self.members:
-            member.progress.flush()
+        self.flush_all()
         self.bring_all_updates()
-        truth = least({r for p in set(self.outstanding()) for r in self.results(p)})
-        for member in self.members:
-            for at in map(Location, range(self.graph.locations)):
-                expected = {time for there, time in truth if there == at}
+        self.look()
+        for at in self._locations:
+            expected = set(minimal(self.coming(at)))
+            for member in self.members:
                 assert set(member.progress.frontier(at)) == expected
 
-    def come_to_an_end(self) -> None:
+    def come_to_an_end(self, order: random.Random | None = None) -> None:
         """I7: when nothing is held any more, everyone knows."""
-        for member in self.members:
-            for capability in member.capabilities:
-                capability.drop()
-            member.capabilities.clear()
-            member.progress.flush()
-        while any(True for _ in self.outstanding()):
-            for member in self.members:
-                self.bring_data(member, 0, 0)
-                self.take(member, 0, 0)
-                member.progress.flush()
-        self.bring_all_updates()
+        self.look()
+        self.wind_down(order or random.Random(0))
         for member in self.members:
             assert member.progress.settled()
-            assert not any(
-                member.progress.frontier(Location(at)) for at in range(self.graph.locations)
-            )
+            assert not any(map(member.progress.frontier, self._locations))
+
+    def take_in(self, member: Member, which: int, how: int) -> None:
+        """Take without a wish to send on."""
+        self.take(member, which, 0)
+
+    def wind_down(self, order: random.Random) -> None:
+        """All give up what they hold, and all that is under way comes, in any order."""
+        owed = True
+        while owed:
+            for member in order.sample(self.members, len(self.members)):
+                actions = [*self.left_to_do(member)]
+                if actions:
+                    action = order.choice(actions)
+                    action(self, member, order.randrange(12), order.randrange(4))
+                    self.check(member)
+            if not self.truth:
+                self.flush_all()
+            owed = bool(self.truth) or self.under_way()
+
+    def let_go(self, member: Member, which: int, how: int) -> None:
+        """Of one thing, or of all."""
+        for _ in range(len(member.capabilities) if how % 2 else 1):
+            self.drop(member, which, how)
+
+    def left_to_do(self, member: Member) -> Iterator[Action]:
+        """What brings a member closer to the end."""
+        if member.capabilities:
+            yield World.let_go
+        if any(port._queue for port in member.inputs.values()):
+            yield World.take_in
+        if any(lane for (_, to), lane in self.data.items() if to == member.me):
+            yield World.bring_data
+        if any(lane for (_, to), lane in self.updates.items() if to == member.me):
+            yield from (World.bring_update, World.bring_update)
+        if member.progress.changes._deltas:
+            yield type(self).flush
+
+    def flush_all(self) -> None:
+        for member in self.members:
+            self.flush(member, 0, 0)
+            self.hold_against(member)
+
+    def under_way(self) -> bool:
+        """Whether an update is."""
+        return any(self.updates.values())
 
     def bring_all_updates(self) -> None:
-        while any(self.updates.values()):
-            for member in self.members:
+        while self.under_way():
+            for member in list(self.members):
                 self.bring_update(member, 0, 99)
 
     # -- helpers
@@ -249,13 +340,3 @@ class World:
 
     def _node(self, at: Location) -> Node:
         return next(node for node in self.graph.nodes if at in node.inputs)
-
-
-def least(pointstamps: set[Pointstamp]) -> set[Pointstamp]:
-    """The minimal times at each location."""
-    places = {at for at, _ in pointstamps}
-    return {
-        (at, time)
-        for at in places
-        for time in minimal(t for there, t in pointstamps if there == at)
-    }

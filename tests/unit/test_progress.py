@@ -15,11 +15,16 @@ from hypothesis import strategies as st
 
 from dataflow.capability import Capability, CapabilityError
 from dataflow.graph import Graph
-from dataflow.progress import Progress
 from dataflow.wire import ProgressFrame, decode
 from state.time import MIN_TIME
 from tests.graphs import chain, loop, some_graph
-from tests.progress_world import Link, Member, Planted, Script, World
+from tests.progress_bugs import (
+    DoesNotWaitForOpenings,
+    ForgetsADecrement,
+    TellsTheDecrementsFirst,
+    TellsTheLastFirst,
+)
+from tests.progress_world import Member, Planted, Script, World
 
 SCRIPTS = st.lists(
     st.tuples(
@@ -61,47 +66,6 @@ def test_nor_on_any_graph_with_loops_in_nested_scopes(
 
 
 # -- planted bugs
-
-
-class ForgetsADecrement(Progress):
-    def flush(self) -> bool:
-        changes = self.changes.take()
-        first = next((change for change in changes if change[2] < 0), None)
-        for change in changes:
-            if change != first:
-                self.changes.add(*change)
-        return super().flush()
-
-
-class TellsTheDecrementsFirst(Progress):
-    def flush(self) -> bool:
-        if self._me in self._unopened:
-            return super().flush()
-        changes = self.changes.take()
-        told = []
-        for chosen in ([c for c in changes if c[2] < 0], [c for c in changes if c[2] > 0]):
-            for change in chosen:
-                self.changes.add(*change)
-            told.append(super().flush())
-        return any(told)
-
-
-class DoesNotWaitForOpenings(Progress):
-    @property
-    def ready(self) -> bool:
-        return True
-
-
-class TellsTheLastFirst(Progress):
-    """Links that are not FIFO: an update overtakes those before it."""
-
-    def flush(self) -> bool:
-        flushed = super().flush()
-        assert isinstance(self._links, Link)
-        for lane, frames in self._links._world.updates.items():
-            if flushed and lane[0] == self._me and self.ready:
-                frames.appendleft(frames.pop())
-        return flushed
 
 
 def noticed(graph: Graph, planted: Planted) -> None:
