@@ -148,6 +148,8 @@ class Progress:
         self._tracker = Tracker(graph)
         self._welcome = True
         self._unopened = set(members)
+        self._unheard: set[WorkerId] = set()
+        """Those who were gone before their opening came."""
         self._parts_at: int | None = None
         self._sent = 0
         self._received: Counter[WorkerId] = Counter()
@@ -202,6 +204,8 @@ class Progress:
 
     def take(self, sender: WorkerId, update: ProgressUpdate) -> None:
         """Act on what a peer says. Raises MeanderError for news that are none."""
+        if sender in self._unheard:
+            return
         match update:
             case ProgressFrame(changes):
                 self.receive(sender, changes)
@@ -260,6 +264,8 @@ class Progress:
             self._peers.remove(member)
             if member in self._unopened:
                 self._unopened.remove(member)
+                # What it said may still come, but what that adds up with is forgotten by then.
+                self._unheard.add(member)
                 self._ignore_before(self.base)
 
     def frontier(self, location: Location) -> Antichain:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from dataflow.progress import Progress
 from tests.changing_world import Changing
-from tests.graphs import some_graph
+from tests.graphs import chain, some_graph
 from tests.progress_bugs import LeavesAtOnce, OpensTwice, OpensWithNothing, WaitsForNobody
-from tests.progress_world import Planted
+from tests.progress_world import Member, Planted
 
 SCRIPTS = st.lists(
     st.tuples(
@@ -48,6 +48,40 @@ def test_frontiers_stay_safe_while_members_come_and_go(
     world = Changing(some_graph(random.Random(seed)), workers)
     world.open_all()
     world.play(script)
+    world.come_to_an_end()
+
+
+def test_whoever_is_gone_before_it_was_heard_holds_nobody_back() -> None:
+    """I7: a leaver's words may come to a newcomer after the news that it is gone."""
+    world = Changing(chain(), 1)
+    world.open_all()
+    coordinator, leaver = world.members
+    world.send(leaver, 0, 0)
+    world.drop(leaver, 0, 0)
+    world.flush(leaver, 0, 0)
+    world.join(coordinator, 0, 0)
+    newcomer = world.members[-1]
+
+    def bring_all(sender: Member, to: Member) -> None:
+        lane = world.updates[sender.me, to.me]
+        while lane:
+            world.hear(to, sender.me, lane.popleft())
+
+    bring_all(coordinator, leaver)
+    bring_all(leaver, coordinator)
+    for _ in range(2):
+        world.bring_data(coordinator, 0, 0)
+        world.take(coordinator, 0, 0)
+    world.advance(coordinator, 0, 2)
+    world.part(coordinator, 0, 0)
+    world.announce(coordinator, 0, 0)
+    bring_all(coordinator, leaver)
+    bring_all(leaver, coordinator)
+    bring_all(coordinator, leaver)
+    assert world.members == [coordinator, newcomer]
+    bring_all(coordinator, newcomer)
+    bring_all(leaver, newcomer)
+    world.all_is_told()
     world.come_to_an_end()
 
 
