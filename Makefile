@@ -6,6 +6,7 @@ WANTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	if $$p -c '$(WANTED)' 2>/dev/null; then command -v $$p; break; fi; done)
 PROCESSES ?= 3
+CORES  ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 SECONDS ?= 300
 SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
@@ -28,9 +29,9 @@ test: java ## run all tests, with one real broker
 unit: venv ## run the unit tests and doctests alone (no broker)
 	@$(BIN)/pytest $(CODE) tests/unit
 
-soak: venv ## try random schedules and frames for SECONDS (300) from seed SEED (the time)
-	@MEANDER_PROPERTY_SECONDS=$(SECONDS) MEANDER_SEED=$(SEED) \
-		$(BIN)/pytest --timeout $$(($(SECONDS) + 600)) tests/property
+soak: venv ## try random schedules and frames for SECONDS (300) from seed SEED, on all cores
+	@MEANDER_PROPERTY_SECONDS=$(SECONDS) MEANDER_SEED=$(SEED) MEANDER_PARTS=$(CORES) \
+		$(BIN)/pytest -n $(CORES) --dist each -m soak --timeout $$(($(SECONDS) + 600)) tests/property
 
 check: venv ## lint, format, types, and the one-way imports
 	@$(BIN)/ruff check .

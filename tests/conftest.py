@@ -5,6 +5,7 @@ With `-n` a run has several processes; the one that conducts them starts the bro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import astuple
@@ -21,6 +22,7 @@ from connectors.broker import LocalBroker
 from state.store import Database, Store
 from tests.brokers import Broker, choice, running
 from tests.kafka_tools import delete_topics
+from tests.property.budget import FIRST_SEED, PARTS, SCHEDULES
 
 _TESTS = Path(__file__).parent
 _used = pytest.StashKey[str]()
@@ -36,6 +38,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    if PARTS > 1:  # the random suites ask for no broker
+        return
     opened = ExitStack()
     config.add_cleanup(opened.close)
     config.stash[_shared] = opened.enter_context(running(config.getoption("bootstrap")))
@@ -43,7 +47,8 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 
 def pytest_configure_node(node: WorkerController) -> None:
-    node.workerinput["broker"] = astuple(node.config.stash[_shared])
+    if _shared in node.config.stash:
+        node.workerinput["broker"] = astuple(node.config.stash[_shared])
 
 
 def pytest_terminal_summary(
@@ -51,9 +56,18 @@ def pytest_terminal_summary(
 ) -> None:
     used = config.stash.get(_used, "none was asked for")
     terminalreporter.write_line(f"broker: {used}")
+    # A suite may have run in several processes.
+    tried: Counter[str] = Counter()
     for report in terminalreporter.getreports("passed"):
         for what, count in report.user_properties:
-            terminalreporter.write_line(f"{what}: {count}")
+            tried[what] += count
+    for what, count in tried.items():
+        seed = f", seed {FIRST_SEED}" if what.startswith(SCHEDULES) else ""
+        terminalreporter.write_line(f"{what}: {count:,}{seed}")
+    schedules = sum(count for what, count in tried.items() if what.startswith(SCHEDULES))
+    if schedules:
+        total = f"{SCHEDULES}all suites: {schedules:,}, seed {FIRST_SEED}"
+        terminalreporter.write_line(f"{total}, in {PARTS} processes" if PARTS > 1 else total)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,7 @@
-"""How long the random suites run, and from which seed; `make soak` sets both."""
+"""How long the random suites run, and from which seed; `make soak` sets both.
+
+It runs them in several processes at once, of which each takes its part of the seeds.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,19 @@ from itertools import count
 SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "100"))
 """For all of them together."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
-ORACLE, LOOPS, CREDIT, FRAMES, FRONTIERS, REPLAYS = 0.6, 0.12, 0.08, 0.08, 0.07, 0.05
+PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
+"""How many processes run each suite."""
+PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PARTS
+GRAPHS, ORACLE, LOOPS, CREDIT, FRAMES, FLOWS, REPLAYS = 0.66, 0.12, 0.05, 0.04, 0.08, 0.03, 0.02
 """The share of each suite."""
+SCHEDULES = "schedules of "
+"""How the names of properties begin that say how many a suite has run."""
 
 
 def seeds(share: float, floor: int) -> Iterator[int]:
     """Seeds for as long as a share of the time lasts, but at least so many."""
     begun = time.monotonic()
     for n in count():
-        if n >= floor and time.monotonic() - begun > share * SECONDS:
+        if n * PARTS >= floor and time.monotonic() - begun > share * SECONDS:
             return
-        yield FIRST_SEED + n
+        yield FIRST_SEED + n * PARTS + PART

@@ -27,7 +27,7 @@ from schemas.errors import MeanderError
 from state.ids import WorkerId
 from state.store import Database
 from tests.hand import assembly
-from tests.property.budget import CREDIT, FIRST_SEED, seeds
+from tests.property.budget import CREDIT, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest
 from tests.property.test_loops import LoopRun, told
 from tests.property.test_migration_oracle import Cramped
@@ -132,6 +132,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operator, "_receive", _frugal(operator._receive))
 
 
+@pytest.mark.soak
 def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
     database: Database, record_property: Callable[[str, object], None]
 ) -> None:
@@ -155,9 +156,10 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
         done["spilled"] += run.spilled
         done["moved"] += run.changes["bin_moved"]
         done["results"] += len(run.sink.results)
-    record_property("flows with next to no credit", f"{done['runs']} from seed {FIRST_SEED}")
-    record_property("those that went to disk", done["spilled"])
-    record_property("their results and moves of bins", f"{done['results']} and {done['moved']}")
+    record_property(f"{SCHEDULES}flows with next to no credit", done["runs"])
+    record_property("of these went to disk", done["spilled"])
+    record_property("results of these", done["results"])
+    record_property("moves of bins in these", done["moved"])
 
 
 # -- bugs that are caught

@@ -24,7 +24,7 @@ from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError, SetupError
 from state.store import Database
 from tests.property import flows, shapes
-from tests.property.budget import FIRST_SEED, LOOPS, seeds
+from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_comings_and_goings
 from tests.property.flows import Reference, Stage
 from tests.property.reference import Record, Refusals, States
@@ -65,6 +65,7 @@ def told(case: Case) -> str:
     return f"The shortest schedule that fails:\n{case}\n{stages_of(case)}"
 
 
+@pytest.mark.soak
 def test_results_and_state_equal_the_reference(
     database: Database, record_property: Callable[[str, object], None]
 ) -> None:
@@ -88,8 +89,10 @@ def test_results_and_state_equal_the_reference(
         loops += sum(stage.kind == "loop" for stage in flows._all(stages_of(case)))
         results += len(run.sink.results)
         moved += run.changes["bin_moved"]
-    record_property("random flows with loops", f"{runs} from seed {FIRST_SEED}")
-    record_property("their loops, results and moves of bins", f"{loops}, {results} and {moved}")
+    record_property(f"{SCHEDULES}flows with loops", runs)
+    record_property("their loops", loops)
+    record_property("their results", results)
+    record_property("their moves of bins", moved)
 
 
 def test_no_frontier_is_ahead_of_what_is_outstanding(

@@ -23,7 +23,7 @@ from state.store import Database
 from state.time import from_millis
 from tests.hand import assembly
 from tests.property import reference, shapes
-from tests.property.budget import FIRST_SEED, ORACLE, seeds
+from tests.property.budget import ORACLE, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_comings_and_goings
 from tests.property.reference import Record, Refusals, States
 
@@ -196,6 +196,7 @@ class Run:
         assert Counter((r.partition, r.offset) for r in self.sink.results) == places
 
 
+@pytest.mark.soak
 def test_results_and_state_equal_the_reference(
     database: Database, record_property: Callable[[str, object], None]
 ) -> None:
@@ -225,11 +226,12 @@ def test_results_and_state_equal_the_reference(
         changes.update(run.changes)
         moved += len(case.commands)
         spilled += run.spilled
-    runs = f"{sum(kinds.values())} from seed {FIRST_SEED}"
-    record_property("random runs on simulated workers", runs)
+    record_property(f"{SCHEDULES}flows that move bins", kinds.total())
     record_property("their commands", moved)
-    record_property("their kinds", dict(kinds))
+    for kind, runs in kinds.items():
+        record_property(f"of the kind {kind!r}", runs)
     record_property("those in which records waited on disk", spilled)
-    record_property("workers that joined and left", f"{changes['joined']} and {changes['left']}")
+    record_property("workers that joined", changes["joined"])
+    record_property("workers that left", changes["left"])
     record_property("records that a function refused", changes["refused"])
     record_property("partitions that changed hands", changes["partition_moved"])

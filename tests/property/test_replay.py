@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from dataflow.operators.rows import Rows
-from tests.property.budget import FIRST_SEED, REPLAYS, seeds
+from tests.property.budget import FIRST_SEED, REPLAYS, SCHEDULES, seeds
 from tests.property.replay import PLAIN, checksum, random_logs, random_variant, results
 
 ROOT = Path(__file__).parents[2]
 FLOOR, VARIANTS = 8, 4
 
 
+@pytest.mark.soak
 def test_a_replay_gives_the_same_results_in_the_same_order(
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -34,8 +35,8 @@ def test_a_replay_gives_the_same_results_in_the_same_order(
             assert checksum(found) == checksum(expected), f"seed {seed}: otherwise in {variant}"
             runs += 1
         records += len(expected)
-    record_property("replays with equal checksums", f"{runs} from seed {FIRST_SEED}")
-    record_property("their results", records)
+    record_property(f"{SCHEDULES}replays with equal checksums", runs)
+    record_property("results of each replay", records)
 
 
 def test_nor_does_the_hash_of_strings_matter() -> None:
