@@ -51,5 +51,5 @@ def flow(bootstrap: str, source: str, records: int, **bench: str) -> float:
     """Records per second of the counting flow on two workers."""
     with running.flow(bootstrap, source, running.SETTINGS, **bench) as flow:
         began = time.monotonic()
-        running.until(lambda: flow.results() >= records, 0.1)
+        running.until(lambda: flow.results() >= records, 0.02)
         return records / (time.monotonic() - began)

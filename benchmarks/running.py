@@ -10,13 +10,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks import load
 
@@ -38,11 +37,14 @@ class Running:
     workers: tuple[int, ...]
     """Their processes."""
 
+    watcher: Consumer
+    """Connected already: a new client may take seconds where all cores are at work."""
+
     def results(self) -> int:
         """How many records its results' topic has."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        ends = {TopicPartition(self.topic, n): OffsetSpec.latest() for n in range(PARTITIONS)}  # type: ignore[no-untyped-call]
-        return sum(answer.result().offset for answer in admin.list_offsets(ends).values())
+        places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        ends = [self.watcher.get_watermark_offsets(place, timeout=30) for place in places]
+        return sum(end for _, end in ends)
 
 
 @contextmanager
@@ -74,11 +76,19 @@ def flow(bootstrap: str, source: str, kafka: dict[str, str], **bench: str) -> It
             workers = tuple(map(int, _UP.findall(log)))
             # Events go on; a driver whose events nobody reads comes to a halt.
             threading.Thread(target=process.stdout.read, daemon=True).start()
-            yield Running(bootstrap, f"{prefix}out", workers)
+            with closing(_watcher(bootstrap, f"{prefix}out")) as watcher:
+                yield Running(bootstrap, f"{prefix}out", workers, watcher)
         finally:
             process.terminate()
             process.wait()
     load.delete(bootstrap, f"{prefix}out")
+
+
+def _watcher(bootstrap: str, topic: str) -> Consumer:
+    watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "watcher", "log_level": 2})
+    for number in range(PARTITIONS):
+        watcher.get_watermark_offsets(TopicPartition(topic, number), timeout=30)
+    return watcher
 
 
 def cpu_seconds(pid: int) -> float:

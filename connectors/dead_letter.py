@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from connectors.client import Settings
 from connectors.formats import encoder, plain_key
-from connectors.outbox import Headers, Outbox, noted
+from connectors.outbox import Outbox, noted
+from connectors.producing import Headers
 from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
 from dataflow.protocols import WorkerContext

@@ -18,6 +18,7 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -132,6 +133,7 @@ class CurveLinks:
         self._loose: set[WorkerId] = set()
         self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
         self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
+        self._queues: dict[WorkerId, list[Frame]] = {}
         self._sent: dict[WorkerId, int] = {}
         self._senders: dict[bytes, WorkerId] = {}
         self._expected: dict[WorkerId, int] = {}
@@ -188,14 +190,24 @@ class CurveLinks:
         return [peer for peer in self._dealers if self._counts(peer)]
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
-        """Queue an engine frame. Raises LinkBroken when the connection is gone, MeanderError when
-        the frame is longer than the bound."""
+        """Queue an engine frame for the next `flush`. Raises MeanderError when it is longer than
+        the bound."""
         self._joining.discard(peer)
-        self._send(peer, _ENGINE, frame)
+        self._check(peer, frame)
+        self._queues.setdefault(peer, []).append(frame)
+
+    def flush(self) -> None:
+        """Send what is queued, as one message to each peer: each costs both ends a system call and
+        a wake-up. Raises LinkBroken when a connection is gone."""
+        queues, self._queues = self._queues, {}
+        for peer, frames in queues.items():
+            self._send(peer, _ENGINE, bytes(map(len, frames)), list(chain.from_iterable(frames)))
 
     def tell(self, peer: WorkerId, message: bytes) -> None:
-        """Queue a message of the app; as `send`."""
-        self._send(peer, _APP, [message])
+        """Send a message of the app, behind all that is queued. Raises as `send` and `flush`."""
+        self._check(peer, [message])
+        self.flush()
+        self._send(peer, _APP, b"", [message])
 
     def receive(self) -> Sequence[tuple[WorkerId, Frame]]:
         """Engine frames that have arrived, in order per peer. Raises LinkBroken, but not before
@@ -215,7 +227,9 @@ class CurveLinks:
         return messages
 
     def wait(self, timeout: float) -> None:
-        """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed."""
+        """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed; what
+        is queued leaves first."""
+        self.flush()
         if not self._frames and not self._messages and self._broken is None:
             ready = dict(self._poller.poll(max(0, math.ceil(timeout * 1000))))
             if self._coming in ready or not self._monitors.keys().isdisjoint(ready):
@@ -243,17 +257,19 @@ class CurveLinks:
         opened.curve_publickey, opened.curve_secretkey = self._keys.public, self._keys.secret
         return opened
 
-    def _send(self, peer: WorkerId, channel: int, parts: Frame) -> None:
+    def _check(self, peer: WorkerId, frame: Frame) -> None:
         if self._broken is not None:
             raise self._broken
-        if (size := sum(map(len, parts))) > self._max_frame:
+        if (size := sum(map(len, frame))) > self._max_frame:
             raise MeanderError(
                 f"a frame for {member_name(peer)}",
                 f"its {size} bytes exceed the bound of {self._max_frame}",
                 "make the values of the flow smaller",
             )
+
+    def _send(self, peer: WorkerId, channel: int, lengths: bytes, parts: Frame) -> None:
         sequence = self._sent[peer]
-        if self._queued(peer, [_HEADER.pack(channel, sequence), *parts]):
+        if self._queued(peer, [_HEADER.pack(channel, sequence) + lengths, *parts]):
             self._sent[peer] = sequence + 1
         elif self._counts(peer) and not self._parting:
             raise LinkBroken(peer, "the connection closed")
@@ -311,21 +327,25 @@ class CurveLinks:
         return sender
 
     def _accept(self, sender: WorkerId, header: bytes, parts: Frame) -> str:
-        """Put one frame into its inbox; what is wrong with it, or ''.
+        """Put what one message holds into its inbox; what is wrong with it, or ''.
 
         A second connection of one member counts from 0 again, so its first frame is out of line.
         """
-        if len(header) != _HEADER.size or not parts:
+        if len(header) < _HEADER.size or not parts:
             return "a frame without a header came"
-        if (size := sum(map(len, parts))) > self._max_frame:
-            return f"a frame of {size} bytes came, more than the bound of {self._max_frame}"
-        channel, sequence = _HEADER.unpack(header)
+        channel, sequence = _HEADER.unpack_from(header)
+        lengths = header[_HEADER.size :]
         if sequence != (due := self._expected[sender]):
             return f"frame {sequence} came where {due} was due"
         self._expected[sender] = due + 1
-        if channel == _ENGINE:
-            self._frames.append((sender, parts))
-        elif channel == _APP and len(parts) == 1:
+        if channel == _ENGINE and 0 not in lengths and sum(lengths) == len(parts):
+            left = iter(parts)
+            frames = [list(islice(left, length)) for length in lengths]
+            size = max(sum(map(len, frame)) for frame in frames)
+            if size > self._max_frame:
+                return f"a frame of {size} bytes came, more than the bound of {self._max_frame}"
+            self._frames.extend((sender, frame) for frame in frames)
+        elif channel == _APP and not lengths and len(parts) == 1:
             self._messages.append((sender, parts[0]))
         else:
             return f"a frame of unknown kind {channel} came"

@@ -28,7 +28,7 @@ from connectors.upkeep import Commits, Look
 from dataflow.protocols import Chunk, Partition, Rest, WorkerContext
 from schemas.errors import MeanderError
 
-ROWS = 1000
+ROWS = 3000
 """Records handed out per partition and poll: about a millisecond of decoding."""
 TAKE = 1 << 20
 """Bytes taken from librdkafka's queue per poll, by the average record."""

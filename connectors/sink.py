@@ -8,7 +8,6 @@ meander.time, .origin, .partition, .offset, .index (its place in the flow's orde
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -16,8 +15,8 @@ from typing import Generic, Literal, TypeVar
 
 from connectors import client, topics
 from connectors.formats import Encoder, Format, encoder, plain_key, written_all
-from connectors.outbox import ANYWHERE, Header, Headers, Outbox, Shipment
-from connectors.placing import partitions_of_keys
+from connectors.freight import Freight
+from connectors.producing import Header, Headers
 from dataflow.batch import Batch, Int64s
 from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import WorkerContext
@@ -50,53 +49,36 @@ class KafkaSink:
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """This worker's writer. Raises SetupError when the topic cannot be written."""
-        partitions = topics.partitions_of(client.admin(context.settings), self.topic)
-        return KafkaWriter(self, partitions, context)
+        topics.partitions_of(client.admin(context.settings), self.topic)
+        return KafkaWriter(self, context)
 
 
 class KafkaWriter:
     """Implements `SinkWriter`."""
 
-    def __init__(self, spec: KafkaSink, partitions: int, context: WorkerContext) -> None:
-        # Who names another partitioner has librdkafka choose.
-        own = context.settings.get("partitioner", client.PARTITIONER) != client.PARTITIONER
-        self._partitions = None if own else partitions
+    def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
         self._rows = Rows(spec, context.worker, context.pulse)
-        self._outbox = Outbox(context.settings, spec.topic, context.max_waiting)
-        self._tickets: deque[Shipment] = deque()
-        self._delivered = self._shipped = 0
+        self._freight = Freight(context.settings, spec.topic, context.max_waiting)
 
     def write(self, batch: Batch) -> int:
         """Take over one batch; returns its ticket: 1, 2, 3, ...
 
         Raises RowRefused, before anything is sent, for a row that cannot be written.
         """
-        values, keys, headers = self._rows.written(batch)
-        self._tickets.append(self._outbox.ship(values, keys, self._places(keys), headers))
-        self._shipped += 1
-        return self._shipped
+        return self._freight.ship(*self._rows.written(batch))
 
     @property
     def full(self) -> bool:
         """Whether half of the bytes that may be under way are."""
-        return self._outbox.full
+        return self._freight.full
 
     def delivered(self) -> int:
         """The greatest ticket up to which all is durable. Raises what the broker refused."""
-        self._outbox.pump()
-        while self._tickets and not self._tickets[0].left:
-            self._tickets.popleft()
-            self._delivered += 1
-        return self._delivered
+        return self._freight.arrived()
 
     def close(self) -> None:
         """Release connections, and give up what is not delivered."""
-        self._outbox.close()
-
-    def _places(self, keys: Sequence[bytes | None]) -> list[int]:
-        if self._partitions is None:
-            return [ANYWHERE] * len(keys)
-        return partitions_of_keys(keys, self._partitions, self._shipped % self._partitions)
+        self._freight.close()
 
 
 Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]

@@ -95,7 +95,7 @@ class Layout:
         if not (0 <= rows <= len(data) and 0 <= size <= len(data)):
             raise ValueError(f"it has {rows} rows, and {size} bytes of strings")
         due = self._words(rows, size)
-        if not np.array_equal(words, due) or data[body + int(due[_BODY]) :] != _END:
+        if data[start:body] != due.tobytes() or data[body + int(due[_BODY]) :] != _END:
             raise ValueError("its columns are laid out as nobody writes them")
         numbers: list[Column] = []
         strings: list[bytes] = []

@@ -191,6 +191,7 @@ class Controller:
             self._dismiss()
         flushed = self._progress.flush()
         self.staff.announce()
+        self._links.flush()
         return flushed or received
 
     def events(self) -> list[Event]:

@@ -38,6 +38,9 @@ class Links(Protocol):
     def send(self, peer: WorkerId, frame: Frame) -> None:
         """Queue one frame for a peer; never blocks."""
 
+    def flush(self) -> None:
+        """Let go what is queued: what one turn has sent to a peer leaves as one piece."""
+
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
         """What has arrived since the last call, in order per peer."""
 

@@ -87,6 +87,9 @@ class SimLinks:
         lane = (self._me, peer, of_progress(frame))
         self._network.lanes.setdefault(lane, deque()).append(frame)
 
+    def flush(self) -> None:
+        """Each frame is under way by itself, as one may be delayed against another."""
+
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
         """What has been delivered."""
         return self._network.inboxes.pop(self._me, [])

@@ -66,10 +66,12 @@ class Worker:
         """One turn; whether anything was done."""
         received = self._receive()
         if not self._progress.welcome:
+            self._links.flush()
             return received
         scheduled = self._schedule()
         self._give_back()
         flushed = self._progress.flush()
+        self._links.flush()
         return received or flushed or scheduled
 
     def wait_seconds(self) -> float:

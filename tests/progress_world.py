@@ -65,6 +65,9 @@ class Link:
     def send(self, peer: WorkerId, frame: Frame) -> None:
         self._world.updates.setdefault((self._me, peer), deque()).append(frame)
 
+    def flush(self) -> None:
+        """The world brings each frame by itself."""
+
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
         return []
 

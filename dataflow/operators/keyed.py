@@ -40,7 +40,7 @@ from state.topic import StateTopic
 
 Order = Literal["time", "arrival"]
 
-SLICE = 1024
+SLICE = 3072
 """Records applied per turn, so that no turn is long."""
 
 

@@ -30,7 +30,7 @@ from dataflow.protocols import Chunk, Clock, Partition, Rest, SourceOptions, Sou
 from state.antichain import Antichain
 from state.time import MIN_TIME, from_millis
 
-ROWS = 2048
+ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""
 
 

@@ -43,7 +43,8 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\0" + bytes
 
 
 def head(channel: int, sequence: int) -> bytes:
-    return struct.pack("<BQ", channel, sequence)
+    """Of a message of one part."""
+    return struct.pack("<BQ", channel, sequence) + bytes([1] * (channel == ENGINE))
 
 
 @pytest.fixture
@@ -73,6 +74,7 @@ class Pair:
     def nothing_has_come_but(self, frame: bytes) -> None:
         """That B hears A, and has heard nothing else."""
         self.a.send(B, [frame])
+        self.a.flush()
         self.a.tell(B, frame)
         assert until(self.b, self.b.receive) == [(A, [frame])]
         assert until(self.b, self.b.told) == [(A, frame)]
@@ -213,9 +215,15 @@ def cut_off(address: str, said: bytes) -> bool:
     [
         ([head(ENGINE, 1), b"x" * 5000], "the connection is gone"),
         ([b"x" * 5000], "the connection is gone"),
-        ([head(ENGINE, 1), *[b"x" * 1000] * 5], "a frame of 5000 bytes came, more than the bound"),
+        (
+            [head(ENGINE, 1)[:-1] + b"\5", *[b"x" * 1000] * 5],
+            "a frame of 5000 bytes",
+        ),
         ([head(ENGINE, 1)], "without a header"),
-        ([head(ENGINE, 1)[:-1], b"x"], "without a header"),
+        ([head(ENGINE, 1)[:-2], b"x"], "without a header"),
+        ([head(ENGINE, 1), b"two", b"parts"], "unknown kind"),
+        ([head(ENGINE, 1) + b"\0", b"x"], "unknown kind"),
+        ([head(ENGINE, 1) + b"\1", b"x"], "unknown kind"),
         ([b"", b"x"], "without a header"),
         ([head(APP, 1), b"two", b"parts"], "unknown kind"),
         ([head(255, 1), b"x"], "unknown kind 255"),
@@ -254,6 +262,7 @@ def test_a_byte_changed_on_the_way_ends_the_incarnation(pair: Pair) -> None:
     pair.nothing_has_come_but(b"first")
     pair.between.meddle = lambda data: data[:-1] + bytes([data[-1] ^ 1])
     pair.a.send(B, [b"second"])
+    pair.a.flush()
     with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
         receive_for_ever(pair.a)
     with pytest.raises(LinkBroken, match="the link to worker 0: the connection is gone"):
@@ -265,6 +274,7 @@ def test_a_network_that_swallows_everything_is_noticed() -> None:
     pair.nothing_has_come_but(b"first")
     pair.between.silent = True
     pair.a.send(B, [b"lost"])
+    pair.a.flush()
     with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
         receive_for_ever(pair.a)
     assert list(pair.b.receive()) == []

@@ -45,6 +45,7 @@ links.connect([peer])
 while True:
     for sender, frame in links.receive():
         links.send(sender, frame)
+        links.flush()
     links.wait(1.0)
 """
 
@@ -129,6 +130,7 @@ def test_every_frame_arrives_once_and_in_order_through_another_process(
     back: list[list[bytes]] = []
     for frame in frames:
         links.send(B, frame)
+        links.flush()
         back += [frame for _, frame in links.receive()]
     while len(back) < len(frames):
         back += [frame for _, frame in until(links, links.receive)]
@@ -141,6 +143,7 @@ def test_messages_of_the_app_and_frames_of_the_engine_do_not_mix(
     a, b = pair
     a.tell(B, b"roster")
     a.send(B, [b"head", b"body"])
+    a.flush()
     a.tell(B, b"beat")
     frames = until(b, b.receive)
     assert list(frames) == [(A, [b"head", b"body"])]
@@ -175,10 +178,11 @@ def test_a_stranger_is_refused_and_logged(
     with caplog.at_level(logging.WARNING):
         for socket in (stranger, plain):
             socket.connect(b.address)
-            socket.send_multipart([struct.pack("<BQ", 0, 0), b"I am worker 0"])
+            socket.send_multipart([struct.pack("<BQB", 0, 0, 1), b"I am worker 0"])
         assert monitor.poll(int(DEADLINE * 1000))
         assert plain_monitor.poll(int(DEADLINE * 1000))
     a.send(B, [b"genuine"])
+    a.flush()
     assert list(until(b, b.receive)) == [(A, [b"genuine"])]
     assert "refused a stranger" in caplog.text
     context.destroy(linger=0)
@@ -200,8 +204,8 @@ def test_who_sends_is_read_from_the_key_not_from_the_claim() -> None:
 @pytest.mark.parametrize(
     ("frames", "says"),
     [
-        ([[struct.pack("<BQ", 0, 1), b"x"]], "frame 1 came where 0 was due"),
-        ([[struct.pack("<BQ", 0, 0), b"x"]] * 2, "frame 0 came where 1 was due"),
+        ([[struct.pack("<BQB", 0, 1, 1), b"x"]], "frame 1 came where 0 was due"),
+        ([[struct.pack("<BQB", 0, 0, 1), b"x"]] * 2, "frame 0 came where 1 was due"),
         ([[struct.pack("<BQ", 7, 0), b"x"]], "unknown kind 7"),
         ([[b"short", b"x"]], "without a header"),
         ([[struct.pack("<BQ", 0, 0)]], "without a header"),
@@ -231,7 +235,7 @@ def test_a_peer_that_connects_again_ends_the_flow() -> None:
     dealers = [raw_dealer(context, b, keys) for _ in range(2)]
     for dealer in dealers:
         dealer.connect(b.address)
-        dealer.send_multipart([struct.pack("<BQ", 0, 0), b"x"])
+        dealer.send_multipart([struct.pack("<BQB", 0, 0, 1), b"x"])
     assert list(until(b, b.receive)) == [(A, [b"x"])]
     with pytest.raises(LinkBroken, match="frame 0 came where 1 was due"):
         until(b, b.receive)
@@ -242,12 +246,13 @@ def test_a_peer_that_connects_again_ends_the_flow() -> None:
 def test_the_death_of_a_peer_is_noticed(echo: tuple[CurveLinks, subprocess.Popen[str]]) -> None:
     links, process = echo
     links.send(B, [b"alive?"])
+    links.flush()
     assert until(links, links.receive)
     process.send_signal(signal.SIGKILL)
     with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
         until(links, links.receive)
     with pytest.raises(LinkBroken, match="the link to worker 1"):
-        links.send(B, [b"x"])
+        links.tell(B, b"x")
 
 
 def test_frames_for_a_dead_peer_do_not_keep_a_member_from_closing(
@@ -257,6 +262,7 @@ def test_frames_for_a_dead_peer_do_not_keep_a_member_from_closing(
     process.send_signal(signal.SIGSTOP)
     for _ in range(300):
         links.send(B, [b"x" * 65_536])
+        links.flush()
     process.kill()
     with pytest.raises(LinkBroken):
         receive_for_ever(links)
@@ -273,11 +279,13 @@ def test_a_death_after_parting_is_not_an_error(
 ) -> None:
     links, process = echo
     links.send(B, [b"alive?"])
+    links.flush()
     assert until(links, links.receive)
     links.part()
     process.kill()
     process.wait()
     links.send(B, [b"into the void"])
+    links.flush()
     assert list(links.receive()) == []
 
 
@@ -290,6 +298,7 @@ def test_a_frame_past_the_bound_is_refused_on_both_sides() -> None:
     with pytest.raises(MeanderError, match="its 2001 bytes exceed the bound of 2000"):
         a.send(B, [b"x" * 2001])
     a.send(B, [b"x" * 1500])
+    a.flush()
     with pytest.raises(LinkBroken):
         until(a, a.receive)
     assert list(b.receive()) == []
@@ -302,6 +311,7 @@ def test_what_was_sent_before_closing_still_leaves(pair: tuple[CurveLinks, Curve
     a, b = pair
     for number in range(200):
         a.send(B, [number.to_bytes(2, "big"), b"x" * 10_000])
+        a.flush()
     b.part()
     a.close(linger=5.0)
     got: list[bytes] = []

@@ -53,8 +53,9 @@ def test_an_engine_frame_for_a_newcomer_that_has_died_is_a_loss(
     a, b = member_and_newcomer
     b.close(linger=0)
     until_gone(a)
+    a.send(B, [b"an opening"])
     with pytest.raises(LinkBroken, match="the link to worker 1: the connection closed"):
-        a.send(B, [b"an opening"])
+        a.flush()
     with pytest.raises(LinkBroken, match="the link to worker 1"):
         until(a, a.receive)
 
@@ -64,6 +65,7 @@ def test_a_newcomers_death_is_a_loss_from_the_first_engine_frame_for_it_on(
 ) -> None:
     a, b = member_and_newcomer
     a.send(B, [b"an opening"])
+    a.flush()
     assert until(b, b.receive) == [(A, [b"an opening"])]
     b.close(linger=0)
     with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
@@ -75,8 +77,10 @@ def test_a_leavers_last_frames_come_and_its_end_is_nobodys_loss(
 ) -> None:
     a, b = member_and_newcomer
     a.send(B, [b"an opening"])
+    a.flush()
     for number in range(100):
         b.send(A, [number.to_bytes(2, "big"), b"x" * 10_000])
+        b.flush()
     b.tell(A, b"that was all")
     got: list[bytes] = []
     while not (last := a.told()):
@@ -89,6 +93,7 @@ def test_a_leavers_last_frames_come_and_its_end_is_nobodys_loss(
     b.close(linger=0)
     until_gone(a)
     a.send(B, [b"for nobody"])
+    a.flush()
 
 
 def test_who_has_left_is_let_in_no_more(
