@@ -8,7 +8,7 @@ milliseconds since 1970. Cost: JSON runs in native code, about half a microsecon
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal, TypeVar, cast
@@ -85,6 +85,13 @@ def field(name: str) -> FieldTime:
     return FieldTime(name)
 
 
+def read_all(
+    decode: Callable[[bytes | None], object], data: Iterable[bytes | None]
+) -> list[object]:
+    """What a decoder of ours makes of many values or keys."""
+    return list(data if decode is _same else map(decode, data))
+
+
 def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
     """What turns a record's value or key into an object.
 
@@ -106,10 +113,9 @@ def encoder(form: Format | Encoder) -> Callable[[object], bytes | None]:
     Traceback (most recent call last):
     ValueError: Out of range float values are not JSON compliant...
     """
-    if form == "json":
-        return _to_json
-    encode = _ENCODERS[form] if isinstance(form, str) else form
-    return lambda value: None if value is None else encode(value)
+    if isinstance(form, str):
+        return _ENCODERS[form]
+    return lambda value: None if value is None else form(value)
 
 
 def plain_key(key: bytes) -> bytes:
@@ -132,6 +138,8 @@ def written_all(encode: Callable[[T], bytes | None], values: Sequence[T]) -> lis
     >>> written_all(encoder("json"), [1, 22]), written_all(plain_key, [codec.encode("N14228")])
     ([b'1', b'22'], [b'N14228'])
     """
+    if encode is _to_bytes and _BYTES.issuperset(map(type, values)):
+        return cast(list[bytes | None], list(values))
     if encode is _to_json and _WHOLE.issuperset(map(type, values)):
         return list(map(b"%d".__mod__, values))
     if encode is plain_key:
@@ -166,19 +174,24 @@ def _to_json(value: object) -> bytes:
     return data
 
 
-def _to_bytes(value: object) -> bytes:
-    if not isinstance(value, bytes):
+def _to_bytes(value: object) -> bytes | None:
+    if value is not None and not isinstance(value, bytes):
         raise TypeError(f"the format 'bytes' takes bytes, not {type(value).__name__}")
     return value
 
 
-def _to_str(value: object) -> bytes:
+def _to_str(value: object) -> bytes | None:
+    if value is None:
+        return None
     if not isinstance(value, str):
         raise TypeError(f"the format 'str' takes str, not {type(value).__name__}")
     return value.encode()
 
 
 _WHOLE = {int}
+_BYTES = {bytes, type(None)}
 _HEAD = itemgetter(0)
 _DECODERS: dict[str, Decoder] = {"json": _from_json, "str": _from_str}
-_ENCODERS: dict[str, Encoder] = {"bytes": _to_bytes, "str": _to_str}
+_ENCODERS: dict[Format, Callable[[object], bytes | None]] = {
+    "json": _to_json, "bytes": _to_bytes, "str": _to_str,
+}  # fmt: skip

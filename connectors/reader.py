@@ -210,8 +210,12 @@ class KafkaReader:
             self._sort(first)
         rows = max(1, min(ROWS, int(TAKE / self._average)))
         messages = cast(list[Fetched], self._consumer.consume(rows, 0))
-        for partition, run in groupby(messages, _PARTITION):
-            self._sort_run(Partition(partition), list(run))
+        places = set(map(_PARTITION, messages))
+        if len(places) == 1:
+            self._sort_run(Partition(places.pop()), messages)
+        else:
+            for partition, run in groupby(messages, _PARTITION):
+                self._sort_run(Partition(partition), list(run))
         if messages and self._contact.lost:
             self._contact.heard()
 
@@ -266,7 +270,11 @@ class KafkaReader:
     # -- handing out
 
     def _decode(self, lane: Lane) -> Chunk:
-        taken = [lane.held.popleft() for _ in range(min(ROWS, len(lane.held)))]
+        if len(lane.held) <= ROWS:
+            taken = list(lane.held)
+            lane.held.clear()
+        else:
+            taken = [lane.held.popleft() for _ in range(ROWS)]
         chunk = self._intake.chunk(lane.partition, taken)
         lane.bytes -= chunk.size
         if chunk.values:

@@ -9,6 +9,7 @@ the position among the outputs of one input. All columns have the same length.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from sys import getsizeof
 from typing import TypeVar, cast
@@ -115,8 +116,8 @@ class Batch:
             np.concatenate([b.partitions for b in batches]),
             np.concatenate([b.offsets for b in batches]),
             np.concatenate([b.indexes for b in batches]),
-            [v for b in batches for v in b.values],
-            [k for b in batches for k in b.keys or ()] if keyed else None,
+            list(chain.from_iterable(b.values for b in batches)),
+            list(chain.from_iterable(b.keys or () for b in batches)) if keyed else None,
             np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
             sum(b.size for b in batches),
         )

@@ -189,8 +189,9 @@ class Keyed(Quiet):
             self._enqueue(rows)
 
     def _enqueue(self, rows: Rows) -> None:
-        for start in range(0, len(rows), SLICE):
-            piece = rows.take(np.arange(start, min(start + SLICE, len(rows))))
+        rest = rows
+        while len(rest):
+            piece, rest = rest.cut(SLICE)
             self._queue.append((piece.least, piece))
             self._queued_bytes += piece.batch.weight
 

@@ -21,6 +21,7 @@ from state import codec
 from state.antichain import Antichain
 from state.time import Time
 
+NONE: Int64s = np.zeros(0, np.int64)
 Mask = npt.NDArray[np.bool_]
 
 
@@ -65,7 +66,7 @@ class Rows:
     def cut(self, at: int) -> tuple[Rows, Rows]:
         """The first so many, and the others."""
         if at >= len(self):
-            return self, self.take(np.arange(0))
+            return self, self.take(NONE)
         return self.take(np.arange(at)), self.take(np.arange(at, len(self)))
 
     def measured(self) -> Rows:
