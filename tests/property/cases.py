@@ -77,6 +77,11 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
     )
 
 
+def with_some_comings_and_goings(case: Case) -> Case:
+    """Every third case has them."""
+    return with_comings_and_goings(case) if case.seed % 3 == 2 else case
+
+
 def with_comings_and_goings(case: Case) -> Case:
     """The same case, into which workers join, get some of the bins, and leave again."""
     rng = random.Random(case.seed)

@@ -7,6 +7,7 @@ capabilities), and where it may lead by walking the graph; the tracker has no pa
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -25,7 +26,7 @@ from tests.hand import assembly
 from tests.progress_world import Pointstamp
 from tests.property import shapes
 from tests.property.budget import FLOWS, SCHEDULES, seeds
-from tests.property.cases import Case, random_case, shortest
+from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
 
 FLOOR = 40
 LOOKS = 0.2
@@ -111,14 +112,14 @@ def watch(
     database: Database,
     made: list[Capability],
     flow: Callable[[Case], Flow] = flow_of,
-) -> int:
-    """Run a case under watch; how often it was looked at."""
+) -> Counter[str]:
+    """Run a case under watch; how often it was looked at, and what happened."""
     made.clear()
-    run = TestFlow(flow(case), case.workers, case.seed, case.commands, database, namespace)
+    run = TestFlow(flow(case), case.workers, case.seed, case.script, database, namespace)
     with run:
         watched = Watched(run, made)
         watched.play()
-        return watched.looks
+        return Counter(looks=watched.looks) + Counter(str(one["event"]) for one in run.events)
 
 
 @pytest.mark.soak
@@ -127,7 +128,7 @@ def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
     capabilities: list[Capability],
     record_property: Callable[[str, object], None],
 ) -> None:
-    namespace, runs, looks = count(), 0, 0
+    namespace, happened = count(), Counter[str]()
 
     def fails(case: Case) -> bool:
         try:
@@ -137,12 +138,15 @@ def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
         return False
 
     for seed in seeds(FLOWS, FLOOR):
-        case = random_case(seed)
+        case = with_some_comings_and_goings(random_case(seed))
         try:
-            looks += watch(case, next(namespace), database, capabilities)
+            happened += watch(case, next(namespace), database, capabilities)
         except Exception:
             found = traceback.format_exc()
             pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
-        runs += 1
-    record_property(f"{SCHEDULES}flows whose frontiers were watched", runs)
-    record_property("looks at all that was outstanding", looks)
+        happened["runs"] += 1
+    record_property(f"{SCHEDULES}flows whose frontiers were watched", happened["runs"])
+    record_property("looks at all that was outstanding", happened["looks"])
+    record_property("workers that joined these", happened["joined"])
+    record_property("workers that left these", happened["left"])
+    record_property("partitions of these that changed hands", happened["partition_moved"])

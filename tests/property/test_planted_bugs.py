@@ -11,6 +11,7 @@ import pytest
 from dataflow import sim
 from dataflow.capability import Capability
 from dataflow.migrate.arrivals import Arrivals
+from dataflow.migrate.handover import Handover
 from dataflow.migrate.migrator import Migrator
 from dataflow.migrate.routing import Routing
 from dataflow.operators.columns import Columnar
@@ -25,8 +26,10 @@ from dataflow.progress import Progress
 from dataflow.sim import Lane, SimNetwork
 from schemas.errors import MeanderError
 from state.antichain import Antichain
+from state.ids import WorkerId
 from state.store import Database
-from tests.property.cases import random_case
+from tests.progress_bugs import LeavesAtOnce
+from tests.property.cases import random_case, with_some_comings_and_goings
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import Run
 
@@ -120,10 +123,12 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
 # -- in progress tracking, where frontiers are watched
 
 
-_flush, _downgrade, _deliver = (
+_flush, _downgrade, _deliver, _take_orders, _open_to = (
     Progress.flush,
     Capability.downgrade,
     SimNetwork.deliver,
+    Handover._receive,
+    Progress.open_to,
 )
 
 
@@ -157,6 +162,19 @@ def _split(progress: Any) -> bool:
     return bool(changes)
 
 
+def _unheld(handover: Any) -> bool:
+    received = _take_orders(handover)
+    for _, capability in handover._open:
+        capability.drop()
+    return received
+
+
+def _open_with_nothing(progress: Any, newcomer: WorkerId) -> None:
+    known, progress.contribution = progress.contribution, {}
+    _open_to(progress, newcomer)
+    progress.contribution = known
+
+
 PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
     "a decrement is dropped": [(Progress, "flush", _forgetting)],
     "an update is told in two, decrements first": [(Progress, "flush", _split)],
@@ -165,6 +183,12 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
         (Capability, "check", lambda self, time: None),
         (Capability, "downgrade", _too_far),
     ],
+    "an order to hand over is not held": [
+        (Capability, "check", lambda self, time: None),
+        (Handover, "_receive", _unheld),
+    ],
+    "a leaver leaves at once": [(Progress, "_part", LeavesAtOnce._part)],
+    "a newcomer is told of nothing": [(Progress, "open_to", _open_with_nothing)],
 }
 
 
@@ -183,7 +207,8 @@ def test_a_planted_bug_of_progress_is_caught(
 
     def runs() -> None:
         for seed in range(RUNS):
-            watch(random_case(seed), next(namespace), database, capabilities)
+            case = with_some_comings_and_goings(random_case(seed))
+            watch(case, next(namespace), database, capabilities)
 
     with pytest.raises((AssertionError, MeanderError), match=r"I1|I7"):
         runs()
