@@ -20,6 +20,7 @@ _WHEN = {
     "sink": "it moves when the broker has confirmed them",
     "input": "it moves when the worker takes its next turn",
     "migration": "it moves when the bins' new owners have installed them",
+    "handover": "it moves when the partition's new reader has taken it over",
     "commands": "it moves when the workers have heard that no command comes before",
 }
 

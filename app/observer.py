@@ -159,5 +159,8 @@ def _words(holding: Holding) -> str:
             return f"operator {holding.name!r}: what is on its way to it has not been taken yet"
         case "migration":
             return f"operator {holding.name!r}: state of bins is on its way"
+        case "handover":
+            of = f" of source {holding.name!r}" if holding.name else ""
+            return f"a partition{of} is on its way to another worker"
         case "commands":
             return "commands of that time have not been ruled out yet"

@@ -14,9 +14,10 @@ from dataflow.nodes import Node, SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.progress import Progress, outer
 
-Kind = Literal["source", "operator", "sink", "input", "migration", "commands"]
+Kind = Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
 """A source's partitions; what an operator holds; what a sink has not delivered; what is on its way
-to an operator; state of bins that move; or that commands have not been ruled out."""
+to an operator; state of bins that move; a partition on its way to another worker; or that commands
+have not been ruled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Holding:
 
     kind: Kind
     name: str
-    """Of the source or operator; '' for commands."""
+    """Of the source or operator; '' for commands and for orders of partitions."""
     time: int
 
 
@@ -43,6 +44,10 @@ class Holders:
         self._places |= dict.fromkeys(commands, ("commands", ""))
         for at, keyed in zip(plan.migrator.outputs, plan.keyed, strict=True):
             self._places[at] = self._places[plan.pointers(keyed)] = ("migration", keyed.name)
+        self._places[plan.handover.inputs[0]] = ("handover", "")
+        for at, source in zip(plan.handover.outputs, plan.sources, strict=True):
+            parcels = plan.ports[source.name].inputs[0]
+            self._places[at] = self._places[parcels] = ("handover", source.name)
 
     def of(self, progress: Progress, location: Location) -> Holding | None:
         """What holds back the frontier there; None where nothing can come any more."""

@@ -190,9 +190,9 @@ class HeldBack(BaseModel):
     """Since when the frontier stands, milliseconds since 1970."""
     awaited: bool
     """Whether something that has been read waits for it to move."""
-    kind: Literal["source", "operator", "sink", "input", "migration", "commands"]
+    kind: Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
     name: str
-    """Of the source or operator; '' for commands."""
+    """Of the source or operator; '' for commands and for orders of partitions."""
     worker: int | None = None
     partition: int | None = None
 

@@ -67,6 +67,7 @@ class Watched(Cramped):
         self.largest: Counter[int] = Counter()
         while not self.sim.done:
             self.sim.act()
+            self.sim.controller.holdings()
             self.check()
         super().run()
 

@@ -35,7 +35,15 @@ class Cramped(TestFlow):
 
     def __init__(self, case: Case, flow: Flow, database: Database, namespace: int) -> None:
         self._room, self.disks = case.room, list[Disk]()
+        self._changes_staff = bool(case.staff)
         super().__init__(flow, case.workers, case.seed, case.script, database, namespace)
+
+    def act(self) -> None:
+        """What holds the flow back can be told after every step; most differs where the staff
+        changes."""
+        super().act()
+        if self._changes_staff:
+            self.sim.controller.holdings()
 
     def _build(self, *surroundings: Any) -> Worker:
         worker = super()._build(*surroundings)

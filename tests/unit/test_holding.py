@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataflow import Flow
+from dataflow.faults import At
 from dataflow.holding import Holding
 from dataflow.protocols import SourceOptions
-from dataflow.testing import ListSink
+from dataflow.sim import HandOver
+from dataflow.testing import ListSink, ListSource, TestFlow
+from state.ids import WorkerId
 from state.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource
 from tests.unit.conftest import Start
@@ -105,6 +108,22 @@ def test_what_comes_first_is_named_where_several_places_hold_one_time(start: Sta
     source.give(1, (1000, "b"))
     run.settle()
     assert held(run) == Holding("source", "source", from_millis(1000))
+
+
+def test_a_partition_on_its_way_to_another_worker_is_named() -> None:
+    """As an order that its reader has not taken, and as what the new reader has not taken over."""
+    found: set[Holding] = set()
+    for seed in range(50):
+        flow, hand_over = Flow("f", bins=1), HandOver("h", "source", 0, WorkerId(1))
+        source = flow.source(ListSource([[(ms, ms) for ms in range(20)]] * 2))
+        counts = source.key_by(lambda v: v).fold("n", lambda: 0, lambda n, _: (n, n))
+        counts.sink(ListSink(), name="out")
+        with TestFlow(flow, seed=seed, faults=[At(hand_over, records=5)]) as run:
+            while not run.sim.done:
+                run.act()
+                found.update(run.sim.controller.holdings().values())
+    names = {holding.name for holding in found if holding.kind == "handover"}
+    assert names == {"", "source"}
 
 
 def test_nothing_holds_back_a_flow_that_is_over(start: Start) -> None:
