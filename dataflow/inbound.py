@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 from dataflow.batch import Batch
 from dataflow.graph import Graph, Location
+from dataflow.migrate.parcels import Order, Parcel
 from dataflow.plan import Plan
+from dataflow.progress import outer
 from dataflow.protocols import Frame
 from dataflow.wire import (
     Anything,
@@ -20,6 +22,7 @@ from dataflow.wire import (
     DataFrame,
     MemberFrame,
     OpeningFrame,
+    Payload,
     ProgressFrame,
     decode,
 )
@@ -60,6 +63,21 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
                 return f"it sent what edge {edge} does not carry"
             if not graph.has(graph.edges[edge].target, time):
                 return f"it sent a message of time {time}, which edge {edge} does not have"
+            return _disorder(plan, outer(time), payload)
+    return ""
+
+
+def _disorder(plan: Plan, time: int, payload: Payload) -> str:
+    """What is wrong with how a partition is to change hands at a time, or ''."""
+    match payload:
+        case Order(source) if not 0 <= source < len(plan.sources):
+            return f"it sent an order for source {source}, which this flow does not have"
+        case Order(time=at) if at != time:
+            return f"it sent an order for time {at} in a message of time {time}"
+        case Parcel(frontier=frontier) if frontier < time:
+            return (
+                f"it sent a partition that stands at {frontier}, before its message's time {time}"
+            )
     return ""
 
 

@@ -21,7 +21,8 @@ from dataflow import Flow
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import EdgeId, Location
 from dataflow.migrate.moves import Moves
-from dataflow.protocols import Frame
+from dataflow.migrate.parcels import Order, Parcel
+from dataflow.protocols import Frame, Partition, Rest
 from dataflow.testing import ListSink, ListSource
 from dataflow.wire import (
     DATA,
@@ -60,6 +61,9 @@ PLAIN: st.SearchStrategy[object] = st.recursive(
     ),
     max_leaves=6,
 )
+P0 = Partition(0)
+PARCELS = EdgeId(7)
+"""The edge on which partitions come, in the flow of `take`."""
 MOVES = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
 MANIFEST = Manifest(
     "total", Bin(3), 7,
@@ -296,6 +300,23 @@ def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
         take(encode_data(EdgeId(0), 5, payload))
     with pytest.raises(MeanderError, match="worker 1: it sent a message of time .5, 1., which"):
         take(encode_data(EdgeId(0), (5, 1), MOVES))
+
+
+@pytest.mark.parametrize(
+    ("payload", "wrong"),
+    [
+        (Order(-1, P0, 5, WorkerId(1)), "an order for source -1, which"),
+        (Order(1, P0, 5, WorkerId(1)), "an order for source 1, which"),
+        (Order(0, P0, 4, WorkerId(1)), "an order for time 4 in a message of time 5"),
+        (Parcel(P0, Rest(0, None), 2, 3, 4), "a partition that stands at 4, before"),
+    ],
+)
+def test_a_partition_that_cannot_change_hands_so_is_refused_in_the_senders_name(
+    take: Callable[[Frame], None], payload: Order | Parcel, wrong: str
+) -> None:
+    edge = EdgeId(1) if isinstance(payload, Order) else PARCELS
+    with pytest.raises(MeanderError, match=f"worker 1: it sent {wrong}"):
+        take(encode_data(edge, 5, payload))
 
 
 def test_what_cannot_be_read_is_refused_in_the_senders_name(
