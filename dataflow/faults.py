@@ -181,10 +181,11 @@ class Traps:
         match logic:
             case FoldLogic(init, step):
                 return FoldLogic(init, self._trapped(name, step))
-            case ProcessLogic(on_values=on_values, on_timer=on_timer):
+            case ProcessLogic(on_values=on_values, on_timer=on_timer, on_notify=on_notify):
                 trapped = tuple(self._trapped(name, on_value) for on_value in on_values)
                 timed = on_timer and self._trapped(name, on_timer)
-                return replace(logic, on_values=trapped, on_timer=timed)
+                notified = on_notify and self._trapped(name, on_notify)
+                return replace(logic, on_values=trapped, on_timer=timed, on_notify=notified)
             case fold:
                 return replace(fold, step=self._columnar(name, fold.step))
 

@@ -177,6 +177,11 @@ def _later(context: Any, state: int, value: Any) -> int:
     return state + 1
 
 
+def _notice(context: Any, state: int, value: Any) -> int:
+    context.notify()
+    return state + 1
+
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "map": lambda s: s.map(str),
     "filter": lambda s: s.filter(bool),
@@ -188,6 +193,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "columns": lambda s: s.key_by(str).fold("columns", columns.count()),
     "process": lambda s: s.key_by(str).process("process", lambda: 0, _pass),
     "timer": lambda s: s.key_by(str).process("timer", lambda: 0, _later, _ring),
+    "notice": lambda s: s.key_by(str).process("notice", lambda: 0, _notice, on_notify=_ring),
 }
 
 
