@@ -1,6 +1,7 @@
 """I6, I7, and with them I2 and I3: random flows of folds, exchanges, joins, fan-out and loops on 1
 to 8 workers with next to no credit and next to no memory, skewed keys and equal times come to their
-end with the reference's results, and at every step no more is under way than may be."""
+end with the reference's results, whoever joins and leaves, and at every step no more is under way
+than may be."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from state.ids import WorkerId
 from state.store import Database
 from tests.hand import assembly
 from tests.property.budget import CREDIT, SCHEDULES, seeds
-from tests.property.cases import Case, Entry, random_case, shortest
+from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
 from tests.property.test_loops import LoopRun, told
 from tests.property.test_migration_oracle import Cramped
 
@@ -50,7 +51,7 @@ def case_of(seed: int) -> Case:
 
     case, workers = random_case(seed, ("loops",)), rng.randint(1, 8)
     commands = (replace(c, worker=WorkerId(rng.randrange(workers))) for c in case.commands)
-    return replace(
+    small = replace(
         case,
         workers=workers,
         partitions=tuple(partition() for _ in range(rng.randint(1, 4))),
@@ -58,6 +59,7 @@ def case_of(seed: int) -> Case:
         room=rng.choice([1, 50, 300]),
         commands=tuple(commands),
     )
+    return with_some_comings_and_goings(small)
 
 
 class Watched(Cramped):
@@ -155,12 +157,14 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
             pytest.fail(f"{traceback.format_exc()}\n{told(shortest(case, fails))}")
         done["runs"] += 1
         done["spilled"] += run.spilled
-        done["moved"] += run.changes["bin_moved"]
         done["results"] += len(run.sink.results)
+        done.update(run.changes)
     record_property(f"{SCHEDULES}flows with next to no credit", done["runs"])
     record_property("of these went to disk", done["spilled"])
     record_property("results of these", done["results"])
-    record_property("moves of bins in these", done["moved"])
+    record_property("moves of bins in these", done["bin_moved"])
+    record_property("workers that joined, with next to no credit", done["joined"])
+    record_property("workers that left, with next to no credit", done["left"])
 
 
 # -- bugs that are caught
