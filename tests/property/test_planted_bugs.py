@@ -29,7 +29,11 @@ from state.antichain import Antichain
 from state.ids import WorkerId
 from state.store import Database
 from tests.progress_bugs import LeavesAtOnce
-from tests.property.cases import random_case, with_some_comings_and_goings
+from tests.property.cases import (
+    random_case,
+    with_comings_and_goings,
+    with_some_comings_and_goings,
+)
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import Run
 
@@ -61,7 +65,7 @@ def _never_frozen(timers: Any, bin: int, time: int) -> None:
 _close_ended = SourceOperator._close_ended
 
 
-def _end_early(source: Any) -> bool:
+def _dropping(source: Any) -> bool:
     for lane in source._lanes.values():
         if source._reader.ended(lane.partition):
             lane.queue.clear()
@@ -116,7 +120,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any]]] = {
         "send",
         lambda self, time, batch, number=0: _send(self, time, batch),
     ),
-    "a partition ends before its last record": (SourceOperator, "_close_ended", _end_early),
+    "records are dropped at a partition's end": (SourceOperator, "_close_ended", _dropping),
 }
 
 
@@ -230,3 +234,20 @@ def test_a_planted_bug_is_caught(
             failures += 1
             break
     assert failures
+
+
+def test_a_new_reader_that_waits_for_no_frontier_is_caught(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: where records apply as they arrive, those that it sends overtake the last ones of whoever
+    read the partition before."""
+    monkeypatch.setattr(SourceOperator, "_may_go_on", lambda self, lane: True)
+    namespace = count(99_000_000)
+
+    def runs() -> None:
+        for seed in range(RUNS):
+            case = with_comings_and_goings(random_case(seed, ("arrival",)))
+            Run(case).check(database, next(namespace))
+
+    with pytest.raises(AssertionError, match="a partition's own order is kept"):
+        runs()
