@@ -52,7 +52,7 @@ class Database:
     >>> store = database.store("per_plane")
     >>> with store.lend([b"N14228", b"N24211"], np.array([3, 3])) as states:
     ...     states[b"N14228"] = (1, 2.5)
-    >>> list(store.scan(3)) == [(b"N14228", codec.encode((1, 2.5)))]
+    >>> list(store.scan(3)) == [(b"N14228", encoded((1, 2.5)))]
     True
     >>> database.close()
     """

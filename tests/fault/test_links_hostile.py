@@ -360,6 +360,7 @@ from connectors.links import CurveLinks
 
 
 def count(state, word):
+    gc.unfreeze()
     links = next(thing for thing in gc.get_objects() if isinstance(thing, CurveLinks))
     if links.me == 1:
         {deed}
