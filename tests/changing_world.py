@@ -151,9 +151,10 @@ class Changing(World):
             self._end(member)
 
     def _end(self, member: Member) -> None:
-        assert not member.capabilities, "who leaves holds nothing"
-        assert not any(port._queue for port in member.inputs.values()), "and nothing waits for it"
-        assert not any(lane for (_, to), lane in self.data.items() if to == member.me)
+        assert not member.capabilities, "who leaves holds nothing (I1)"
+        assert not any(port._queue for port in member.inputs.values()), "nothing waits for it (I1)"
+        coming = [lane for (_, to), lane in self.data.items() if to == member.me and lane]
+        assert not coming, "nothing is on its way to it (I1)"
         self.members.remove(member)
         self.left += 1
 
@@ -179,12 +180,12 @@ class Changing(World):
         self.wind_down(order)
         self.announce(self.members[0], 0, 0)
         self.wind_down(order)
-        assert not self.roster.parting
+        assert not self.roster.parting, "who was to leave has left (I7)"
         assert not {m.me for m in self.members} & self.parts_at.keys()
         names = {m.me for m in self.members}
         for member in self.members:
             progress = member.progress
             assert {member.me, *progress.peers} == names
-            assert progress.settled()
-            assert not progress.contribution
-            assert not any(map(progress.frontier, self._locations))
+            assert progress.settled(), "nothing is owed (I7)"
+            assert not progress.contribution, "no trace is left (I7)"
+            assert not any(map(progress.frontier, self._locations)), "all is over (I7)"

@@ -164,7 +164,9 @@ class World:
             for at, times in self.walks.results(*pointstamp).items():
                 for frontier in {member.reported[at] for member in self.members}:
                     for time in times:
-                        assert frontier.less_equal(time), f"{pointstamp} leads to {time} at {at}"
+                        assert frontier.less_equal(time), (
+                            f"{pointstamp} leads to {time} at {at} (I1)"
+                        )
 
     def hold_against(self, member: Member) -> None:
         """I1: nothing that was outstanding at the last look may lead to before a frontier that a
@@ -177,7 +179,7 @@ class World:
             if frontier is not before[at]:
                 self.reports += 1
                 for time in self.coming(at):
-                    assert frontier.less_equal(time), f"{frontier} at {at} is ahead of {time}"
+                    assert frontier.less_equal(time), f"{frontier} at {at} is ahead of {time} (I1)"
 
     def check(self, member: Member) -> None:
         """I1, for all that is outstanding and all that has been reported."""
@@ -256,7 +258,8 @@ class World:
             at, message = self.data[lanes[which % len(lanes)]].popleft()
             # What the engine itself checks of every frame.
             if member.progress.ready:
-                assert member.inputs[at].frontier.less_equal(message.time)
+                frontier = member.inputs[at].frontier
+                assert frontier.less_equal(message.time), "a message came behind it (I1)"
             member.inputs[at].put(message)
 
     ACTIONS: tuple[Action, ...] = (
@@ -274,15 +277,15 @@ class World:
         for at in self._locations:
             expected = set(minimal(self.coming(at)))
             for member in self.members:
-                assert set(member.progress.frontier(at)) == expected
+                assert set(member.progress.frontier(at)) == expected, "all is known (I7)"
 
     def come_to_an_end(self, order: random.Random | None = None) -> None:
         """I7: when nothing is held any more, everyone knows."""
         self.look()
         self.wind_down(order or random.Random(0))
         for member in self.members:
-            assert member.progress.settled()
-            assert not any(map(member.progress.frontier, self._locations))
+            assert member.progress.settled(), "nothing is owed (I7)"
+            assert not any(map(member.progress.frontier, self._locations)), "all is over (I7)"
 
     def take_in(self, member: Member, which: int, how: int) -> None:
         """Take without a wish to send on."""

@@ -28,6 +28,7 @@ from tests.property.cases import Case, Entry, random_case, shortest, with_some_c
 from tests.property.reference import Record, Refusals, States
 
 FLOOR = 300
+DIFFERS = "results are not the reference's"
 
 
 class Cramped(TestFlow):
@@ -133,7 +134,7 @@ class Run:
         bumps = 0
         for p, entries in enumerate(partitions):
             got = sorted(by_partition[p], key=lambda r: r.offset)
-            assert [r.offset for r in got] == list(range(len(entries))), "each record once"
+            assert [r.offset for r in got] == list(range(len(entries))), "each record once (I3)"
             assert [r.value for r in got] == [value for _, value in entries]
             maximum = last = 0
             for result, (ms, _) in zip(got, entries, strict=True):
@@ -148,17 +149,19 @@ class Run:
     def check_results(self, run: TestFlow) -> None:
         results, states, refused = self.expected()
         got = [(record.order, record.value) for record in self.records(self.sink)]
-        assert sorted(map(repr, got)) == sorted(repr((r.order, r.value)) for r in results)
+        wanted = sorted(repr((r.order, r.value)) for r in results)
+        assert sorted(map(repr, got)) == wanted, DIFFERS
         assert run.state() == {
             name: {key: codec.encode(state) for key, state in keyed.items()}
             for name, keyed in states.items()
-        }
+        }, "states are the reference's (I4)"
         self.check_refused(run, refused)
 
     def check_refused(self, run: TestFlow, refused: Refusals) -> None:
         """I5: what a function refuses is set aside once, and nothing else is."""
         letters = [(letter.operator, letter.value) for letter in run.dead_letters]
-        assert sorted(map(repr, letters)) == sorted(map(repr, refused))
+        wanted = sorted(map(repr, refused))
+        assert sorted(map(repr, letters)) == wanted, "what is refused is set aside (I5)"
         self.changes["refused"] = len(letters)
 
     def check_owners(self, run: TestFlow) -> None:
