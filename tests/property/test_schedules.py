@@ -68,7 +68,7 @@ def test_the_same_seed_is_the_same_schedule() -> None:
 
 
 def caught(schedule: Schedule, walks: Walks, planted: Planted) -> bool:
-    """Whether an invariant is seen to fail; a crash of another kind proves nothing, and is raised."""
+    """Whether an invariant fails; a crash of another kind proves nothing, and is raised."""
     try:
         run(schedule, walks, planted)
     except (AssertionError, MeanderError) as error:
