@@ -255,6 +255,7 @@ class Coordinator:
         self._lag = Lag(prepared.options.kafka, prepared.group, sources)
         self._observer = Observer(SystemClock())
         self._waits, self._explain_at = Waits(SystemClock()), 0.0
+        self._rescaler: Rescaler | None = None
         self._every = _beat_seconds(prepared.options)
         self._beat_at = self._look_at = 0.0
         self._began: float | None = None
@@ -275,6 +276,7 @@ class Coordinator:
                 return signals.received
             self._links.wait(IDLE)
         rescaler = Rescaler(self._controller, self._crew, SystemClock(), self._slots)
+        self._rescaler = rescaler
         commands = Commands(self._prepared.plan, self._control, journal, self._controller, rescaler)
         while not (self._controller.done and self._crew.done):
             if signals is not None and signals.received:
@@ -331,11 +333,24 @@ class Coordinator:
     def _explain(self) -> None:
         """Have the log say what is waited for."""
         self._waits.look("workers", self._crew.waits())
+        if self._rescaler is not None:
+            self._waits.look("rescales", self._rescaler.waits())
         if self._began is not None:
             at, furthest = self._controller.holdings(), self._controller.furthest()
             held = self._observer.held(at, furthest, self._crew.heard())
             self._waits.look("frontiers", explained.frontiers(held))
             self._waits.look("migrations", explained.migrations(self._controller.rounds()))
+            self._explain_changes()
+
+    def _explain_changes(self) -> None:
+        """The same of workers that come and go, and of partitions that change hands."""
+        controller, sources = self._controller, [one.name for one in self._prepared.plan.sources]
+        unsent, under_way = controller.decisions.unsent, controller.reading.under_way
+        look = self._waits.look
+        look("partitions", explained.partitions(under_way, sources, unsent))
+        look("comings", explained.comings(unsent))
+        look("goings", explained.goings(controller.staff.leaving, unsent))
+        look("partings", explained.partings(self._crew.hands))
 
     def _beat(self) -> None:
         if self._began is None:

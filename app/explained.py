@@ -1,14 +1,19 @@
-"""What the driver of a running flow waits for, in words: frontiers that stand, bins that move.
+"""What the driver of a running flow waits for, in words: frontiers that stand, bins and partitions
+that move, workers that come and go.
 
-Cost: a look at each round of moves and at each frontier; nothing is logged here.
+Cost: a look at each of these; nothing is logged here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
+from app.hand import Hand
 from connectors.links import member_name
+from dataflow.decisions import Decision, Joins, Leaves
+from dataflow.reading import Handing
 from dataflow.rounds import Round
+from dataflow.staff import Leaving
 from dataflow.waits import Wait
 from schemas.status import HeldBack
 from state.ids import WorkerId
@@ -23,6 +28,9 @@ _WHEN = {
     "handover": "it moves when the partition's new reader has taken it over",
     "commands": "it moves when the workers have heard that no command comes before",
 }
+
+
+_WRITTEN = "the broker confirms it"
 
 
 def frontiers(held: Iterable[HeldBack]) -> dict[Hashable, Wait]:
@@ -50,7 +58,7 @@ def _stage(round: Round) -> tuple[str, Wait]:
     moves = round.moves
     name, at = f"migration {moves.command!r}", f"{to_millis(moves.time)} ms"
     if not round.sent:
-        return "decided", Wait(f"{name}: its decision to be on its topic", "the broker confirms it")
+        return "decided", Wait(f"{name}: its decision to be on its topic", _WRITTEN)
     if not round.decided:
         when = f"the sources have read up to {at}, from which on it holds"
         return "reached", Wait(f"{name}: the flow's time", when)
@@ -64,3 +72,68 @@ def _stage(round: Round) -> tuple[str, Wait]:
         f"{name}: bins on their way to {owner}, {count} left, bin {bin} of {operator!r} among them",
         f"{old} has passed {at} and written its state, and {owner} has installed it",
     )
+
+
+def partitions(
+    handings: Iterable[tuple[Handing, WorkerId]],
+    sources: Sequence[str],
+    unsent: Collection[Decision],
+) -> dict[Hashable, Wait]:
+    """The partitions on their way from one worker to another."""
+    found: dict[Hashable, Wait] = {}
+    for handing, reader in handings:
+        order = handing.order
+        what = f"partition {order.partition} of source {sources[order.source]!r} ({handing.id!r})"
+        if order in unsent:
+            found[order, "decided"] = Wait(f"{what}: its decision to be on its topic", _WRITTEN)
+            continue
+        old, new = member_name(reader), member_name(order.target)
+        found[order, "handed"] = Wait(
+            f"{what} on its way from {old} to {new}",
+            f"all partitions of its source have come to {to_millis(order.time)} ms, {old} has said"
+            f" where it stopped, and {new} reads on",
+        )
+    return found
+
+
+def comings(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
+    """The newcomers that are ready, and may not be told yet."""
+    return {
+        one: Wait(f"{member_name(one.worker)} to join: its decision to be on its topic", _WRITTEN)
+        for one in unsent
+        if isinstance(one, Joins)
+    }
+
+
+def goings(
+    leaving: Mapping[WorkerId, Leaving], unsent: Collection[Decision]
+) -> dict[Hashable, Wait]:
+    """The workers that are to leave, each in the stage it has come to."""
+    found: dict[Hashable, Wait] = {}
+    for worker, leaver in leaving.items():
+        name, until = member_name(worker), leaver.until
+        if until is None:
+            what, when = "to give its bins and partitions away", "the others have them all"
+        elif Leaves(worker, until) in unsent:
+            what, when = "to leave: its decision to be on its topic", _WRITTEN
+        else:
+            at = f"{to_millis(until)} ms"
+            what = "to leave: what it has sent and holds to be over"
+            when = f"every frontier has passed {at}, and all that it has counted is done"
+        found[worker, what] = Wait(f"{name} {what}", when)
+    return found
+
+
+def partings(hands: Mapping[WorkerId, Hand]) -> dict[Hashable, Wait]:
+    """The workers that the flow has let go, and whose last words are on their way."""
+    found: dict[Hashable, Wait] = {}
+    for worker, hand in hands.items():
+        if not hand.leaves:
+            continue
+        name, deaf = member_name(worker), sorted(hands.keys() - {worker} - hand.released)
+        if hand.done and deaf:
+            others = ", ".join(map(member_name, deaf))
+            found[worker, "heard"] = Wait(f"{name} to part", f"its last word has come to {others}")
+        else:
+            found[worker, "done"] = Wait(f"{name} to part", "it has said its last word")
+    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from app.crew import Crew
@@ -20,6 +20,7 @@ from dataflow.account import round_ms
 from dataflow.controller import Controller
 from dataflow.migrate.command import Refused
 from dataflow.protocols import Clock
+from dataflow.waits import Wait
 from schemas.control import Rescale
 from schemas.status import CommandRejected, Event, Joined, Left, NotJoined, Rescaled, Rescaling
 from state.ids import WorkerId
@@ -62,6 +63,16 @@ class Rescaler:
     def ask(self, command: Rescale, offset: int) -> None:
         """A command has come; its turn comes once all work and those before it have ended."""
         self._asked.append((command, offset))
+
+    def waits(self) -> dict[Hashable, Wait]:
+        """The commands whose turn has not come."""
+        change = self._change
+        when = "all workers are at work" if change is None else f"{change.id!r} has ended"
+        found: dict[Hashable, Wait] = {}
+        for command, offset in self._asked:
+            found[offset] = Wait(f"rescale {command.id!r} to begin", when)
+            when = f"{command.id!r} has ended"
+        return found
 
     def step(self) -> Iterator[Event]:
         """What can be done now; what is to be told of it."""

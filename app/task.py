@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark import SparkFiles
@@ -203,6 +203,7 @@ class Task:
             began = time.monotonic()
             worked = worker.step()
             self._waits.look("credit", CREDIT if worker.full else NOTHING)
+            self._waits.look("links", links(worker.starved()))
             if events := worker.reports():
                 self._tell(Report.model_validate({"events": events}))
             self._keep_contact(worker)
@@ -327,6 +328,18 @@ def beat_of(worker: Worker) -> Beat:
         sent={int(peer): size for peer, size in sent.items()},
         taken={int(peer): size for peer, size in taken.items()},
     )
+
+
+def links(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:
+    """What a worker waits for that keeps records back: from which operator, to which, on whom."""
+    return {
+        (source, target, peer): Wait(
+            f"{member_name(peer)} to take what {source!r} has sent to {target!r} there, as the"
+            " credit is used up (the flow's link_credit)",
+            f"{target!r} there has room and takes its next turn",
+        )
+        for source, target, peer in starved
+    }
 
 
 def _durations(histogram: Histogram) -> Durations:

@@ -46,12 +46,12 @@ class Controller:
         self, plan: Plan, workers: int, links: Links, clock: Clock, journal: Journal
     ) -> None:
         self._plan, self._links = plan, links
-        self._clock, self._decisions = clock, Decisions(journal)
+        self._clock, self.decisions = clock, Decisions(journal)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
         self._routing = Routing(plan.flow.space, workers)
         self._roster = Roster(plan.graph, self._progress, links)
         self._forswearing = Forswearing(plan, self._progress.changes, clock)
-        self._reading = Reading(plan, self._progress, self._forswearing)
+        self.reading = Reading(plan, self._progress, self._forswearing)
         self.staff = Staff(list(map(WorkerId, range(workers))), self._roster, clock)
         self._ids: set[str] = set()
         self._running: list[Running] = []
@@ -85,7 +85,7 @@ class Controller:
         """
         time = self._forswearing.open_time()
         self.staff.expect(worker)
-        self._decisions.take(Joins(worker, time), partial(self._admit, worker))
+        self.decisions.take(Joins(worker, time), partial(self._admit, worker))
 
     def share(self, id: str, newcomers: Sequence[WorkerId]) -> set[str]:
         """Workers get as many bins and partitions as the others have, by the fewest moves; the ids
@@ -94,7 +94,7 @@ class Controller:
         staying = self.staff.staying
         owners = self._routing.owners(time) if self._plan.keyed else []
         bins = share_of({Bin(b): owner for b, owner in enumerate(owners)}, newcomers, staying)
-        read = {place: worker for worker in staying for place in self._reading.of(worker)}
+        read = {place: worker for worker in staying for place in self.reading.of(worker)}
         return self._hand_out(id, bins, share_of(read, newcomers, staying), time)
 
     def leave(self, id: str, workers: Sequence[WorkerId]) -> None:
@@ -103,24 +103,24 @@ class Controller:
         time = self._forswearing.open_time()
         for worker in workers:
             to_come = [one.command.id for one in self._running if one.command.worker == worker]
-            if to_come or self._reading.coming_to(worker):
+            if to_come or self.reading.coming_to(worker):
                 what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
                 raise Refused(f"{member_name(worker)} gets {what}: wait for the end of that")
         self.use(id)
         # Also what a command has promised to others for later: it must be gone before.
         owners = self._routing.owners(time) if self._plan.keyed else []
         owned = [Bin(b) for b, owner in enumerate(owners) if owner in workers]
-        read = [place for worker in workers for place in self._reading.of(worker)]
+        read = [place for worker in workers for place in self.reading.of(worker)]
         names = self._hand_out(id, shared_out(owned, others), shared_out(read, others), time)
         for worker in workers:
-            self.staff.retire(worker, names | self._reading.going_from(worker))
+            self.staff.retire(worker, names | self.reading.going_from(worker))
 
     def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Another worker reads a partition from now on. Raises Refused where that cannot be."""
         if worker not in self.staff.staying:
             raise Refused(f"worker {worker} is unknown")
         time = self._forswearing.open_time()
-        self._order(id, self._reading.place(source, partition), worker, time)
+        self._order(id, self.reading.place(source, partition), worker, time)
 
     def _hand_out(
         self,
@@ -146,15 +146,15 @@ class Controller:
         return names
 
     def _order(self, id: str, place: Place, target: WorkerId, time: int) -> None:
-        order = self._reading.begin(id, place, target, time)
-        self._decisions.take(order, partial(self._tell_all, self._plan.handover.inputs[0], order))
+        order = self.reading.begin(id, place, target, time)
+        self.decisions.take(order, partial(self._tell_all, self._plan.handover.inputs[0], order))
 
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take a worker's report of what it reads, or of a bin that it has installed."""
         if event["event"] == "reads":
             partitions = event["partitions"]
             assert isinstance(partitions, list)
-            self._reading.noted(worker, str(event["source"]), partitions)
+            self.reading.noted(worker, str(event["source"]), partitions)
         if event["event"] != "bin_moved":
             return
         key = (str(event["operator"]), int(str(event["bin"])))
@@ -183,7 +183,7 @@ class Controller:
             self.take(sender, frame)
             received = True
         if self._progress.ready:
-            self._decisions.send()
+            self.decisions.send()
             self._forswear()
             self._decide()
             self._finish_rounds()
@@ -271,7 +271,7 @@ class Controller:
         moves = Moves(running.command.id, time, running.command.worker, bins)
         self._taken.update((time, bin) for bin in bins)
         round = Round(moves, demand, self._clock.monotonic())
-        self._decisions.take(moves, partial(self._send, round))
+        self.decisions.take(moves, partial(self._send, round))
         running.rounds.append(round)
         return round
 
@@ -309,7 +309,7 @@ class Controller:
         self._links.send(worker, encode_data(edge.id, decision.time, decision))
 
     def _finish_orders(self) -> None:
-        for handing in self._reading.finish():
+        for handing in self.reading.finish():
             source = self._plan.sources[handing.order.source].name
             self._events.append(account.partition_moved(handing, source))
 
@@ -318,10 +318,10 @@ class Controller:
         if self.forsworn is None:
             return
         running = {one.command.id for one in self._running}
-        for worker in self.staff.relieved(running | self._reading.running):
+        for worker in self.staff.relieved(running | self.reading.running):
             until = self.forsworn
             self.staff.dismiss(worker, until, self._forswearing.demand(until))
-            self._decisions.take(Leaves(worker, until), partial(self.staff.part, worker))
+            self.decisions.take(Leaves(worker, until), partial(self.staff.part, worker))
 
     def _decide(self) -> None:
         """Once all commands up to a round's time are known, so is what it really moves."""
@@ -382,11 +382,11 @@ class Controller:
         self._forswearing.advance(
             Pending(
                 furthest=self.furthest(),
-                unsent=self._decisions.least,
+                unsent=self.decisions.least,
                 sent=[round.moves.time for round in sent],
                 demanded=[
                     *(round.moves.time for round in sent if round.demand is not None),
-                    *self._reading.times,
+                    *self.reading.times,
                 ],
                 waiting=any(running.waiting for running in self._running),
                 soon=any(running.waiting and self._due(running) for running in self._running),

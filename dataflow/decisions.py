@@ -41,7 +41,7 @@ Journal = Callable[[Decision], Callable[[], bool]]
 class Unsent:
     """A decision that is being written."""
 
-    time: int
+    decision: Decision
     durable: Callable[[], bool]
     send: Callable[[], None]
 
@@ -64,7 +64,7 @@ class Decisions:
 
     def take(self, decision: Decision, send: Callable[[], None]) -> None:
         """Begin to write a decision; `send` is called from a later `send` of all."""
-        self._unsent.append(Unsent(decision.time, self._journal(decision), send))
+        self._unsent.append(Unsent(decision, self._journal(decision), send))
 
     def send(self) -> None:
         """Send those that have become durable."""
@@ -72,6 +72,11 @@ class Decisions:
             self._unsent.popleft().send()
 
     @property
+    def unsent(self) -> list[Decision]:
+        """Those that have not been sent, the first first."""
+        return [unsent.decision for unsent in self._unsent]
+
+    @property
     def least(self) -> int | None:
         """The earliest time of those that have not been sent."""
-        return min((unsent.time for unsent in self._unsent), default=None)
+        return min((decision.time for decision in self.unsent), default=None)

@@ -101,6 +101,13 @@ class Plan:
         carried.update((e.target, Batch) for e in self.graph.edges if e.source in outputs)
         return {e.id: carried[e.target] for e in self.graph.edges if e.target in carried}
 
+    @cached_property
+    def names(self) -> dict[Location, str]:
+        """The operator to which each port of the user's flow belongs."""
+        return {
+            at: name for name, ports in self.ports.items() for at in (*ports.inputs, *ports.outputs)
+        }
+
     @property
     def arrivals(self) -> list[Location]:
         """Where records come in that are applied in the order of their arrival."""

@@ -97,6 +97,11 @@ class Reading:
         return list(done.values())
 
     @property
+    def under_way(self) -> list[tuple[Handing, WorkerId]]:
+        """The orders under way, and who reads on until each is carried out."""
+        return [(handing, self._readers[place]) for place, handing in self._under_way.items()]
+
+    @property
     def running(self) -> set[str]:
         """The ids of the orders under way."""
         return {handing.id for handing in self._under_way.values()}

@@ -122,6 +122,18 @@ class Worker:
         """Whether reading has to stop, as too much is in flight."""
         return self._assembly.inflight.full
 
+    def starved(self) -> list[tuple[str, str, WorkerId]]:
+        """Where records are kept back, as what was sent before has not been taken: from which
+        operator, to which, on which worker."""
+        names, edges = self._plan.names, self._plan.graph.edges
+        return [
+            (names[edge.source], names[edge.target], owner)
+            for router in self._assembly.routers
+            for owner in router.kept
+            for edge in edges
+            if edge.source == router.output and self.blocked(edge, owner)
+        ]
+
     def work(self) -> dict[str, Work]:
         """What each operator has done so far, by name."""
         return self._meters.work()

@@ -209,7 +209,7 @@ class HandFlow(TestFlow):
                 for o in operators
                 if not isinstance(o, SourceOperator)
             )
-            or self.sim.controller._decisions.least is not None
+            or self.sim.controller.decisions.least is not None
         )
 
     def _deliver(self, controller: bool) -> bool:

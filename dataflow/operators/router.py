@@ -16,6 +16,7 @@ import numpy as np
 
 from dataflow.batch import Batch
 from dataflow.capability import Held
+from dataflow.graph import Location
 from dataflow.migrate.routing import Routing
 from dataflow.nested import at, outward, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
@@ -66,6 +67,16 @@ class Router(Quiet):
             kept = (time for shares in self._kept.values() for time, _ in shares)
             self._held.keep(*least_of(*self.stash.owed, *kept))
         return worked
+
+    @property
+    def output(self) -> Location:
+        """Where its records leave."""
+        return self._output.location
+
+    @property
+    def kept(self) -> list[WorkerId]:
+        """The owners for whom something is kept back, as they give no credit."""
+        return list(self._kept)
 
     @property
     def frontier(self) -> Antichain:

@@ -99,8 +99,10 @@ def test_a_worker_that_takes_nothing_stops_its_sender_within_its_credit(start: S
     for _ in range(200):
         turn_without(flow.run, WorkerId(1))
         assert CREDIT <= sender.links()[0][WorkerId(1)] <= CREDIT + MESSAGE
+    assert sender.starved() == [("key_by exchange", "n", WorkerId(1))]
     assert len(flow.sink.results) < 20 * 8
     flow.run.finish(flow.source)
+    assert sender.starved() == []
     assert len(flow.sink.results) == 41 * 8
 
 

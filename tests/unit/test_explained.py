@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from app import explained
+from app.crew import Crew
+from app.hand import Hand
+from app.launcher import SparkTask
+from app.rescaling import Rescaler
+from app.task import links
+from dataflow.decisions import Joins, Leaves
+from dataflow.migrate.parcels import Order
+from dataflow.sim import Join, SimClock
 from dataflow.waits import Wait
+from schemas.control import Rescale
 from schemas.status import HeldBack
+from state.ids import WorkerId
 from tests.commanded import Commanded
 from tests.hand import until
 from tests.unit.conftest import Start
+from tests.unit.test_staff import ONE, TWO, ZERO, Changing
 
 
 @pytest.fixture
@@ -80,3 +95,109 @@ def test_a_frontier_that_nobody_waits_for_is_no_wait() -> None:
 def test_a_frontier_that_has_moved_is_another_wait() -> None:
     before, after = (explained.frontiers([held(ms, awaited=True)]) for ms in (5, 6))
     assert before.keys() != after.keys()
+
+
+# -- partitions that change hands, workers that come and go
+
+
+def said(waits: Mapping[Hashable, Wait]) -> list[str]:
+    return [f"{wait.what}: {wait.when}" for wait in waits.values()]
+
+
+@pytest.fixture
+def staff() -> Iterator[Changing]:
+    changing = Changing()
+    with changing.run:
+        changing.join()
+        yield changing
+
+
+def partitions(staff: Changing) -> list[str]:
+    controller = staff.sim.controller
+    unsent = controller.decisions.unsent
+    return said(explained.partitions(controller.reading.under_way, ["in"], unsent))
+
+
+def goings(staff: Changing) -> list[str]:
+    controller = staff.sim.controller
+    return said(explained.goings(controller.staff.leaving, controller.decisions.unsent))
+
+
+def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
+    staff: Changing,
+) -> None:
+    staff.held = Order
+    staff.sim.controller.hand_over("h", "source", 3, ONE)
+    staff.acted()
+    assert partitions(staff) == [
+        "partition 3 of source 'in' ('h'): its decision to be on its topic: the broker confirms it"
+    ]
+    staff.held = None
+    staff.until(lambda: not staff.sim.controller.decisions.unsent)
+    (wait,) = partitions(staff)
+    assert wait.startswith(
+        "partition 3 of source 'in' ('h') on its way from worker 0 to worker 1: "
+    )
+    assert wait.endswith("worker 0 has said where it stopped, and worker 1 reads on")
+    staff.until(lambda: staff.done() == {"h"})
+    assert partitions(staff) == []
+
+
+def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: Changing) -> None:
+    staff.held = Joins
+    staff.sim.submit(Join())
+    unsent = staff.sim.controller.decisions.unsent
+    (wait,) = said(explained.comings(unsent))
+    assert wait == "worker 3 to join: its decision to be on its topic: the broker confirms it"
+
+
+def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: Changing) -> None:
+    staff.sim.controller.share("s", [ONE])
+    staff.until(lambda: staff.reads()[1] == 2)
+    staff.until(lambda: not staff.sim.controller.rounds())
+    staff.held = Leaves
+    staff.sim.controller.leave("l", [ONE])
+    first = "worker 1 to give its bins and partitions away: the others have them all"
+    assert goings(staff) == [first]
+    staff.until(lambda: goings(staff) != [first])
+    (second,) = goings(staff)
+    assert second == "worker 1 to leave: its decision to be on its topic: the broker confirms it"
+    staff.held = None
+    staff.until(lambda: goings(staff) != [second])
+    (third,) = goings(staff)
+    assert third.startswith("worker 1 to leave: what it has sent and holds to be over: every front")
+    staff.until(lambda: len(staff.said("left")) == 1)
+    assert goings(staff) == []
+
+
+def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
+    hands = {WorkerId(n): Hand(WorkerId(n), cast(SparkTask, None)) for n in range(3)}
+    leaver = hands[TWO]
+    assert said(explained.partings(hands)) == []
+    leaver.leaves = True
+    assert said(explained.partings(hands)) == ["worker 2 to part: it has said its last word"]
+    leaver.done = True
+    leaver.released.add(ZERO)
+    assert said(explained.partings(hands)) == [
+        "worker 2 to part: its last word has come to worker 1"
+    ]
+
+
+def test_a_rescale_waits_for_the_ones_before_it(staff: Changing) -> None:
+    crew = cast(Crew, SimpleNamespace(hands={}, working=False))
+    rescaler = Rescaler(staff.sim.controller, crew, SimClock(), None)
+    for offset, name in enumerate(("r1", "r2")):
+        rescaler.ask(Rescale(type="rescale", id=name, workers=3), offset)
+    assert said(rescaler.waits()) == [
+        "rescale 'r1' to begin: all workers are at work",
+        "rescale 'r2' to begin: 'r1' has ended",
+    ]
+
+
+def test_whoever_has_no_credit_names_the_peer_and_both_operators() -> None:
+    (wait,) = links([("key_by exchange", "n", ONE)]).values()
+    assert wait == Wait(
+        "worker 1 to take what 'key_by exchange' has sent to 'n' there, as the credit is used up"
+        " (the flow's link_credit)",
+        "'n' there has room and takes its next turn",
+    )

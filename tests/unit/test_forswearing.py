@@ -49,7 +49,7 @@ class HandJournal:
 @pytest.fixture
 def journal(flow: Commanded) -> HandJournal:
     journal = HandJournal()
-    flow.run.sim.controller._decisions._journal = journal
+    flow.run.sim.controller.decisions._journal = journal
     return journal
 
 

@@ -35,7 +35,7 @@ class Changing:
         self.written: list[Decision] = []
         self.held: type[Decision] | None = None
         """Decisions of this kind do not become durable."""
-        self.sim.controller._decisions._journal = self._write
+        self.sim.controller.decisions._journal = self._write
         self.until(lambda: self.sim.controller.ready)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:
