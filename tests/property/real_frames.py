@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from app.messages import (
+    FROM_PEER,
     FROM_WORKER,
     KNOCK,
     REPLY,
@@ -18,12 +19,17 @@ from app.messages import (
     Bye,
     Done,
     Failure,
+    Forget,
     Go,
+    Leaves,
     Listed,
     Log,
+    Meet,
+    Met,
     Reader,
     Ready,
     Register,
+    Released,
     Report,
     Roster,
     Stop,
@@ -34,6 +40,7 @@ from app.messages import (
 from dataflow import wire
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import EdgeId, Location
+from dataflow.meters import BOUNDS
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition, Rest
@@ -163,16 +170,34 @@ def _of_app() -> Iterator[Kind]:
     yield from _read_by(KNOCK, register, Ready(token=b"t" * 32))
     turned = Turned(reason="its launch token is unknown")
     yield from _read_by(REPLY, Roster(peers=listed), turned, Go())
-    yield from _read_by(TO_WORKER, Beat(), Stop(), Bye())
+    reads = {"event": "reads", "source": "lines", "partitions": [0, 3]}
+    yield from _read_by(TO_WORKER, Beat(), Meet(peer=listed[2]), Forget(worker=2), Stop(), Bye())
+    yield from _read_by(FROM_PEER, Leaves())
     yield from _read_by(
         FROM_WORKER,
-        Beat.model_validate({"counters": {"read": 17, "bumps": 0}}),
+        Beat.model_validate(_standing()),
         Log(logger="meander", level=30, text="a line of it"),
-        Report.model_validate({"events": [moved, moved]}),
+        Report.model_validate({"events": [moved, reads, moved]}),
+        Met(worker=2),
+        Released(worker=0),
         Failure(concerns="worker 1", cause="x", remedy="", setup=False, trace="t", lost=-1),
         Done(counters={"read": 1 << 40}),
         Stopped(),
     )
+
+
+def _standing() -> dict[str, object]:
+    """How a worker stands."""
+    took = {"counts": [*range(len(BOUNDS) + 1)], "seconds": 0.25}
+    lines = {"partitions": [0, 3], "times": [5 << 40, 0], "states": ["idle", "sending"]}
+    return {
+        "counters": {"read": 17, "bumps": 0},
+        "inflight": 1 << 20,
+        "operators": {"per_plane": {"received": 17, "sent": 16, "turns": took}},
+        "sources": {"lines": {**lines, "delays": took}},
+        "sent": {0: 400, 2: 0},
+        "taken": {0: 100},
+    }
 
 
 M = TypeVar("M", bound=_Message)

@@ -13,6 +13,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 
+from app.messages import FromWorker, Knock, Leaves, Reply, ToWorker
 from dataflow.protocols import Frame
 from dataflow.testing import TestFlow
 from dataflow.wire import DATA, Anything, DataFrame, MemberFrame, News, Payload, decode
@@ -27,7 +28,7 @@ from tests.property.real_frames import KINDS, Kind
 from tests.property.test_frontiers import flow_of
 
 ROOT = Path(__file__).parents[2]
-FLOOR = 5_000
+FLOOR = 100_000
 WORKERS, DAMAGED = 12, 300
 """Runs, and damaged frames in each, that a worker of the engine takes."""
 
@@ -54,6 +55,7 @@ def test_a_mutated_frame_is_a_message_or_refused(
     taken, refused = map(int, ran.stdout.split())
     record_property("mutated frames", taken + refused)
     record_property("of these refused", refused)
+    assert taken + refused >= FLOOR
     assert taken and refused
 
 
@@ -63,13 +65,16 @@ def test_what_is_not_damaged_is_taken(kind: Kind) -> None:
 
 
 def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
-    """Every message, every payload and all news that members of a flow can send each other."""
+    """Every message, every payload and all news that members of a flow can send each other, and
+    every message of the app."""
     messages = [decode(kind.frame) for kind in KINDS if kind.read is decode]
     payloads = {type(message.payload) for message in messages if isinstance(message, DataFrame)}
     news = {message.news for message in messages if isinstance(message, MemberFrame)}
     assert {type(message) for message in messages} == set(get_args(Anything))
     assert payloads == set(get_args(Payload))
     assert news == set(get_args(News))
+    said = {type(kind.read(kind.frame)) for kind in KINDS if kind.read is not decode}
+    assert said == {Leaves}.union(*map(get_args, (Knock, Reply, ToWorker, FromWorker)))
 
 
 # -- what damage hits too seldom
