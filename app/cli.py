@@ -23,11 +23,12 @@ from app.following import follow, produce
 from app.given import settings
 from app.migrating import parse_bins, show
 from app.options import Options
-from app.output import Output, at_millis, log_to, size
-from app.overview import Overview, overview
+from app.output import Output, log_to
+from app.overview import overview
 from app.settings import Settings
 from app.signals import Signals
-from app.staffing import sentence, show_staff
+from app.staffing import show_staff
+from app.tables import fields, tables
 from app.usual import Bootstrap, CommandId, Commands, Config, Flow, Json, Prefix, Set, Wait
 from app.watching import Watch
 from connectors.client import FIXED
@@ -151,98 +152,15 @@ def status(
     now = time.time_ns() // 1_000_000
     state = "silent" if seen.silent(now) else seen.state
     if output.as_json:
-        output.line(_fields(seen, state, now))
+        output.line(fields(seen, state, now))
     else:
-        _tables(output, seen, state, now)
+        tables(output, seen, state, now)
 
 
 def _all(reader: StatusReader, output: Output) -> Iterator[Told]:
     with output.bar("events") as progress:
         total = reader.high - reader.low
         yield from progress.track(reader.all(), total, description="reading the status topic")
-
-
-def _fields(seen: Overview, state: str, now: int) -> dict[str, object]:
-    migrations = [one.model_dump() for one in seen.migrations.values()]
-    return {
-        "flow": seen.flow, "state": state, "reason": seen.reason, "workers": seen.workers,
-        "up": seen.up, "heartbeat_ms": seen.heartbeat_ms,
-        "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
-        "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
-        "frontiers": seen.frontiers, "numbers": seen.numbers, "bins": seen.bins,
-        "inflight": seen.inflight, "spilled": seen.spilled,
-        "lags": [one.model_dump() for one in seen.lags], "lags_untold": seen.lags_untold,
-        "throughput": [one.model_dump() for one in seen.throughput],
-        "throughput_untold": seen.throughput_untold,
-        "held": [one.model_dump() for one in seen.held], "held_untold": seen.held_untold,
-        "staffing": [one.model_dump() for one in seen.staffing],
-        "metrics": seen.metrics, "migrations": migrations,
-        "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
-    }  # fmt: skip
-
-
-def _tables(output: Output, seen: Overview, state: str, now: int) -> None:
-    age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
-    output.table(
-        f"flow {seen.flow}",
-        ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
-        [[state, seen.workers, seen.up, seen.lag, age, seen.reason]],
-    )
-    output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
-    if state == "running":
-        _frontier_table(output, seen)
-        rates = [[one.operator, one.received, one.sent] for one in seen.throughput]
-        output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
-    lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
-    output.table("lag", ["topic", "partition", "records"], lags)
-    bytes = map(size, seen.inflight), map(size, seen.spilled)
-    workers = zip(map(str, seen.numbers), seen.bins, *bytes, strict=True)
-    output.table(
-        "workers",
-        ["worker", "bins", "in flight", "on disk"],
-        [[*row] for row in workers],
-    )
-    comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]
-    output.table("who came and went", ["worker", "what", "id"], comings)
-    rows: list[list[object]] = [
-        [
-            one.id, one.state, one.strategy, f"{one.moved}/{one.bins}", size(one.bytes), one.keys,
-            one.ms, "" if one.at_ms is None else at_millis(one.at_ms),
-        ]
-        for one in seen.migrations.values()
-        if one.state != "rejected"
-    ]  # fmt: skip
-    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)"]
-    output.table("migrations", columns, rows)
-    for one in seen.migrations.values():
-        if one.state == "rejected":
-            output.say(f"{one.id}: rejected: {one.reason}")
-    if seen.since_ms is not None:
-        since = at_millis(seen.since_ms)
-        output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
-    for untold, what in (
-        (seen.untold, "migrations under way"),
-        (seen.lags_untold, "partitions, none of them further behind"),
-        (seen.throughput_untold, "operators"),
-        (seen.held_untold, "frontiers held back"),
-    ):
-        if untold:
-            output.say(f"Not shown: {untold:,} more {what}.")
-    if seen.metrics and state == "running":
-        output.say(f"Metrics: {seen.metrics} on the driver's machine.")
-
-
-def _frontier_table(output: Output, seen: Overview) -> None:
-    held = {one.probe: one for one in seen.held}
-    rows: list[list[object]] = []
-    for name, millis in seen.frontiers.items():
-        if (one := held.get(name)) is None:
-            rows.append([name, at_millis(millis), "", None, ""])
-            continue
-        seconds = max(0, (seen.heartbeat_ms or 0) - one.since_ms) / 1000
-        rows.append([name, at_millis(millis), one.by, seconds, one.awaited])
-    columns = ["probe or sink", "nothing comes before (UTC)", "held back by", "for s", "awaited"]
-    output.table("frontiers", columns, rows)
 
 
 @app.command(epilog="Example: meander migrate counts --bins 0-127 --worker 1 --strategy fluid")

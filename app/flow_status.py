@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from app.measured import latencies, partitions, queues
 from app.metrics import Board
 from app.observer import Figures
 from app.overview import note
@@ -29,7 +30,7 @@ MOST_MOVING = 100
 """Migrations told of with each heartbeat: some 20 kB."""
 
 ROOM = 3 * 1024
-"""Bytes of a heartbeat for each of lags, throughput and what holds frontiers back."""
+"""Bytes of a heartbeat for each list of lags, rates, frontiers, links and durations."""
 
 Show = Callable[[Event], None]
 """Takes every event as it goes to the status topic."""
@@ -74,6 +75,9 @@ class FlowStatus:
             ]
         )
         throughput, held = fitting(figures.throughput), fitting(figures.held)
+        heard = figures.heard
+        of_links, of_partitions, of_time = queues(heard), partitions(heard), latencies(heard)
+        links, fronts, times = fitting(of_links), fitting(of_partitions), fitting(of_time)
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
@@ -87,6 +91,9 @@ class FlowStatus:
                 lags=lags, lags_untold=len(figures.lags) - len(lags),
                 throughput=throughput, throughput_untold=len(figures.throughput) - len(throughput),
                 held=held, held_untold=len(figures.held) - len(held),
+                queues=links, queues_untold=len(of_links) - len(links),
+                partitions=fronts, partitions_untold=len(of_partitions) - len(fronts),
+                latencies=times, latencies_untold=len(of_time) - len(times),
                 metrics=self._board.address,
             )
         )  # fmt: skip

@@ -54,12 +54,12 @@ def _summed(one: Beat, other: Beat) -> Beat:
         operators[name] = Operator(
             received=known.received + work.received,
             sent=known.sent + work.sent,
-            turns=_both(known.turns, work.turns),
+            turns=both(known.turns, work.turns),
         )
     for name, reading in other.sources.items():
         delays = sources[name].delays if name in sources else NONE
         sources[name] = Reading(
-            partitions=[], times=[], states=[], delays=_both(delays, reading.delays)
+            partitions=[], times=[], states=[], delays=both(delays, reading.delays)
         )
     counters = _added(one.counters, other.counters)
     return Beat(counters=counters, operators=operators, sources=sources)
@@ -72,6 +72,7 @@ def _added(*counters: Mapping[str, int]) -> dict[str, int]:
     return dict(total)
 
 
-def _both(one: Durations, other: Durations) -> Durations:
+def both(one: Durations, other: Durations) -> Durations:
+    """Two histograms as one."""
     counts = [a + b for a, b in zip(one.counts, other.counts, strict=True)]
     return Durations(counts=counts, seconds=one.seconds + other.seconds)

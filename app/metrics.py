@@ -23,12 +23,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from app.heard import Heard
+from app.measured import partitions, queues
 from app.messages import Durations
 from app.observer import Figures
 from dataflow.meters import BOUNDS
 from schemas.errors import SetupError
-from state.ids import WorkerId
-from state.time import to_millis
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +139,8 @@ def _sources(figures: Figures) -> Iterator[Metric]:
         "Nothing comes from a partition before this time, seconds since 1970.",
         ["worker", "source", "partition"],
         [
-            ([str(worker), source, str(partition)], to_millis(time) / 1000)
-            for worker, beat in figures.heard.working.items()
-            for source, reading in beat.sources.items()
-            for partition, time in zip(reading.partitions, reading.times, strict=True)
+            ([str(one.worker), one.source, str(one.partition)], one.millis / 1000)
+            for one in partitions(figures.heard)
         ],
     )
     lags = _gauge(
@@ -170,12 +167,7 @@ def _links(figures: Figures) -> Iterator[Metric]:
         "meander_link_queued_bytes",
         "Bytes sent to a worker that it had not taken at its last beat, to a beat's precision.",
         ["worker", "to"],
-        [
-            ([str(worker), str(peer)], max(0, sent - working[peer].taken.get(worker, 0)))
-            for worker, beat in working.items()
-            for peer, sent in ((WorkerId(peer), sent) for peer, sent in beat.sent.items())
-            if peer in working
-        ],
+        [([str(one.worker), str(one.to)], one.bytes) for one in queues(figures.heard)],
     )
     yield _gauge(
         "meander_inflight_bytes",

@@ -23,9 +23,12 @@ from schemas.status import (
     Heartbeat,
     HeldBack,
     Joined,
+    Latency,
     Left,
+    LinkQueue,
     Migration,
     NotJoined,
+    PartitionFrontier,
     PartitionLag,
     Started,
     Throughput,
@@ -74,6 +77,12 @@ class Overview:
     throughput_untold: int = 0
     held: list[HeldBack] = field(default_factory=list)
     held_untold: int = 0
+    queues: list[LinkQueue] = field(default_factory=list)
+    queues_untold: int = 0
+    partitions: list[PartitionFrontier] = field(default_factory=list)
+    partitions_untold: int = 0
+    latencies: list[Latency] = field(default_factory=list)
+    latencies_untold: int = 0
     metrics: str = ""
     """Where the driver serves metrics on its own machine; '' for nowhere."""
     _driver: str = ""
@@ -118,6 +127,9 @@ class Overview:
         self.lags, self.lags_untold = beat.lags, beat.lags_untold
         self.throughput, self.throughput_untold = beat.throughput, beat.throughput_untold
         self.held, self.held_untold = beat.held, beat.held_untold
+        self.queues, self.queues_untold = beat.queues, beat.queues_untold
+        self.partitions, self.partitions_untold = beat.partitions, beat.partitions_untold
+        self.latencies, self.latencies_untold = beat.latencies, beat.latencies_untold
         self.migrations |= {one.id: one for one in beat.moving}
         known = sum(one.state == "moving" for one in self.migrations.values())
         self.untold = len(beat.moving) + beat.untold - known

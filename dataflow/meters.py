@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from dataflow.batch import Batch
 from dataflow.graph import Edge, Graph
@@ -37,6 +38,18 @@ class Histogram:
         """Count one."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.seconds += seconds
+
+
+def quantile(counts: Sequence[int], share: float) -> float | None:
+    """Seconds within which so large a share stayed, to a bucket's precision; None where that is
+    longer than all bounds. Of nothing it is the least bound.
+
+    >>> quantile([2, 0, 1] + [0] * 10, 0.5), quantile([2, 0, 1] + [0] * 10, 0.99)
+    (0.0001, 0.001)
+    >>> quantile([0] * 12 + [1], 0.5)
+    """
+    bounds = zip(BOUNDS, accumulate(counts), strict=False)
+    return next((bound for bound, upto in bounds if upto >= share * sum(counts)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,48 @@ class Throughput(BaseModel):
     sent: float
 
 
+class LinkQueue(BaseModel):
+    """Bytes that one worker had sent to another, and that one had not taken at its last beat."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    worker: int
+    to: int
+    bytes: int
+
+
+class PartitionFrontier(BaseModel):
+    """How far one partition of a source is: nothing comes from it before."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    source: str
+    partition: int
+    worker: int
+    """Who reads it."""
+    millis: int
+    """Since 1970."""
+
+
+class Latency(BaseModel):
+    """How long something took since the flow began, on all workers together."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    of: Literal["delivery", "turn"]
+    """From a chunk's reading to the passing of all that became of it by all sinks; or a turn of an
+    operator."""
+    name: str
+    """Of the source or operator."""
+    count: int
+    seconds: float
+    """All together."""
+    p50: float | None
+    p99: float | None
+    """Seconds within which half of them, and 99 of 100, stayed: bounds of buckets; None for longer
+    than the largest bound."""
+
+
 class HeldBack(BaseModel):
     """What holds back the frontier at one probe or sink."""
 
@@ -257,6 +299,18 @@ class Heartbeat(_Living):
     """Those of the workers, in the order of `bins` and `inflight`; where empty: 0, 1, 2, ..."""
     spilled: list[int] = []
     """Bytes of records that wait on each worker's disk; empty until all run."""
+    queues: list[LinkQueue] = []
+    """What waits on each link, the most first."""
+    queues_untold: int = 0
+    """How many links are left out."""
+    partitions: list[PartitionFrontier] = []
+    """How far each partition is, the earliest first."""
+    partitions_untold: int = 0
+    """How many partitions are left out."""
+    latencies: list[Latency] = []
+    """Deliveries, then turns, the slowest first; what has not been timed yet is not among them."""
+    latencies_untold: int = 0
+    """How many operators and sources are left out."""
 
 
 class Started(_OfFlow):

@@ -157,7 +157,8 @@ def test_keys_move_only_with_a_yes_to_their_whole_bins(running: Running) -> None
 
 def test_on_a_terminal_there_are_tables(running: Running) -> None:
     shown = running.on_terminal("status", "counts")
-    assert "probe or sink" in shown
+    for title in ("probe or sink", "latency", "delivery of source", "source partitions", "links"):
+        assert title in shown
     assert "running" in shown
     shown = running.on_terminal("migrate", "counts", "--bins", "20-22", "--worker", "1")
     assert "completed: 3 bins" in shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import closing
 from pathlib import Path
 
@@ -10,15 +10,18 @@ import pytest
 
 from app.flow_status import MOST_MOVING, FlowStatus
 from app.heard import Heard
+from app.messages import Beat, Durations, Operator, Reading
 from app.metrics import Board
 from app.observer import Figures
 from app.options import Options
 from app.overview import Overview, overview
 from app.prepare import Prepared, prepare
 from connectors.status import StatusReader, StatusTopic
+from dataflow.meters import BOUNDS
 from schemas.errors import SetupError
 from schemas.status import Accepted, Completed, Heartbeat, HeldBack, Throughput
 from state.ids import WorkerId
+from state.time import from_millis
 from tests.flow_process import flow_folder, lines
 
 
@@ -64,6 +67,26 @@ def held_back(probe: str) -> HeldBack:
 BINS = {WorkerId(0): 128, WorkerId(1): 128}
 
 
+TIMED = Durations(counts=[1] * (len(BOUNDS) + 1), seconds=46.5)
+MANY = Heard(
+    {
+        WorkerId(worker): Beat(
+            operators={f"fold-{n}": Operator(received=1, sent=1, turns=TIMED) for n in range(300)},
+            sources={
+                "flights": Reading(
+                    partitions=[*range(100 * worker, 100 * worker + 100)],
+                    times=[from_millis(1_700_000_000_000)] * 100,
+                    states=["idle"] * 100,
+                    delays=TIMED,
+                )
+            },
+            sent={peer: 4_000_000 for peer in range(30) if peer != worker},
+        )
+        for worker in range(30)
+    }
+)
+
+
 def seen(prepared: Prepared) -> tuple[list[Heartbeat], Overview]:
     """The heartbeats, and what is known from the last of them alone."""
     reader = StatusReader(prepared.options.kafka, prepared.names.status, prepared.flow)
@@ -99,7 +122,7 @@ def test_heartbeats_stay_small_however_much_is_under_way(
     lags = {("some.source.topic", partition): partition for partition in range(5000)}
     held = [held_back(f"probe-{number}") for number in range(300)]
     rates = [Throughput(operator=f"fold-{n}", received=123.4, sent=56.7) for n in range(300)]
-    told.alive(Figures(2, 2, Heard(), {}, lags, BINS, held, rates))
+    told.alive(Figures(2, 2, MANY, {}, lags, BINS, held, rates))
     topic.flush(30)
 
     (beat,), known = seen(prepared)
@@ -111,7 +134,12 @@ def test_heartbeats_stay_small_however_much_is_under_way(
     assert len(beat.lags) + beat.lags_untold == len(known.lags) + known.lags_untold == 5000
     assert len(beat.held) + beat.held_untold == 300
     assert len(beat.throughput) + beat.throughput_untold == 300
-    assert min(len(beat.lags), len(beat.held), len(beat.throughput)) > 10
+    assert len(beat.queues) + beat.queues_untold == 30 * 29
+    assert len(beat.partitions) + beat.partitions_untold == 30 * 100
+    assert len(beat.latencies) + beat.latencies_untold == 301
+    shown: list[Sized] = [beat.lags, beat.held, beat.throughput]
+    shown += [beat.queues, beat.partitions, beat.latencies]
+    assert min(map(len, shown)) > 10
 
 
 def test_a_flow_is_prepared_for_one_driver_whatever_lease_the_next_would_have(

@@ -4,14 +4,17 @@ waits for."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -38,6 +41,22 @@ flow.source(lines, "lines").map(str.upper).sink(KafkaSink("{prefix}counts", valu
 """
 
 
+Shown = dict[tuple[str, ...], tuple[float, ...]]
+"""Numbers by what they are of."""
+
+SHOWN: dict[str, Callable[[dict[str, Any]], tuple[tuple[str, ...], tuple[float, ...]]]] = {
+    "queues": lambda one: ((str(one["worker"]), str(one["to"])), (one["bytes"],)),
+    "partitions": lambda one: (
+        (one["source"], str(one["partition"]), str(one["worker"])), (one["millis"] / 1000,)
+    ),
+    "latencies": lambda one: (
+        (one["of"], one["name"]),
+        (one["count"], round(one["seconds"], 6), *(one[p] or math.inf for p in ("p50", "p99"))),
+    ),
+}  # fmt: skip
+"""What the status says in each of its lists, as the metrics say it."""
+
+
 @dataclass
 class Observed:
     """A flow that runs, and its metrics."""
@@ -61,6 +80,48 @@ class Observed:
         """Of all samples that have these labels."""
         found = self.samples(name)
         return sum(value for of, value in found if labels.items() <= of.items())
+
+    def queues(self) -> Shown:
+        """Bytes by worker and peer."""
+        found = self.samples("link_queued_bytes")
+        return {(of["worker"], of["to"]): (value,) for of, value in found}
+
+    def partitions(self) -> Shown:
+        """Seconds since 1970 by source, partition and worker."""
+        found = self.samples("source_frontier_seconds")
+        return {(of["source"], of["partition"], of["worker"]): (value,) for of, value in found}
+
+    def latencies(self) -> Shown:
+        """How often, how long in all, and in half and 99 of 100 cases at most."""
+        turns = self._latencies("turn", "operator_turn_seconds", "operator")
+        return turns | self._latencies("delivery", "delivery_seconds", "source")
+
+    def _latencies(self, what: str, metric: str, label: str) -> Shown:
+        counts, seconds = Counter[str](), dict[str, float]()
+        buckets = Counter[tuple[str, float]]()
+        for of, value in self.samples(f"{metric}_count"):
+            counts[of[label]] += int(value)
+        for of, value in self.samples(f"{metric}_sum"):
+            seconds[of[label]] = seconds.get(of[label], 0.0) + value
+        for of, value in self.samples(f"{metric}_bucket"):
+            buckets[of[label], float(of["le"])] += int(value)
+
+        def within(name: str, share: float) -> float:
+            reached = (le for (of, le), n in buckets.items() if of == name)
+            return min(le for le in reached if buckets[name, le] >= share * counts[name])
+
+        return {
+            (what, name): (count, round(seconds[name], 6), within(name, 0.5), within(name, 0.99))
+            for name, count in counts.items()
+            if count
+        }
+
+    def status(self, part: str) -> Shown:
+        """The same, as the status shows it."""
+        (status,) = self.call("status", "counts", "--json")
+        found = status[part]
+        assert isinstance(found, list)
+        return dict(map(SHOWN[part], found))
 
     def call(self, *words: str) -> list[dict[str, object]]:
         done = subprocess.run(
@@ -137,6 +198,13 @@ def test_status_shows_the_same(counts: Observed) -> None:
     assert {one["partition"] for one in lags} == {0, 1, 2, 3}
     assert {"source", "count", "sink"} <= {one["operator"] for one in throughput}
     assert [one["probe"] for one in held] == ["sink"]
+    # A beat may come between the two looks.
+    until(lambda: counts.status("queues") == counts.queues(), "the bytes on each link are the same")
+    until(lambda: counts.status("partitions") == counts.partitions(), "so are the frontiers")
+    until(lambda: counts.status("latencies") == counts.latencies(), "so is what took how long")
+    assert set(counts.queues()) == {("0", "1"), ("1", "0")}
+    assert {partition for _, partition, _ in counts.partitions()} == {"0", "1", "2", "3"}
+    assert {("turn", "count"), ("delivery", "source")} <= set(counts.latencies())
 
 
 def test_a_partition_that_holds_back_the_others_is_named(

@@ -17,9 +17,12 @@ from schemas.status import (
     Finished,
     Heartbeat,
     Joined,
+    Latency,
     Left,
+    LinkQueue,
     Migration,
     NotJoined,
+    PartitionFrontier,
     PartitionLag,
     Started,
 )
@@ -112,6 +115,17 @@ def test_what_a_heartbeat_of_an_older_version_does_not_say_is_not_known() -> Non
     older = newer.model_dump(exclude={"lags", "lags_untold", "throughput", "held", "metrics"})
     after = seen(newer, Heartbeat.model_validate(older))
     assert (after.lags, after.lags_untold, after.metrics) == ([], 0, "")
+
+
+def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> None:
+    said = {
+        "queues": [LinkQueue(worker=0, to=1, bytes=70)],
+        "partitions": [PartitionFrontier(source="in", partition=3, worker=1, millis=5)],
+        "latencies": [Latency(of="turn", name="n", count=2, seconds=0.5, p50=0.3, p99=None)],
+    }
+    untold = {f"{name}_untold": n for n, name in enumerate(said, 1)}
+    known = seen(beat(bins=[1, 1]).model_copy(update=said | untold))
+    assert {name: getattr(known, name) for name in said | untold} == said | untold
 
 
 def test_only_a_flow_that_should_be_alive_can_be_silent() -> None:

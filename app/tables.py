@@ -1,0 +1,122 @@
+"""What `meander status` shows: an overview as tables, or as one JSON object."""
+
+from __future__ import annotations
+
+from app.output import Output, at_millis, size
+from app.overview import Overview
+from app.staffing import sentence
+from dataflow.meters import BOUNDS
+
+
+def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
+    """As one JSON object; `now` in milliseconds since 1970."""
+    migrations = [one.model_dump() for one in seen.migrations.values()]
+    return {
+        "flow": seen.flow, "state": state, "reason": seen.reason, "workers": seen.workers,
+        "up": seen.up, "heartbeat_ms": seen.heartbeat_ms,
+        "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
+        "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
+        "frontiers": seen.frontiers, "numbers": seen.numbers, "bins": seen.bins,
+        "inflight": seen.inflight, "spilled": seen.spilled,
+        "lags": [one.model_dump() for one in seen.lags], "lags_untold": seen.lags_untold,
+        "throughput": [one.model_dump() for one in seen.throughput],
+        "throughput_untold": seen.throughput_untold,
+        "held": [one.model_dump() for one in seen.held], "held_untold": seen.held_untold,
+        "queues": [one.model_dump() for one in seen.queues], "queues_untold": seen.queues_untold,
+        "partitions": [one.model_dump() for one in seen.partitions],
+        "partitions_untold": seen.partitions_untold,
+        "latencies": [one.model_dump() for one in seen.latencies],
+        "latencies_untold": seen.latencies_untold,
+        "staffing": [one.model_dump() for one in seen.staffing],
+        "metrics": seen.metrics, "migrations": migrations,
+        "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
+    }  # fmt: skip
+
+
+def tables(output: Output, seen: Overview, state: str, now: int) -> None:
+    """As people read it."""
+    age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
+    output.table(
+        f"flow {seen.flow}",
+        ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
+        [[state, seen.workers, seen.up, seen.lag, age, seen.reason]],
+    )
+    output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
+    if state == "running":
+        _frontier_table(output, seen)
+        rates = [[one.operator, one.received, one.sent] for one in seen.throughput]
+        output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
+        _latency_table(output, seen)
+        _place_tables(output, seen)
+    lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
+    output.table("lag", ["topic", "partition", "records"], lags)
+    bytes = map(size, seen.inflight), map(size, seen.spilled)
+    workers = zip(map(str, seen.numbers), seen.bins, *bytes, strict=True)
+    output.table(
+        "workers",
+        ["worker", "bins", "in flight", "on disk"],
+        [[*row] for row in workers],
+    )
+    comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]
+    output.table("who came and went", ["worker", "what", "id"], comings)
+    rows: list[list[object]] = [
+        [
+            one.id, one.state, one.strategy, f"{one.moved}/{one.bins}", size(one.bytes), one.keys,
+            one.ms, "" if one.at_ms is None else at_millis(one.at_ms),
+        ]
+        for one in seen.migrations.values()
+        if one.state != "rejected"
+    ]  # fmt: skip
+    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)"]
+    output.table("migrations", columns, rows)
+    for one in seen.migrations.values():
+        if one.state == "rejected":
+            output.say(f"{one.id}: rejected: {one.reason}")
+    if seen.since_ms is not None:
+        since = at_millis(seen.since_ms)
+        output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
+    for untold, what in (
+        (seen.untold, "migrations under way"),
+        (seen.lags_untold, "partitions, none of them further behind"),
+        (seen.throughput_untold, "operators"),
+        (seen.held_untold, "frontiers held back"),
+        (seen.latencies_untold, "operators and sources that are timed"),
+        (seen.partitions_untold, "partitions, none of them at an earlier time"),
+        (seen.queues_untold, "links, none of them with more on it"),
+    ):
+        if untold:
+            output.say(f"Not shown: {untold:,} more {what}.")
+    if seen.metrics and state == "running":
+        output.say(f"Metrics: {seen.metrics} on the driver's machine.")
+
+
+def _frontier_table(output: Output, seen: Overview) -> None:
+    held = {one.probe: one for one in seen.held}
+    rows: list[list[object]] = []
+    for name, millis in seen.frontiers.items():
+        if (one := held.get(name)) is None:
+            rows.append([name, at_millis(millis), "", None, ""])
+            continue
+        seconds = max(0, (seen.heartbeat_ms or 0) - one.since_ms) / 1000
+        rows.append([name, at_millis(millis), one.by, seconds, one.awaited])
+    columns = ["probe or sink", "nothing comes before (UTC)", "held back by", "for s", "awaited"]
+    output.table("frontiers", columns, rows)
+
+
+def _latency_table(output: Output, seen: Overview) -> None:
+    rows = [[f"{one.of} of {one.name}", one.count, _ms(one.p50), _ms(one.p99)]
+            for one in seen.latencies]  # fmt: skip
+    output.table("latency", ["what", "times", "p50 ms", "p99 ms"], rows)
+
+
+def _ms(seconds: float | None) -> object:
+    return f"over {BOUNDS[-1] * 1000:,.0f}" if seconds is None else seconds * 1000
+
+
+def _place_tables(output: Output, seen: Overview) -> None:
+    places = [[one.source, str(one.partition), str(one.worker), at_millis(one.millis)]
+              for one in seen.partitions]  # fmt: skip
+    columns = ["source", "partition", "worker", "nothing comes before (UTC)"]
+    output.table("source partitions", columns, places)
+    links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.queues]
+    output.table("links", ["from worker", "queued"], links)
