@@ -10,8 +10,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from dataflow.changes import ChangeBatch
 from dataflow.graph import Location
-from dataflow.progress import ChangeBatch
 from state.antichain import minimal
 from state.time import Time, less_equal
 

@@ -31,7 +31,7 @@ from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
 from dataflow.rounds import Round, Running
 from dataflow.staff import LATEST, Staff, introduction, share_of, shared_out
-from dataflow.wire import DataFrame, MemberFrame, ProgressFrame, encode_data
+from dataflow.wire import DataFrame, HeardFrame, MemberFrame, ProgressFrame, encode_data
 from dataflow.worker import members_of
 from schemas.errors import MeanderError
 from state.antichain import Antichain
@@ -167,8 +167,8 @@ class Controller:
     def take(self, sender: WorkerId, frame: list[bytes]) -> None:
         """Act on one frame of a worker. Raises MeanderError for one that has no place here."""
         match read(self._plan, sender, frame):
-            case ProgressFrame(changes):
-                self._progress.receive(sender, changes)
+            case ProgressFrame() | HeardFrame() as update:
+                self._progress.take(sender, update)
             case MemberFrame() as news:
                 self._roster.take(sender, news)
                 self.staff.gone(sender)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dataflow.capability import Capability
+from dataflow.changes import ChangeBatch
 from dataflow.migrate.command import Refused
 from dataflow.plan import Plan
-from dataflow.progress import ChangeBatch
 from dataflow.protocols import Clock
 from dataflow.speed import Speed
 from state.time import MIN_TIME, to_millis

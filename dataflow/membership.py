@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataflow.graph import Graph, Location
 from dataflow.progress import Progress
 from dataflow.protocols import Links
-from dataflow.wire import Base, MemberFrame, encode_base, encode_member
+from dataflow.wire import Base, MemberFrame, encode_member
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import COORDINATOR, WorkerId, member_name
@@ -59,7 +59,7 @@ class Roster:
             bounds = tuple(map(self._bound, map(Location, range(self._graph.locations))))
             base = Base(self._progress.base.number + 1, bounds, self._progress.cut)
             self._progress.rise(base)
-            self._progress.tell_all(encode_base(base))
+            self._progress.tell_base(base)
 
     def _bound(self, at: Location) -> Antichain:
         """What is announced on a board comes out of nothing, so no frontier there bounds it; but

@@ -15,52 +15,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+from dataflow.changes import ChangeBatch
 from dataflow.graph import ROOT, Graph, Location
 from dataflow.protocols import Frame, Links
+from dataflow.updates import Updates
 from dataflow.wire import (
     Base,
     Change,
+    HeardFrame,
     MemberFrame,
     OpeningFrame,
     ProgressFrame,
     ProgressUpdate,
+    encode_base,
     encode_member,
     encode_opening,
-    encode_progress,
 )
 from schemas.errors import MeanderError
 from state.antichain import NOTHING, Antichain, MutableAntichain
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import MIN_TIME, Time
-
-
-class ChangeBatch:
-    """Changes of counts, summed up; what cancels out vanishes.
-
-    >>> changes = ChangeBatch()
-    >>> changes.add(Location(1), 5, 1); changes.add(Location(1), 5, -1); changes.take()
-    []
-    """
-
-    __slots__ = ("_deltas",)
-
-    def __init__(self) -> None:
-        self._deltas: dict[tuple[Location, Time], int] = {}
-
-    def add(self, location: Location, time: Time, delta: int) -> None:
-        """Add to the count of a pointstamp."""
-        pointstamp = (location, time)
-        total = self._deltas.get(pointstamp, 0) + delta
-        if total:
-            self._deltas[pointstamp] = total
-        else:
-            del self._deltas[pointstamp]
-
-    def take(self) -> list[Change]:
-        """What has gathered since the last call."""
-        taken = [(location, time, delta) for (location, time), delta in self._deltas.items()]
-        self._deltas.clear()
-        return taken
 
 
 class Tracker:
@@ -144,14 +118,16 @@ class Progress:
         self.ended = False
         """Whether this member has left the computation."""
         self._me, self._links = me, links
-        self._peers = [member for member in members if member != me]
+        self._updates = Updates(links)
+        for member in members:
+            if member != me:
+                self._updates.meet(member)
         self._tracker = Tracker(graph)
         self._welcome = True
         self._unopened = set(members)
         self._unheard: set[WorkerId] = set()
         """Those who were gone before their opening came."""
         self._parts_at: int | None = None
-        self._sent = 0
         self._received: Counter[WorkerId] = Counter()
         self._floor: Base | None = None
         self._bottoms, self._boards = self.base.bounds, graph.boards
@@ -176,13 +152,13 @@ class Progress:
     @property
     def cut(self) -> tuple[tuple[WorkerId, int], ...]:
         """How many updates of each member its frontiers follow from."""
-        heard = ((member, self._received[member]) for member in self._peers)
-        return ((self._me, self._sent), *heard)
+        heard = ((member, self._received[member]) for member in self.peers)
+        return ((self._me, self._updates.sent), *heard)
 
     @property
     def peers(self) -> Sequence[WorkerId]:
         """The other members, as far as it has been told."""
-        return self._peers
+        return self._updates.peers
 
     def flush(self) -> bool:
         """Apply and broadcast the changes of one step; the first flush is the opening."""
@@ -193,48 +169,60 @@ class Progress:
         self._tracker.update(changes)
         self._contribute(changes)
         self._unopened.discard(self._me)
-        self._sent += 1
-        self.tell_all(encode_progress(changes))
+        self._updates.tell(changes)
         return True
 
     def tell_all(self, frame: Frame) -> None:
         """Send a frame to every other member, in order with the updates."""
-        for peer in self._peers:
-            self._links.send(peer, frame)
+        self._updates.tell_all(frame)
+
+    def tell_base(self, base: Base) -> None:
+        """Send a base to every other member; of several the last is enough."""
+        self._updates.tell_base(encode_base(base))
 
     def take(self, sender: WorkerId, update: ProgressUpdate) -> None:
         """Act on what a peer says. Raises MeanderError for news that are none."""
         if sender in self._unheard:
             return
         match update:
-            case ProgressFrame(changes):
-                self.receive(sender, changes)
+            case ProgressFrame(changes, updates):
+                self.receive(sender, changes, updates)
+            case HeardFrame(updates):
+                self._updates.heard(sender, updates)
+                self._part()
             case Base():
                 self.rise(update)
             case OpeningFrame(base, sent, changes):
+                self._received[sender] = sent - 1
                 self.receive(sender, changes)
-                self._received[sender] = sent
                 self._ignore_before(base)
+            case MemberFrame():
+                self._hear(sender, update)
+
+    def _hear(self, sender: WorkerId, news: MemberFrame) -> None:
+        match news:
             case MemberFrame("welcome", members):
                 self._welcome = True
-                self._peers = list(members)
+                for member in members:
+                    self._meet(member)
                 # Some may have been quicker to open than the coordinator to name them.
                 self._unopened.update(m for m in members if m not in self._received)
                 self._reach_floor()
-            case MemberFrame("joins", (member,)) if member not in (self._me, *self._peers):
+            case MemberFrame("joins", (member,)) if member not in (self._me, *self.peers):
                 self.open_to(member)
             case MemberFrame("parts", _, time):
                 self._parts_at = time
                 self._part()
-            case MemberFrame("gone", (member,)) if member in (self._me, *self._peers):
+            case MemberFrame("gone", (member,)) if member in (self._me, *self.peers):
                 self.forget(member)
             case _:
-                raise MeanderError(member_name(sender), f"its news of members are none: {update}")
+                raise MeanderError(member_name(sender), f"its news of members are none: {news}")
 
-    def receive(self, sender: WorkerId, changes: Iterable[Change]) -> None:
-        """Apply a peer's update; the first of each peer is its opening."""
+    def receive(self, sender: WorkerId, changes: Iterable[Change], updates: int = 1) -> None:
+        """Apply a peer's update, or so many in one; the first of each peer is its opening."""
         self._tracker.update(changes)
-        self._received[sender] += 1
+        self._received[sender] += updates
+        self._updates.taken(sender, self._received[sender])
         self._unopened.discard(sender)
         self._reach_floor()
 
@@ -252,16 +240,21 @@ class Progress:
 
     def open_to(self, member: WorkerId) -> None:
         """From now on a newcomer hears of all changes; first of those so far."""
-        self._peers.append(member)
+        self._meet(member)
         net = [(at, time, count) for (at, time), count in self.contribution.items()]
-        self._links.send(member, encode_opening(self.base, self._sent, net))
+        self._links.send(member, encode_opening(self.base, self._updates.sent, net))
+
+    def _meet(self, member: WorkerId) -> None:
+        self._updates.meet(member)
+        # It may have been quicker to speak than the coordinator to name it.
+        self._updates.taken(member, self._received[member])
 
     def forget(self, member: WorkerId) -> None:
         """A member has left: all that it contributed lies before the base."""
         if member == self._me:
             self.ended = True
         else:
-            self._peers.remove(member)
+            self._updates.part(member)
             if member in self._unopened:
                 self._unopened.remove(member)
                 # What it said may still come, but what that adds up with is forgotten by then.
@@ -313,14 +306,14 @@ class Progress:
             return
         # What others contributed, who are gone, lies before it as a whole.
         if all(
-            self._received[member] >= sent for member, sent in floor.cut if member in self._peers
+            self._received[member] >= sent for member, sent in floor.cut if member in self.peers
         ):
             self._tracker.forget(floor)
             self._floor = None
 
     def _part(self) -> None:
         """Say so once nothing can come any more and nothing is owed."""
-        if self._parts_at is None or self.contribution:
+        if self._parts_at is None or self.contribution or self._updates.behind:
             return
         bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._boards)
         if all(outer(t) >= self._parts_at for bound in bounds for t in bound):

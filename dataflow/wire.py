@@ -8,6 +8,7 @@ for local ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -31,7 +32,7 @@ from state.time import Time
 Payload = Batch | Manifest | Moves | Order | Parcel
 Change = tuple[Location, Time, int]
 
-PROGRESS, MEMBERS, DATA, TAKEN = b"P", b"M", b"D", b"T"
+PROGRESS, HEARD, MEMBERS, DATA, TAKEN = b"P", b"H", b"M", b"D", b"T"
 _PLACE = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
 _PLAIN = Layout(pa.schema(_PLACE))
 _KEYED = Layout(pa.schema([*_PLACE, ("key", pa.binary()), ("hash", pa.uint64())]))
@@ -43,9 +44,17 @@ News = Literal["welcome", "joins", "parts", "parted", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class ProgressFrame:
-    """One atomic update of a member."""
+    """One atomic update of a member, or several that have been added up."""
 
     changes: list[Change]
+    updates: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HeardFrame:
+    """So many updates of the receiver's have come to the sender."""
+
+    updates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +113,26 @@ class TakenFrame:
     size: int
 
 
-ProgressUpdate = ProgressFrame | Base | OpeningFrame | MemberFrame
+ProgressUpdate = ProgressFrame | HeardFrame | Base | OpeningFrame | MemberFrame
 Anything = ProgressUpdate | DataFrame | TakenFrame
 
 
-def encode_progress(changes: list[Change]) -> Frame:
-    """A progress update as a frame.
+def encode_progress(changes: Sequence[Change], updates: int = 1) -> Frame:
+    """A progress update as a frame; or so many, added up.
 
     >>> decode(encode_progress([(Location(3), (5, 1), -1)])).changes
     [(3, (5, 1), -1)]
     """
-    return [PROGRESS + msgpack.packb(changes)]
+    return [PROGRESS + msgpack.packb((updates, changes))]
+
+
+def encode_heard(updates: int) -> Frame:
+    """How many updates have come, as a frame.
+
+    >>> decode(encode_heard(256))
+    HeardFrame(updates=256)
+    """
+    return [HEARD + msgpack.packb(updates)]
 
 
 def encode_base(base: Base) -> Frame:
@@ -142,7 +160,7 @@ def encode_member(news: News, members: tuple[WorkerId, ...] = (), time: int = 0)
 
 def of_progress(frame: Frame) -> bool:
     """Whether it must stay in order with all others of its kind, and is never held back."""
-    return frame[0][:1] in (PROGRESS, MEMBERS)
+    return frame[0][:1] in (PROGRESS, HEARD, MEMBERS)
 
 
 def encode_data(edge: EdgeId, time: Time, payload: Payload) -> Frame:
@@ -175,7 +193,10 @@ def decode(frame: Frame) -> Anything:
 def _decode(frame: Frame) -> Anything:
     kind, body, parts = frame[0][:1], msgpack.unpackb(frame[0][1:], use_list=False), frame[1:]
     if kind == PROGRESS and not parts:
-        return ProgressFrame(_changes(body))
+        updates, changes = body
+        return ProgressFrame(_changes(changes), _count(updates))
+    if kind == HEARD and not parts:
+        return HeardFrame(_count(body))
     if kind == MEMBERS and not parts:
         return _decode_members(*body)
     if kind == DATA:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow.progress import Progress
-from dataflow.wire import encode_member
+from dataflow.wire import PROGRESS, encode_member
 from state.ids import COORDINATOR, WorkerId
 from tests.progress_world import Link, Planted
 
@@ -44,7 +44,8 @@ class TellsTheLastFirst(Progress):
         flushed = super().flush()
         assert isinstance(self._links, Link)
         for lane, frames in self._links._world.updates.items():
-            if flushed and lane[0] == self._me and self.ready:
+            updates = {frame[0][:1] for frame in frames} == {PROGRESS}
+            if flushed and updates and lane[0] == self._me and self.ready:
                 frames.appendleft(frames.pop())
         return flushed
 

@@ -15,7 +15,7 @@ from dataflow.migrate.moves import Moves
 from dataflow.operators.base import InputPort, Message, OutputPort
 from dataflow.progress import Progress
 from dataflow.protocols import Frame
-from dataflow.wire import Anything, ProgressFrame, decode
+from dataflow.wire import Anything, HeardFrame, ProgressFrame, decode
 from state.antichain import Antichain, minimal
 from state.ids import WorkerId
 from state.time import Time
@@ -249,8 +249,8 @@ class World:
 
     def hear(self, member: Member, sender: WorkerId, frame: Frame) -> None:
         update = heard(frame[0])
-        assert isinstance(update, ProgressFrame)
-        member.progress.receive(sender, update.changes)
+        assert isinstance(update, ProgressFrame | HeardFrame)
+        member.progress.take(sender, update)
 
     def bring_data(self, member: Member, which: int, how: int) -> None:
         lanes = [lane for lane in self.data if lane[1] == member.me and self.data[lane]]

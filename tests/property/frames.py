@@ -143,8 +143,12 @@ def read(kind: Kind, frame: Frame) -> bool:
 def _whole(message: object) -> bool:
     """Whether a message of the engine has what its types promise; the app's say so themselves."""
     match message:
-        case wire.ProgressFrame(changes):
-            return all(_numbers(at, delta) and _is_time(t) for at, t, delta in changes)
+        case wire.HeardFrame(updates):
+            return _numbers(updates)
+        case wire.ProgressFrame(changes, updates):
+            return _numbers(updates) and all(
+                _numbers(at, delta) and _is_time(t) for at, t, delta in changes
+            )
         case wire.TakenFrame(edge, size):
             return _numbers(edge, size)
         case wire.Base(number, bounds, cut):

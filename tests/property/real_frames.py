@@ -104,8 +104,10 @@ def _manifest(layers: int) -> Manifest:
 
 def _write_wire(message: object) -> Frame:
     match message:
-        case wire.ProgressFrame(changes):
-            return wire.encode_progress(changes)
+        case wire.ProgressFrame(changes, updates):
+            return wire.encode_progress(changes, updates)
+        case wire.HeardFrame(updates):
+            return wire.encode_heard(updates)
         case wire.DataFrame(edge, at, payload):
             return wire.encode_data(edge, at, payload)
         case wire.TakenFrame(edge, size):
@@ -139,6 +141,8 @@ def _of_engine() -> Iterator[Kind]:
     frames += [
         ("moves, nested time", wire.encode_data(EdgeId(300), (5, 1, 2), moves)),
         ("progress", wire.encode_progress(changes)),
+        ("progress, added up", wire.encode_progress(changes, 7)),
+        ("progress that has come", wire.encode_heard(256)),
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
         ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),

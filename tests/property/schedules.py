@@ -10,7 +10,9 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
+from dataflow import updates
 from tests.changing_world import MOST, Changing
 from tests.graphs import Walks, handed_graph
 from tests.progress_world import SOUND, Planted, Step
@@ -19,6 +21,7 @@ PER_GRAPH = 25
 WORKERS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8)
 SHORT, LONG, LONG_ONES = (12, 60), (100, 400), 0.05
 """How many steps, and how many schedules are long ones."""
+WINDOWS = (1, 2, 5, 1024)
 TEMPERS = (0.0, 1.0, 1.0, 1.0, 4.0)
 """How likely an action is in one schedule: in each some never happen and some often."""
 LIKELY = {"join": 0.3, "part": 0.5, "order": 2.0, "hand_over": 2.0}
@@ -33,6 +36,8 @@ class Schedule:
     workers: int
     opened: bool
     """Whether all have opened before anything else happens."""
+    window: int
+    """How many updates may be on their way to a member: what is made beyond adds up."""
     script: tuple[Step, ...]
 
     def __str__(self) -> str:
@@ -41,6 +46,7 @@ class Schedule:
             for kind, who, which, how in self.script
         ]
         first = f"seed {self.seed}, schedule {self.number}: {self.workers} workers"
+        first += f", a window of {self.window}"
         return "\n".join([f"{first}, {'all' if self.opened else 'nobody'} opened", *steps])
 
 
@@ -51,8 +57,8 @@ def graph_of(seed: int) -> Walks:
 def random_schedule(seed: int, number: int) -> Schedule:
     rng = random.Random(f"schedule {seed}/{number}")
     steps = rng.randint(*LONG if rng.random() < LONG_ONES else SHORT)
-    opened = rng.random() < 0.7
-    return Schedule(seed, number, rng.choice(WORKERS), opened, random_script(rng, steps))
+    opened, window = rng.random() < 0.7, rng.choice(WINDOWS)
+    return Schedule(seed, number, rng.choice(WORKERS), opened, window, random_script(rng, steps))
 
 
 def random_script(rng: random.Random, steps: int) -> tuple[Step, ...]:
@@ -66,6 +72,11 @@ def random_script(rng: random.Random, steps: int) -> tuple[Step, ...]:
 def run(schedule: Schedule, walks: Walks, planted: Planted = SOUND) -> Counter[str]:
     """From the opening to the end, all frontiers held against the truth at every step; what
     happened."""
+    with patch.object(updates, "WINDOW", schedule.window):
+        return _run(schedule, walks, planted)
+
+
+def _run(schedule: Schedule, walks: Walks, planted: Planted) -> Counter[str]:
     world = Changing(walks.graph, schedule.workers, planted, walks)
     if schedule.opened:
         world.open_all()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataflow.capability import Capability, CapabilityError, Held
+from dataflow.changes import ChangeBatch
 from dataflow.graph import Location
-from dataflow.progress import ChangeBatch
 from state.time import Time
 
 AT = Location(3)
