@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 
-SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "100"))
+SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "70"))
 """For all of them together."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
 PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
