@@ -132,17 +132,7 @@ class Freight(Producing):
         for row in range(self._row, len(lot.values)):
             self._row = row
             headers = None if lot.headers is None else lot.headers[row]
-            try:
-                self._producer.produce(
-                    self.topic, lot.values[row], lot.keys[row],
-                    on_delivery=self._report, headers=headers,
-                )  # fmt: skip
-            except BufferError:
-                return False
-            except KafkaException as error:
-                # Why a producer has ended for good is told by its next poll.
-                if error.args[0].code() != KafkaError._FATAL:
-                    self._failed(error.args[0])
+            if not self._produce(lot.values[row], lot.keys[row], self._report, headers):
                 return False
         self._row, self._partly = 0, False
         self._left()

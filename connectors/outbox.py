@@ -12,18 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, Message
 
-from connectors.client import Settings, translate
-from connectors.producing import MOST, OVERHEAD, Headers, Producing
+from connectors.client import Settings
+from connectors.producing import ANYWHERE, MOST, OVERHEAD, Headers, Producing, Report
 from schemas.errors import MeanderError
 
 Delivered = Callable[[Message], None]
 """Called once a record is durable; the message has its partition and offset."""
-_Report = Callable[[KafkaError | None, Message], None]
-_Record = tuple[bytes | None, bytes | None, _Report, Headers, int]
-ANYWHERE = -1
-"""librdkafka chooses the partition."""
+_Record = tuple[bytes | None, bytes | None, Report, Headers, int]
 
 
 class Outbox(Producing):
@@ -56,13 +53,13 @@ class Outbox(Producing):
         self._under_way += 1
         self._take_over(size)
         record = value, key, partial(self._delivered, done, size), headers, partition
-        if self._backlog or not self._produce(record):
+        if self._backlog or not self._produce(*record):
             self._backlog.append(record)
 
     def pump(self) -> None:
         """Serve what has been delivered and send what waits. Raises what the broker refused."""
         self._poll()
-        while self._backlog and self._produce(self._backlog[0]):
+        while self._backlog and self._produce(*self._backlog[0]):
             self._backlog.popleft()
         self._check()
 
@@ -82,21 +79,6 @@ class Outbox(Producing):
                 f"{self._under_way} records could not be delivered within {seconds:g} s",
                 "see whether its brokers answer",
             )
-
-    def _produce(self, record: _Record) -> bool:
-        value, key, done, headers, partition = record
-        try:
-            self._producer.produce(
-                self.topic, value, key, partition, on_delivery=done, headers=headers
-            )
-        except BufferError:
-            return False
-        except KafkaException as error:
-            # Why a producer has ended for good is told by the next `pump`.
-            if error.args[0].code() == KafkaError._FATAL:
-                return False
-            raise translate(error, f"topic {self.topic!r}") from None
-        return True
 
     def _delivered(
         self, done: Delivered, size: int, error: KafkaError | None, message: Message

@@ -6,7 +6,9 @@ outage is waited for and told once, and that no more bytes are taken over than a
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError, KafkaException
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from connectors.client import GRACE, Settings, contact, producer, transient, translate
 from dataflow.bound import Bound
@@ -14,6 +16,9 @@ from schemas.errors import MeanderError
 
 Header = tuple[str, bytes | str | None]
 Headers = list[Header]
+Report = Callable[[KafkaError | None, Message], None]
+ANYWHERE = -1
+"""librdkafka chooses the partition."""
 OVERHEAD = 64
 """About what librdkafka keeps of a record, and of each of its headers, beside its bytes."""
 MOST = 1 << 30
@@ -47,6 +52,29 @@ class Producing:
     def _take_over(self, size: int) -> None:
         self._bytes += size
         self._bound.check(self._bytes, "records wait for the broker to take them")
+
+    def _produce(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        report: Report,
+        headers: Headers | None,
+        partition: int = ANYWHERE,
+    ) -> bool:
+        """Hand one record to librdkafka; whether its queue had room. Raises MeanderError for one
+        that it refuses."""
+        try:
+            self._producer.produce(
+                self.topic, value, key, partition, on_delivery=report, headers=headers
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            # Why a producer has ended for good is told by its next poll.
+            if error.args[0].code() == KafkaError._FATAL:
+                return False
+            raise translate(error, f"topic {self.topic!r}") from None
+        return True
 
     def _poll(self) -> None:
         """Hear what has become of what is under way."""
