@@ -107,11 +107,6 @@ class Graph:
         """How many there are."""
         return len(self.scopes)
 
-    @cached_property
-    def depths(self) -> list[int]:
-        """How many coordinates a time has, at each location."""
-        return [scope.depth for scope in self.scopes]
-
     def has(self, location: Location, time: Time) -> bool:
         """Whether there is such a place, and such a time there.
 

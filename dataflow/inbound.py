@@ -82,12 +82,9 @@ def _disorder(plan: Plan, time: int, payload: Payload) -> str:
 
 
 def _miscount(graph: Graph, changes: Iterable[Change]) -> str:
-    depths = graph.depths
-    for location, time, _ in changes:
-        depth = 1 if type(time) is int else len(time)  # type: ignore[arg-type]
-        if location >= len(depths) or depths[location] != depth:
-            return "it counts messages at a place or time that this flow does not have"
-    return ""
+    if all(graph.has(location, time) for location, time, _ in changes):
+        return ""
+    return "it counts messages at a place or time that this flow does not have"
 
 
 def _misplaced(graph: Graph, base: Base) -> str:
