@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dataflow.batch import Batch
 from dataflow.graph import Graph, Location
+from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.plan import Plan
 from dataflow.progress import outer
@@ -28,6 +29,9 @@ from dataflow.wire import (
 )
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId, member_name
+
+_INT64 = 1 << 63
+"""Workers, bins and partitions are numbers from 0 that columns can hold."""
 
 
 def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
@@ -63,17 +67,25 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
                 return f"it sent what edge {edge} does not carry"
             if not graph.has(graph.edges[edge].target, time):
                 return f"it sent a message of time {time}, which edge {edge} does not have"
+            if isinstance(payload, Moves | Order) and (unfit := _unfit(sender)):
+                return unfit
             return _disorder(plan, outer(time), payload)
     return ""
 
 
 def _disorder(plan: Plan, time: int, payload: Payload) -> str:
-    """What is wrong with how a partition is to change hands at a time, or ''."""
+    """What is wrong with how bins or a partition are to change hands at a time, or ''."""
     match payload:
+        case Moves(bins=bins) if bins and not 0 <= min(bins) <= max(bins) < plan.flow.space.count:
+            return f"it moves a bin that is none of this flow's {plan.flow.space.count}"
         case Order(source) if not 0 <= source < len(plan.sources):
             return f"it sent an order for source {source}, which this flow does not have"
-        case Order(time=at) if at != time:
+        case Order(partition=partition) | Parcel(partition) if not 0 <= partition < _INT64:
+            return f"it sent partition {partition} to another worker, which no source has"
+        case Moves(time=at) | Order(time=at) if at != time:
             return f"it sent an order for time {at} in a message of time {time}"
+        case Moves(target=target) | Order(target=target) if not 0 <= target < _INT64:
+            return f"it sent an order in favour of member {target}, which is no worker"
         case Parcel(frontier=frontier) if frontier < time:
             return (
                 f"it sent a partition that stands at {frontier}, before its message's time {time}"
