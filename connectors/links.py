@@ -48,6 +48,10 @@ _BROKEN = (
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_AUTH
 )
+_REFUSED = (
+    "%s refused a connection that proved nothing, or began with more than %s;"
+    " if it was a worker's, run all with the same version"
+)
 _COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
 
 
@@ -101,7 +105,7 @@ class CurveLinks:
         self.wakeup = LoopWakeup()
         self._keys = keys
         self._silence_ms = int(silence * 1000)
-        self._max_frame = max_frame
+        self._max_frame, self._bound = max_frame, f"the bound of {max_frame:,} bytes"
         self._context = zmq.Context()
         self._admitted: dict[bytes, WorkerId] = {}
         self._gate = ThreadAuthenticator(self._context)
@@ -109,7 +113,7 @@ class CurveLinks:
         self._gate.configure_curve_callback("*", self)
         self._router = self._socket(zmq.ROUTER)
         self._router.curve_server = True
-        self._router.maxmsgsize = max_frame
+        self._router.maxmsgsize = max_frame + 33  # which is what CURVE adds to a part
         self._coming = self._router.get_monitor_socket(_COMING)
         try:
             self._router.bind(f"tcp://{host}:*")
@@ -263,7 +267,7 @@ class CurveLinks:
         if (size := sum(map(len, frame))) > self._max_frame:
             raise MeanderError(
                 f"a frame for {member_name(peer)}",
-                f"its {size} bytes exceed the bound of {self._max_frame}",
+                f"its {size:,} bytes are more than {self._bound}",
                 "make the values of the flow smaller",
             )
 
@@ -343,7 +347,7 @@ class CurveLinks:
             frames = [list(islice(left, length)) for length in lengths]
             size = max(sum(map(len, frame)) for frame in frames)
             if size > self._max_frame:
-                return f"a frame of {size} bytes came, more than the bound of {self._max_frame}"
+                return f"a frame of {size:,} bytes came, more than {self._bound}"
             self._frames.extend((sender, frame) for frame in frames)
         elif channel == _APP and not lengths and len(parts) == 1:
             self._messages.append((sender, parts[0]))
@@ -367,7 +371,8 @@ class CurveLinks:
                 self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
                 return
         if gone := [peer for peer in self._gone if self._counts(peer)]:
-            cause = "it closed it, or was cut off for what is no frame"
+            # ZeroMQ tells nobody which of these it was, nor how long a part was that it cut off.
+            cause = f"it closed it, or was cut off for what is no frame, or more than {self._bound}"
             self._broken = LinkBroken(gone[0], f"the connection is gone ({cause})")
 
     def _retire(self, peer: WorkerId, monitor: zmq.Socket[bytes]) -> None:
@@ -391,4 +396,4 @@ class CurveLinks:
             if connection in self._owners:
                 self._gone.append(self._owners.pop(connection))
             else:
-                log.warning("%s refused a connection that proved nothing", member_name(self.me))
+                log.warning(_REFUSED, member_name(self.me), self._bound)

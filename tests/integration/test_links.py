@@ -295,13 +295,17 @@ def test_a_frame_past_the_bound_is_refused_on_both_sides() -> None:
         one.admit([peer_of(other)])
     for one, other in ((a, b), (b, a)):
         one.connect([peer_of(other)])
-    with pytest.raises(MeanderError, match="its 2001 bytes exceed the bound of 2000"):
+    with pytest.raises(MeanderError, match="its 2,001 bytes are more than the bound of 2,000"):
         a.send(B, [b"x" * 2001])
-    a.send(B, [b"x" * 1500])
+    a.send(B, [b"x" * 1000])
+    a.flush()
+    assert until(b, b.receive) == [(A, [b"x" * 1000])], "what the bound allows, it lets through"
+    a.send(B, [b"x" * 1001])
     a.flush()
     with pytest.raises(LinkBroken):
-        until(a, a.receive)
-    assert list(b.receive()) == []
+        receive_for_ever(a)
+    with pytest.raises(LinkBroken, match=r"was cut off .* more than the bound of 1,000 bytes"):
+        receive_for_ever(b)
     for one in (a, b):
         one.part()
         one.close(linger=0)
