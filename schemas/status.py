@@ -206,9 +206,9 @@ class Latency(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    of: Literal["delivery", "turn"]
-    """From a chunk's reading to the passing of all that became of it by all sinks; or a turn of an
-    operator."""
+    of: str
+    """'delivery', from a chunk's reading to the passing of all that became of it by all sinks;
+    'turn', a turn of an operator; or what a newer flow may add."""
     name: str
     """Of the source or operator."""
     count: int
@@ -232,7 +232,9 @@ class HeldBack(BaseModel):
     """Since when the frontier stands, milliseconds since 1970."""
     awaited: bool
     """Whether something that has been read waits for it to move."""
-    kind: Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
+    kind: str
+    """What it is: 'source', 'operator', 'sink', 'input', 'migration', 'handover' or 'commands', or
+    what a newer flow may add."""
     name: str
     """Of the source or operator; '' for commands and for orders of partitions."""
     worker: int | None = None

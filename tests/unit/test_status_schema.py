@@ -17,7 +17,9 @@ from schemas.status import (
     Failed,
     Finished,
     Heartbeat,
+    HeldBack,
     Joined,
+    Latency,
     Left,
     Migration,
     NotJoined,
@@ -64,6 +66,14 @@ def test_a_moved_bin_says_from_and_to_in_json() -> None:
 def test_fields_of_newer_writers_are_passed_over() -> None:
     newer = json.loads(EVENTS[3].to_bytes()) | {"hint": "later"}
     assert parse_event(json.dumps(newer).encode()) == EVENTS[3]
+
+
+def test_kinds_of_newer_writers_are_kept_as_they_are() -> None:
+    """An older `meander status` shows all else that a newer flow says."""
+    held = HeldBack(probe="s", by="the moon", since_ms=5, awaited=True, kind="moon", name="")
+    took = Latency(of="eclipse", name="s", count=1, seconds=0.1, p50=0.1, p99=0.1)
+    newer = EVENTS[4].model_copy(update={"held": [held], "latencies": [took]})
+    assert parse_event(newer.to_bytes()) == newer
 
 
 def test_what_is_no_event_is_refused() -> None:
