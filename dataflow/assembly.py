@@ -162,7 +162,9 @@ class Assembly:
                 return Again(self._inputs(node)[0], self._output(node), node.most, guard)
             case LoopNode():
                 entering, back = self._inputs(node)
-                return Enter(entering, back, self._output(node), self._bound(node.name))
+                waiting = self._pool(node.name, "records", False, self._unfit(node.name))
+                most = self.plan.flow.max_waiting
+                return Enter(entering, back, self._output(node), waiting, most)
             case ProbeNode() | LeaveNode():
                 return Probe(self._inputs(node)[0], self._output(node))
 
@@ -263,7 +265,7 @@ class Assembly:
         return Pool(overflow)
 
     def _unfit(self, name: str) -> Refuse:
-        """A stateful operator takes values that could not travel, as long as memory holds them."""
+        """Some operators take values that could not travel, as long as memory holds them."""
 
         def refuse(batch: Batch, row: int, error: UnencodableError) -> None:
             raise MeanderError(

@@ -32,10 +32,11 @@ class Flow(Definition):
 
     `bins` is the binary logarithm of the number of key bins, fixed for the flow's life.
     `max_inflight` bounds the bytes that each worker has read and the sinks have not passed,
-    `max_waiting` what may wait in memory at one operator or sink; records that wait for their time
-    go to disk beyond it, up to `max_spill` on each worker. `link_credit` bounds what is sent from
-    worker to worker and not taken, per exchange and link (the last message may go beyond it),
-    `state_memory` the state that each worker's process holds in memory. All are bytes.
+    `max_waiting` what may wait in memory at one operator or sink; records that wait for their time,
+    or to go round a loop once more, go to disk beyond it, up to `max_spill` on each worker.
+    `link_credit` bounds what is sent from worker to worker and not taken, per exchange and link
+    (the last message may go beyond it), `state_memory` the state that each worker's process holds
+    in memory. All are bytes.
     `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
     command waits, against stashing.
     """

@@ -14,6 +14,7 @@ from dataflow.flow import Flow
 from dataflow.migrate.command import Migrate
 from dataflow.migrate.migrator import Migrator
 from dataflow.operators.keyed import Keyed
+from dataflow.operators.loop import Enter
 from dataflow.operators.source import SourceOperator
 from dataflow.protocols import Chunk, Partition, SourceOptions
 from dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
@@ -234,6 +235,11 @@ def assembly(worker: Worker) -> Assembly:
 def keyed(worker: Worker, name: str) -> Keyed:
     """One stateful operator of a worker."""
     return next(o.keyed for o in assembly(worker).outlets if o.keyed.name == name)
+
+
+def loops(worker: Worker) -> list[Enter]:
+    """The beginnings of a worker's loops."""
+    return [o for o in assembly(worker).operators if isinstance(o, Enter)]
 
 
 def migrator(worker: Worker) -> Migrator:

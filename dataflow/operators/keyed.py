@@ -141,7 +141,7 @@ class Keyed(Quiet):
             self._bound.check(calls, f"timers wait for its time to pass {since} ms")
         waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
         self._over = waiting > self._most
-        return self._over and (self._waiting.shed() or self.arrivals.shed())
+        return self._over and (bool(self._waiting.shed()) or self.arrivals.shed())
 
     def _ready(self, frontier: Antichain) -> bool:
         if self._waiting.spilled and not self._precedes(self._waiting.owed):

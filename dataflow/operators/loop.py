@@ -2,24 +2,33 @@
 
 Guarantees that no record goes round for ever: one that has had all its rounds goes the way of the
 error policy. What goes round is taken before what enters, and never waits for credit, as all on
-the cycle would wait for each other; so what has come back and cannot go on is bounded (I6). A
+the cycle would wait for each other; past a bound it goes to disk instead (I6), and goes on from
+there by time and round, in slices. Invariant: what waits is owed, under a capability (I1). A
 record's index begins anew in each round, or a body with a flat_map would soon use it up; what that
 leaves equal stands in the order of its bytes. Cost: one encoding of each value that goes round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
 from dataflow.batch import Batch
-from dataflow.bound import Bound
-from dataflow.nested import rounds_of
-from dataflow.operators.base import InputPort, OutputPort, Quiet
+from dataflow.capability import Held
+from dataflow.nested import at, rounds_of
+from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.errors import Guard
+from dataflow.operators.pool import Pool
+from dataflow.operators.rows import Rows
+from state.antichain import Antichain
 from state.time import Time
+
+_ALL = Antichain()
+"""What has passed everything: nothing that has come back waits for a frontier."""
+_KEYLESS, _KEYED = 0, 1
+"""The side of a record that has come back: disk gives each a key, so this tells whether it had."""
 
 
 class TooManyRounds(Exception):
@@ -27,25 +36,69 @@ class TooManyRounds(Exception):
 
 
 class Enter(Quiet):
-    """One loop's beginning on one worker."""
+    """One loop's beginning on one worker; of what has come back, `most` bytes wait in memory."""
 
     def __init__(
-        self, entering: InputPort, back: InputPort, output: OutputPort, bound: Bound
+        self, entering: InputPort, back: InputPort, output: OutputPort, waiting: Pool, most: int
     ) -> None:
         self._entering, self._back, self._output = entering, back, output
-        self._bound = bound
+        self.waiting, self._most = waiting, most
+        self._held = Held()
 
     def schedule(self) -> bool:
         """Pass on what has come, unless what was passed on before still waits."""
-        self._bound.check(self._back.size, "records go round at once")
-        if self._output.blocked():
-            return False
-        passed = False
-        for message in chain(self._back.drain(), self._entering.drain()):
-            passed = True
+        worked = self._take_back()
+        if not self._output.blocked():
+            worked |= self._go_on()
+        if worked:
+            self._held.keep(*least_of(*self.waiting.owed))
+        return worked
+
+    def _take_back(self) -> bool:
+        """Nobody can be held back here, so all of it, and at once what is too much to disk."""
+        taken = False
+        for message in self._back.drain():
+            taken = True
+            assert isinstance(message.payload, Batch)
+            self._held.retain(self._output.mint(message))
+            self.waiting.add(_rows(message.payload, message.time))
+        over = self.waiting.size - self._most if taken else 0
+        while over > 0 and (moved := self.waiting.shed()):
+            over -= moved
+        return taken
+
+    def _go_on(self) -> bool:
+        ready, more = self.waiting.passed(_ALL)
+        for rows in ready:
+            for batch in _batches(rows):
+                time = at(int(batch.times.min()), rows.rounds)
+                self._output.send(self._held.permitting(time), time, batch)
+        return self._enter() or bool(ready) or more
+
+    def _enter(self) -> bool:
+        """Let in what comes from outside, once nothing that goes round waits; whether any has."""
+        entered = False
+        for message in self._entering.drain() if self.waiting.least is None else ():
+            entered = True
             with self._output.mint(message) as capability:
                 self._output.send(capability, message.time, message.payload)
-        return passed
+        return entered
+
+
+def _rows(batch: Batch, time: Time) -> Rows:
+    """Records that have come back, as they may go to disk."""
+    if batch.keys is not None:
+        return Rows.of(batch, _KEYED, rounds_of(time))
+    keyed = replace(batch, keys=[b""] * len(batch), hashes=np.zeros(len(batch), np.uint64))
+    return Rows.of(keyed, _KEYLESS, rounds_of(time))
+
+
+def _batches(rows: Rows) -> Iterator[Batch]:
+    """The inverse."""
+    keyed = rows.sides == _KEYED
+    parts = [rows] if keyed.all() or not keyed.any() else rows.split(keyed)
+    for part in parts:
+        yield part.batch if part.sides[0] else replace(part.batch, keys=None, hashes=None)
 
 
 class Again(Quiet):

@@ -70,12 +70,13 @@ class Pool:
         until = (time for end in (frontier, *ends) for time in settled(end, rounds))
         return [self._take(rounds, min(map(outer, until), default=None))], True
 
-    def shed(self) -> bool:
-        """Move the oldest records in memory to disk, some hundred; whether there are any."""
+    def shed(self) -> int:
+        """Move the oldest records in memory to disk, some hundred; about how many bytes, or 0."""
         oldest = self._near.oldest(SLICE_ROWS, SLICE_BYTES)
-        if oldest is not None:
-            self._put(oldest)
-        return oldest is not None
+        if oldest is None:
+            return 0
+        self._put(oldest)
+        return oldest.batch.weight
 
     def _firsts(self) -> Iterator[tuple[int, Rounds]]:
         for rounds, far in self._far.items():

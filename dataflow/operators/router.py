@@ -95,7 +95,7 @@ class Router(Quiet):
     def _relieve(self) -> bool:
         """Make some room where too much waits; whether anything was done."""
         self._over = self.stash.size + self._kept_bytes > self._most
-        return self._over and self.stash.shed()
+        return self._over and bool(self.stash.shed())
 
     def _route(self, rows: Rows) -> None:
         batch = rows.batch

@@ -21,7 +21,7 @@ from state.bins import BinSpace
 from state.ids import Bin
 from state.store import Database
 from state.time import from_millis
-from tests.hand import assembly
+from tests.hand import assembly, loops
 from tests.property import reference, shapes
 from tests.property.budget import ORACLE, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
@@ -53,6 +53,8 @@ class Cramped(TestFlow):
             router._most = self._room
         for outlet in assembly(worker).outlets:
             outlet.keyed._most = self._room
+        for loop in loops(worker):
+            loop._most = self._room
         return worker
 
     @property

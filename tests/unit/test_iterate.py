@@ -194,18 +194,6 @@ def test_or_ends_the_flow_if_that_is_wanted(start: Start) -> None:
         start(flow).run()
 
 
-def test_what_goes_round_at_once_is_bounded(start: Start) -> None:
-    """I6: a loop that makes ever more of its records ends the flow with a clear error."""
-    flow = Flow("f", max_waiting=10_000)
-
-    def body(stream: Stream[Any]) -> Both:
-        return for_ever(stream.flat_map(lambda v: [v, v]))
-
-    flow.source(ListSource([[(1, 1)]])).iterate("loop", body).sink(ListSink())
-    with pytest.raises(MeanderError, match="operator 'loop'.* records go round at once, more than"):
-        start(flow).run()
-
-
 def test_a_bodys_flat_map_may_go_round_often(start: Start) -> None:
     """I3: each round's outputs are numbered anew."""
     flow, sink = Flow("f"), ListSink()
