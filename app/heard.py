@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from app.messages import Beat, Durations, Operator, Reading
-from dataflow.meters import BOUNDS
+from dataflow.histogram import BOUNDS
 from state.ids import WorkerId
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
@@ -50,11 +50,12 @@ class Heard:
 def _summed(one: Beat, other: Beat) -> Beat:
     operators, sources = dict(one.operators), dict(one.sources)
     for name, work in other.operators.items():
-        known = operators.get(name, Operator(received=0, sent=0, turns=NONE))
+        known = operators.get(name, Operator(received=0, sent=0, busy=0.0, took=NONE))
         operators[name] = Operator(
             received=known.received + work.received,
             sent=known.sent + work.sent,
-            turns=both(known.turns, work.turns),
+            busy=known.busy + work.busy,
+            took=both(known.took, work.took),
         )
     for name, reading in other.sources.items():
         delays = sources[name].delays if name in sources else NONE

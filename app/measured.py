@@ -5,11 +5,11 @@ Cost: one pass over the beats each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from app.heard import Heard, both
 from app.messages import Durations
-from dataflow.meters import quantile
+from dataflow.histogram import quantile
 from schemas.status import Latency, LinkQueue, PartitionFrontier
 from state.ids import WorkerId
 from state.time import to_millis
@@ -43,24 +43,34 @@ def partitions(heard: Heard) -> list[PartitionFrontier]:
 
 
 def latencies(heard: Heard) -> list[Latency]:
-    """How long deliveries and turns took on all workers together, the slowest first."""
-    totals: dict[tuple[str, str], Durations] = {}
-    for place, seen in _durations(heard):
-        totals[place] = both(totals[place], seen) if place in totals else seen
+    """How long deliveries took on all workers together, by source, the slowest first."""
+    delays = (
+        (name, reading.delays)
+        for beat in heard.everyone.values()
+        for name, reading in beat.sources.items()
+    )
     found = [
-        Latency.model_validate(
-            {
-                "of": of, "name": name, "count": sum(seen.counts), "seconds": seen.seconds,
-                "p50": quantile(seen.counts, 0.5), "p99": quantile(seen.counts, 0.99),
-            }
+        Latency(
+            of="delivery", name=name, count=sum(seen.counts), seconds=seen.seconds,
+            p50=quantile(seen.counts, 0.5), p99=quantile(seen.counts, 0.99),
         )
-        for (of, name), seen in totals.items()
+        for name, seen in _together(delays).items()
         if any(seen.counts)
     ]  # fmt: skip
-    return sorted(found, key=lambda one: (one.of, one.p99 is not None, -(one.p99 or 0)))
+    return sorted(found, key=lambda one: (one.p99 is not None, -(one.p99 or 0)))
 
 
-def _durations(heard: Heard) -> Iterator[tuple[tuple[str, str], Durations]]:
-    for beat in heard.everyone.values():
-        yield from ((("delivery", name), reading.delays) for name, reading in beat.sources.items())
-        yield from ((("turn", name), work.turns) for name, work in beat.operators.items())
+def stays(heard: Heard) -> dict[str, Durations]:
+    """How long records were in each operator, on all workers together."""
+    return _together(
+        (name, work.took)
+        for beat in heard.everyone.values()
+        for name, work in beat.operators.items()
+    )
+
+
+def _together(named: Iterable[tuple[str, Durations]]) -> dict[str, Durations]:
+    totals: dict[str, Durations] = {}
+    for name, seen in named:
+        totals[name] = both(totals[name], seen) if name in totals else seen
+    return totals

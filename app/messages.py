@@ -14,7 +14,7 @@ import msgpack
 from msgpack.exceptions import UnpackException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from dataflow.meters import BOUNDS
+from dataflow.histogram import BOUNDS
 from dataflow.operators.errors import told
 from schemas.errors import MeanderError, SetupError
 
@@ -124,18 +124,21 @@ class _Part(BaseModel):
 
 
 class Durations(_Part):
-    """How often something took how long, by bucket (`dataflow.meters.BOUNDS`)."""
+    """How often something took how long, by bucket (`dataflow.histogram.BOUNDS`)."""
 
     counts: Annotated[list[int], Field(min_length=len(BOUNDS) + 1, max_length=len(BOUNDS) + 1)]
     seconds: float
 
 
 class Operator(_Part):
-    """What one operator has done, in records and turns."""
+    """What one operator has done."""
 
     received: int
     sent: int
-    turns: Durations
+    busy: float
+    """Seconds of its turns."""
+    took: Durations
+    """How long each record was in it."""
 
 
 class Reading(_Part):

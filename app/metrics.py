@@ -26,7 +26,7 @@ from app.heard import Heard
 from app.measured import partitions, queues
 from app.messages import Durations
 from app.observer import Figures
-from dataflow.meters import BOUNDS
+from dataflow.histogram import BOUNDS
 from schemas.errors import SetupError
 
 log = logging.getLogger(__name__)
@@ -119,9 +119,17 @@ def _operators(heard: Heard) -> Iterator[Metric]:
         "Records that have left an operator; to several readers, each counts once.",
         labels=labels,
     )
-    turns = HistogramMetricFamily(
-        "meander_operator_turn_seconds",
-        "How long each of an operator's turns took in which it did anything.",
+    busy = CounterMetricFamily(
+        "meander_operator_busy_seconds",
+        "Seconds of an operator's turns in which it did anything.",
+        labels=labels,
+    )
+    took = HistogramMetricFamily(
+        "meander_operator_seconds",
+        "How long each record was in an operator of a worker, from its coming to an input there"
+        " until a stateful operator had applied it, an exchange had sent it on, a sink's results"
+        " were delivered, or any other operator had ended the turn in which it took it; all that a"
+        " record waits for there counts: credit, frontiers, on disk too, and its bin.",
         labels=labels,
     )
     for worker, beat in heard.everyone.items():
@@ -129,8 +137,9 @@ def _operators(heard: Heard) -> Iterator[Metric]:
             values = [worker, operator]
             received.add_metric(values, work.received)
             sent.add_metric(values, work.sent)
-            _observe(turns, values, work.turns)
-    yield from (received, sent, turns)
+            busy.add_metric(values, work.busy)
+            _observe(took, values, work.took)
+    yield from (received, sent, busy, took)
 
 
 def _sources(figures: Figures) -> Iterator[Metric]:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 
 from app.heard import Heard
 from app.lag import Lag
+from app.measured import stays
 from connectors.links import member_name
 from dataflow.controller import Controller
+from dataflow.histogram import quantile
 from dataflow.holding import Holding
 from dataflow.progress import outer
 from dataflow.protocols import Clock
@@ -91,7 +93,8 @@ class Observer:
         return sorted(found, key=lambda one: one.since_ms)
 
     def throughput(self, heard: Heard) -> list[Throughput]:
-        """Throughput by operator over the last looks."""
+        """Throughput by operator over the last looks, and how long records have been in each."""
+        took = stays(heard)
         totals: dict[str, tuple[int, int]] = {}
         for beat in heard.everyone.values():
             for name, work in beat.operators.items():
@@ -108,6 +111,9 @@ class Observer:
                     operator=name,
                     received=_rate(received - old_received, seconds),
                     sent=_rate(sent - old_sent, seconds),
+                    count=sum(took[name].counts),
+                    p50=quantile(took[name].counts, 0.5),
+                    p99=quantile(took[name].counts, 0.99),
                 )
             )
         return rates

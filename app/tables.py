@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.output import Output, at_millis, size
 from app.overview import Overview
 from app.staffing import sentence
-from dataflow.meters import BOUNDS
+from dataflow.histogram import BOUNDS
 
 
 def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
@@ -44,8 +44,7 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
     output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
     if state == "running":
         _frontier_table(output, seen)
-        rates = [[one.operator, one.received, one.sent] for one in seen.throughput]
-        output.table("throughput", ["operator", "records in/s", "records out/s"], rates)
+        _operator_table(output, seen)
         _latency_table(output, seen)
         _place_tables(output, seen)
     lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
@@ -80,7 +79,7 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
         (seen.lags_untold, "partitions, none of them further behind"),
         (seen.throughput_untold, "operators"),
         (seen.held_untold, "frontiers held back"),
-        (seen.latencies_untold, "operators and sources that are timed"),
+        (seen.latencies_untold, "sources whose deliveries are timed"),
         (seen.partitions_untold, "partitions, none of them at an earlier time"),
         (seen.queues_untold, "links, none of them with more on it"),
     ):
@@ -101,6 +100,15 @@ def _frontier_table(output: Output, seen: Overview) -> None:
         rows.append([name, at_millis(millis), one.by, seconds, one.awaited])
     columns = ["probe or sink", "nothing comes before (UTC)", "held back by", "for s", "awaited"]
     output.table("frontiers", columns, rows)
+
+
+def _operator_table(output: Output, seen: Overview) -> None:
+    rows: list[list[object]] = []
+    for one in seen.throughput:
+        took = (_ms(one.p50), _ms(one.p99)) if one.count else (None, None)
+        rows.append([one.operator, one.received, one.sent, *took])
+    columns = ["operator", "records in/s", "records out/s", "p50 ms", "p99 ms"]
+    output.table("operators", columns, rows)
 
 
 def _latency_table(output: Output, seen: Overview) -> None:

@@ -57,7 +57,7 @@ from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import names
 from dataflow.assembly import Site
-from dataflow.meters import Histogram
+from dataflow.histogram import Histogram
 from dataflow.plan import Plan
 from dataflow.pulse import Pulse
 from dataflow.waits import Wait, Waits
@@ -313,7 +313,9 @@ def beat_of(worker: Worker) -> Beat:
         inflight=worker.inflight,
         spilled=worker.spilled,
         operators={
-            name: Operator(received=work.received, sent=work.sent, turns=_durations(work.turns))
+            name: Operator(
+                received=work.received, sent=work.sent, busy=work.busy, took=_durations(work.took)
+            )
             for name, work in worker.work().items()
         },
         sources={

@@ -10,6 +10,7 @@ from itertools import count
 from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.graph import ROOT, Edge, Location, Scope
+from dataflow.meters import Meters
 from dataflow.migrate.handover import Handover
 from dataflow.migrate.migrator import Migrator, Outlet
 from dataflow.migrate.routing import Routing
@@ -93,6 +94,7 @@ class Assembly:
     site: Site
     progress: Progress
     ways: Ways
+    meters: Meters
     report: Report
     counters: Counter[str] = field(default_factory=Counter)
     operators: list[Operator] = field(default_factory=list)
@@ -284,7 +286,7 @@ class Assembly:
         return [self._input(at) for at in self.plan.ports[node.name].inputs]
 
     def _input(self, at: Location) -> InputPort:
-        self.inputs[at] = InputPort(at, self.progress)
+        self.inputs[at] = InputPort(at, self.progress, self.meters.stays[at])
         return self.inputs[at]
 
     def _outputs(self, node: Node) -> list[OutputPort]:

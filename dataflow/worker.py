@@ -16,8 +16,9 @@ from dataflow.assembly import Assembly, Site
 from dataflow.batch import Batch
 from dataflow.credit import Credit
 from dataflow.graph import Edge
+from dataflow.histogram import Histogram
 from dataflow.inbound import read
-from dataflow.meters import Histogram, Meters, Work
+from dataflow.meters import Meters, Work
 from dataflow.operators.base import Message
 from dataflow.operators.source import Standing
 from dataflow.plan import Plan
@@ -25,6 +26,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
 from dataflow.wire import (
     DataFrame,
+    Payload,
     TakenFrame,
     encode_data,
     encode_taken,
@@ -32,6 +34,7 @@ from dataflow.wire import (
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
+from state.time import Time
 
 IDLE_SECONDS = 0.1
 """The longest nap of a worker that nothing wakes."""
@@ -55,9 +58,10 @@ class Worker:
         )
         self._credit = Credit(plan.flow.link_credit)
         self._reports: list[dict[str, object]] = []
-        self._assembly = Assembly(plan, site, self._progress, self, self._reports.append)
         operators = [plan.migrator, plan.handover, *(plan.ports[node.name] for node in plan.nodes)]
         self._meters = Meters(plan.graph, operators)
+        report = self._reports.append
+        self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
         for name, source in self._assembly.sources.items():
             reads = [int(standing.partition) for standing in source.standing()]
             self._reports.append({"event": "reads", "source": name, "partitions": reads})
@@ -176,16 +180,13 @@ class Worker:
                 self._credit.regain(edge, sender, size)
             case DataFrame(edge, time, payload):
                 through = self._plan.graph.edges[edge]
-                port = self._assembly.inputs[through.target]
-                if not port.frontier.less_equal(time):
+                if not self._assembly.inputs[through.target].frontier.less_equal(time):
                     raise MeanderError(
                         member_name(self.me),
                         f"{member_name(sender)} sent a message of time {time}"
                         " behind the frontier (I1)",
                     )
-                self._meters.received(through, payload)
-                took = partial(self._credit.took, edge, sender, _size(frame))
-                port.put(Message(time, payload, took if through.credit else None))
+                self._put(through, sender, time, payload, _size(frame) if through.credit else None)
             case update:
                 self._progress.take(sender, update)
 
@@ -198,7 +199,7 @@ class Worker:
             then, now = now, self._site.clock.monotonic()
             if did:
                 worked = True
-                self._meters.turn(place, now - then)
+                self._meters.turn(place, then, now)
         return worked
 
     def _receive(self) -> bool:
@@ -217,22 +218,30 @@ class Worker:
 
     # -- the ways between operators
 
-    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
-        """Take a message to an edge's target on a worker."""
-        self._meters.sent(edge, message.payload)
+    def deliver(self, edge: Edge, to: WorkerId, time: Time, payload: Payload) -> None:
+        """Take a payload to an edge's target on a worker."""
+        self._meters.sent(edge, payload)
         if to != self.me:
-            frame = encode_data(edge.id, message.time, message.payload)
+            frame = encode_data(edge.id, time, payload)
             if edge.credit:
                 self._credit.use(edge.id, to, _size(frame))
             self._links.send(to, frame)
             return
-        self._meters.received(edge, message.payload)
+        used = None
         if edge.credit and edge.id in self._plan.crossing:
-            assert isinstance(message.payload, Batch)
-            size = message.payload.weight
-            self._credit.use(edge.id, to, size)
-            took = partial(self._credit.took, edge.id, to, size)
-            message = Message(message.time, message.payload, took)
+            assert isinstance(payload, Batch)
+            used = payload.weight
+            self._credit.use(edge.id, to, used)
+        self._put(edge, to, time, payload, used)
+
+    def _put(
+        self, edge: Edge, sender: WorkerId, time: Time, payload: Payload, used: int | None
+    ) -> None:
+        """Let a payload wait for its operator; `used` of its sender's credit comes back when that
+        has taken it."""
+        self._meters.received(edge, payload)
+        took = None if used is None else partial(self._credit.took, edge.id, sender, used)
+        message = Message(time, payload, took, self._site.clock.monotonic())
         self._assembly.inputs[edge.target].put(message)
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:

@@ -169,13 +169,22 @@ class PartitionLag(BaseModel):
 
 
 class Throughput(BaseModel):
-    """Records per second of one operator on all workers, over the last heartbeats."""
+    """Records per second of one operator on all workers, over the last heartbeats; and how long
+    records were in it since the flow began."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     operator: str
     received: float
     sent: float
+    # What follows came later: heartbeats without lie on older topics.
+    count: int = 0
+    """Records that have been timed, from their coming to an input of the operator until it was
+    through with them: they had been applied, sent on or, at a sink, delivered."""
+    p50: float | None = None
+    p99: float | None = None
+    """Seconds within which half of these, and 99 of 100, stayed: bounds of buckets; None for longer
+    than the largest bound."""
 
 
 class LinkQueue(BaseModel):
@@ -207,10 +216,10 @@ class Latency(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     of: str
-    """'delivery', from a chunk's reading to the passing of all that became of it by all sinks;
-    'turn', a turn of an operator; or what a newer flow may add."""
+    """'delivery', from a chunk's reading to the passing of all that became of it by all sinks; or
+    what an older or newer flow times besides."""
     name: str
-    """Of the source or operator."""
+    """Of the source."""
     count: int
     seconds: float
     """All together."""
@@ -310,9 +319,9 @@ class Heartbeat(_Living):
     partitions_untold: int = 0
     """How many partitions are left out."""
     latencies: list[Latency] = []
-    """Deliveries, then turns, the slowest first; what has not been timed yet is not among them."""
+    """The slowest first; what has not been timed yet is not among them."""
     latencies_untold: int = 0
-    """How many operators and sources are left out."""
+    """How many sources are left out."""
 
 
 class Started(_OfFlow):

@@ -20,6 +20,8 @@ from dataflow.operators.overflow import Disk, Overflow
 from dataflow.operators.pool import Pool
 from dataflow.progress import Progress
 from dataflow.sim import SimLinks, SimNetwork
+from dataflow.stay import Stay
+from dataflow.wire import Payload
 from state import codec
 from state.bins import BinSpace
 from state.ids import WorkerId
@@ -42,7 +44,7 @@ class Bench:
         self.graph = graph
         me = WorkerId(0)
         self.progress = Progress(graph, me, [me], SimLinks(SimNetwork(), me))
-        self.inputs = [InputPort(at, self.progress) for at in self._operator.inputs]
+        self.inputs = [InputPort(at, self.progress, Stay()) for at in self._operator.inputs]
         self.output = self._port(self._operator.outputs[0], me)
         self._feeds = [self._port(at, me) for at in self._source.outputs]
         self._rights = [feed.open(MIN_TIME) for feed in self._feeds]
@@ -73,13 +75,13 @@ class Bench:
         edges = [edge for edge in self.graph.edges if edge.source == at]
         return OutputPort(at, edges, self.progress, me, self)
 
-    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
-        assert isinstance(message.payload, Batch)
+    def deliver(self, edge: Edge, to: WorkerId, time: Time, payload: Payload) -> None:
+        assert isinstance(payload, Batch)
         for port in self.inputs:
             if port.location == edge.target:
-                port.put(message)
+                port.put(Message(time, payload))
                 return
-        self.sent.append((to, message.time, message.payload))
+        self.sent.append((to, time, payload))
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:
         return to in self.closed

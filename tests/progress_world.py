@@ -15,7 +15,8 @@ from dataflow.migrate.moves import Moves
 from dataflow.operators.base import InputPort, Message, OutputPort
 from dataflow.progress import Progress
 from dataflow.protocols import Frame
-from dataflow.wire import Anything, HeardFrame, ProgressFrame, decode
+from dataflow.stay import Stay
+from dataflow.wire import Anything, HeardFrame, Payload, ProgressFrame, decode
 from state.antichain import Antichain, minimal
 from state.ids import WorkerId
 from state.time import Time
@@ -71,7 +72,8 @@ class Link:
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
         return []
 
-    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
+    def deliver(self, edge: Edge, to: WorkerId, time: Time, payload: Payload) -> None:
+        message = Message(time, payload)
         self._world.data.setdefault((self._me, to), deque()).append((edge.target, message))
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:
@@ -121,7 +123,7 @@ class World:
         member = Member(me, progress)
         for node in self.graph.nodes:
             for at in node.inputs:
-                member.inputs[at] = InputPort(at, progress)
+                member.inputs[at] = InputPort(at, progress, Stay())
             for at in node.outputs:
                 edges = [edge for edge in self.graph.edges if edge.source == at]
                 member.outputs[at] = OutputPort(at, edges, progress, me, Link(self, me))

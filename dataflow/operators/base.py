@@ -16,6 +16,7 @@ from dataflow.batch import Batch
 from dataflow.capability import Capability
 from dataflow.graph import Edge, Location
 from dataflow.progress import Progress
+from dataflow.stay import Stay
 from dataflow.wire import Payload
 from state.antichain import Antichain, minimal
 from state.ids import WorkerId
@@ -30,13 +31,16 @@ class Message:
     payload: Payload
     taken: Callable[[], None] | None = None
     """To be called once its operator has taken it: gives back its sender's credit."""
+    arrived: float = 0.0
+    """When it has come to its input, seconds of the worker's clock."""
 
 
 class Ways(Protocol):
     """What leads from an operator's outputs to the inputs behind them, here and elsewhere."""
 
-    def deliver(self, edge: Edge, to: WorkerId, message: Message) -> None:
-        """Take a message to an edge's target on a worker, this one or another."""
+    def deliver(self, edge: Edge, to: WorkerId, time: Time, payload: Payload) -> None:
+        """Take a payload to an edge's target on a worker, this one or another; its records are of
+        that time or later."""
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:
         """Whether nothing more should go there now, as too much waits to be taken (I6)."""
@@ -45,8 +49,8 @@ class Ways(Protocol):
 class InputPort:
     """Where messages wait for their operator."""
 
-    def __init__(self, location: Location, progress: Progress) -> None:
-        self.location, self._progress = location, progress
+    def __init__(self, location: Location, progress: Progress, stay: Stay) -> None:
+        self.location, self._progress, self.stay = location, progress, stay
         self._queue: deque[Message] = deque()
 
     def put(self, message: Message) -> None:
@@ -54,7 +58,15 @@ class InputPort:
         self._queue.append(message)
 
     def drain(self) -> Iterator[Message]:
-        """Take what waits. Each message counts as consumed in the same step as what follows."""
+        """Take what waits, to be through with it by the end of the turn."""
+        for message in self.hold():
+            if isinstance(message.payload, Batch):
+                self.stay.over(message.arrived, len(message.payload))
+            yield message
+
+    def hold(self) -> Iterator[Message]:
+        """Take what waits, and say to `stay` when that is over. Each message counts as consumed in
+        the same step as what follows."""
         while self._queue:
             message = self._queue.popleft()
             self._progress.changes.add(self.location, message.time, -1)
@@ -110,9 +122,9 @@ class OutputPort:
             # Whoever reads it elsewhere gets a copy by the wire; so here, too, each gets its own.
             if n and to == self._me and isinstance(payload, Batch):
                 payload = payload.isolated()
-            message = Message(edge.summary.advance(time), payload)
-            self._progress.changes.add(edge.target, message.time, 1)
-            self._ways.deliver(edge, to, message)
+            there = edge.summary.advance(time)
+            self._progress.changes.add(edge.target, there, 1)
+            self._ways.deliver(edge, to, there, payload)
 
     def blocked(self, to: WorkerId | None = None) -> bool:
         """Whether an operator should keep for now what it would send to a worker, by default this

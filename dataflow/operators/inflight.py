@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from dataflow.meters import Histogram
+from dataflow.histogram import Histogram
 from dataflow.protocols import Partition, SourceReader
 from state.antichain import Antichain
 

@@ -125,11 +125,12 @@ class Keyed(Quiet):
     def _receive(self) -> bool:
         received = False
         for side, port in enumerate(self._inputs):
-            for message in port.drain():
+            for message in port.hold():
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._outputs.retain(message)
-                self._waiting.add(Rows.of(message.payload, side, rounds_of(message.time)))
+                rounds = rounds_of(message.time)
+                self._waiting.add(Rows.of(message.payload, side, rounds, message.arrived))
         return received
 
     def _relieve(self) -> bool:
@@ -223,6 +224,7 @@ class Keyed(Quiet):
             return 0
         rows = self._slice()
         self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
+        self._inputs[0].stay.over_each(rows.arrived)
         return len(rows)
 
     def _overtakes(self) -> bool:

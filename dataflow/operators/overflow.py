@@ -98,7 +98,8 @@ class Overflow:
         """Read the first records, of outer times before one if one is given; there are some."""
         taken: list[Entry] = []
         following: bytes | None = None
-        size, together = 0, (6 if self._ordered else 2) * NUMBER
+        # A mark begins with the input, which belongs to the place; when the record came does not.
+        size, together = 0, 5 * NUMBER + 1 if self._ordered else 2 * NUMBER
         end = None if before is None else _bytes(np.array([[before]], np.int64))
         for key, data in self._shelf.entries():
             full = len(taken) >= SLICE_ROWS or size >= SLICE_BYTES
@@ -117,7 +118,7 @@ class Overflow:
         assert b.hashes is not None
         arrived = np.arange(self._count, self._count + n)
         self._count += n
-        place = [b.origins, b.partitions, b.offsets, b.indexes, rows.sides]
+        place = [b.origins, b.partitions, b.offsets, b.indexes, rows.marks]
         columns = [*place, arrived] if self._ordered else [arrived, *place]
         numbers = _bytes(np.stack([b.times, *columns, b.hashes.view(np.int64)], axis=1))
         width = len(numbers) // n
@@ -127,7 +128,7 @@ class Overflow:
         columns = _numbers(b"".join(key for key, _ in entries)).reshape(len(entries), -1).T
         times, *middle, hashes = columns
         place = middle[:5] if self._ordered else middle[1:]
-        origins, partitions, offsets, indexes, sides = map(np.ascontiguousarray, place)
+        origins, partitions, offsets, indexes, marks = map(np.ascontiguousarray, place)
         keys: list[bytes] = []
         values: list[object] = []
         for _, data in entries:
@@ -139,7 +140,7 @@ class Overflow:
         batch = Batch(
             times, origins, partitions, offsets, indexes, values, keys, whole, max(size, 1)
         )
-        return Rows(batch, sides, self._rounds)
+        return Rows(batch, marks, self._rounds)
 
 
 def _bytes(numbers: Int64s) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dataflow.batch import Batch
+from dataflow.batch import Batch, Int64s
 from dataflow.capability import Held
 from dataflow.graph import Location
 from dataflow.migrate.routing import Routing
@@ -48,7 +48,7 @@ class Router(Quiet):
         self._me, self._input, self._output, self._routing = me, source, output, routing
         self._control, self._guard = control, guard
         self.stash, self._most, self._window = stash, most, window
-        self._kept: dict[WorkerId, deque[tuple[Time, Batch]]] = {}
+        self._kept: dict[WorkerId, deque[tuple[Time, Batch, Int64s]]] = {}
         self._kept_bytes = 0
         self._over = False
         self._held = Held()
@@ -64,7 +64,7 @@ class Router(Quiet):
             worked = worked or received or bool(ready) or more
         if worked or self._over:
             worked |= self._relieve()
-            kept = (time for shares in self._kept.values() for time, _ in shares)
+            kept = (time for shares in self._kept.values() for time, _, _ in shares)
             self._held.keep(*least_of(*self.stash.owed, *kept))
         return worked
 
@@ -85,11 +85,12 @@ class Router(Quiet):
 
     def _receive(self) -> bool:
         received = False
-        for message in self._input.drain():
+        for message in self._input.hold():
             received = True
             assert isinstance(message.payload, Batch)
             self._held.retain(self._output.mint(message))
-            self.stash.add(Rows.of(message.payload, 0, rounds_of(message.time)))
+            rounds = rounds_of(message.time)
+            self.stash.add(Rows.of(message.payload, 0, rounds, message.arrived))
         return received
 
     def _relieve(self) -> bool:
@@ -104,37 +105,40 @@ class Router(Quiet):
         owners = self._routing.destinations(bins, batch.times)
         several = sorted(set(owners.tolist()))
         for owner in several:
-            mine = batch.take(np.flatnonzero(owners == owner)) if len(several) > 1 else batch
-            share = self._plain(mine)
+            mine = rows.take(np.flatnonzero(owners == owner)) if len(several) > 1 else rows
+            share = self._plain(mine.batch)
             if len(share):
                 time = at(int(share.times.min()), rows.rounds)
-                self._send_or_keep(WorkerId(owner), time, share)
+                self._send_or_keep(WorkerId(owner), time, share, mine.arrived)
+            else:
+                self._input.stay.over_each(mine.arrived)
 
-    def _send_or_keep(self, owner: WorkerId, time: Time, share: Batch) -> None:
+    def _send_or_keep(self, owner: WorkerId, time: Time, share: Batch, arrived: Int64s) -> None:
         if owner not in self._kept and not self._output.blocked(owner):
-            self._send(owner, time, share)
+            self._send(owner, time, share, arrived)
             return
-        self._kept.setdefault(owner, deque()).append((time, share))
+        self._kept.setdefault(owner, deque()).append((time, share, arrived))
         self._kept_bytes += share.weight
 
     def _send_kept(self) -> bool:
         sent = False
         for owner, shares in list(self._kept.items()):
             while shares and not self._output.blocked(owner):
-                time, share = shares.popleft()
+                time, share, arrived = shares.popleft()
                 self._kept_bytes -= share.weight
-                self._send(owner, time, share)
+                self._send(owner, time, share, arrived)
                 sent = True
             if not shares:
                 del self._kept[owner]
         return sent
 
-    def _send(self, owner: WorkerId, time: Time, share: Batch) -> None:
+    def _send(self, owner: WorkerId, time: Time, share: Batch, arrived: Int64s) -> None:
         """What a flow answers does not depend on who owns which bin: values that stay here become
         values of their own too."""
         if owner == self._me:
             share = share.isolated()
         self._output.send(self._held.permitting(time), time, share, owner)
+        self._input.stay.over_each(arrived)
 
     def _plain(self, batch: Batch) -> Batch:
         """Packed, without the values that could not travel, wherever they would go."""

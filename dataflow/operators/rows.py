@@ -1,8 +1,8 @@
 """Records that wait for a stateful operator: from several inputs, in one total order.
 
-`Rows` is a batch that knows which input each record came by, and of which rounds of the loops
-around it all are. Records wait in the batches they came in until their time has passed, then they
-are sorted once by (time, rounds, origin, partition, offset, index, input, bytes of the value).
+`Rows` is a batch that knows by which input each record came, and when, and of which rounds of the
+loops around it all are. Records wait in the batches they came in until their time has passed, then
+they are sorted once by (time, rounds, origin, partition, offset, index, input, bytes of the value).
 Cost: O(n log n) per record set that becomes ready, and a look at each waiting batch per advance of
 the frontier.
 """
@@ -17,37 +17,54 @@ import numpy.typing as npt
 
 from dataflow.batch import Batch, Int64s
 from dataflow.nested import Rounds, at, settled
+from dataflow.stay import MICROS
 from state import codec
 from state.antichain import Antichain
 from state.time import Time
 
+ARRIVED = 56
+"""Bits of a mark that say when a record came, microseconds of the worker's clock; those above say
+by which input. In one column they cost what one of them does, on disk too."""
+_WHEN = (1 << ARRIVED) - 1
 NONE: Int64s = np.zeros(0, np.int64)
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records and the number of the input each came by, shape (n,); all of the same rounds."""
+    """Records and a mark of each, by which input and when it came, shape (n,); all of the same
+    rounds."""
 
     batch: Batch
-    sides: Int64s
+    marks: Int64s
     rounds: Rounds = ()
 
     @staticmethod
-    def of(batch: Batch, side: int, rounds: Rounds = ()) -> Rows:
-        """All of one input."""
-        return Rows(batch, np.full(len(batch), side, np.int64), rounds)
+    def of(batch: Batch, side: int, rounds: Rounds = (), arrived: float = 0.0) -> Rows:
+        """All of one input, which have come at one time of the worker's clock, seconds."""
+        mark = side << ARRIVED | int(arrived * MICROS)
+        return Rows(batch, np.full(len(batch), mark, np.int64), rounds)
 
     @staticmethod
     def concat(many: list[Rows]) -> Rows:
         """All records, in order; all are of the same rounds."""
         if len(many) == 1:
             return many[0]
-        sides = np.concatenate([r.sides for r in many])
-        return Rows(Batch.concat([r.batch for r in many]), sides, many[0].rounds)
+        marks = np.concatenate([r.marks for r in many])
+        return Rows(Batch.concat([r.batch for r in many]), marks, many[0].rounds)
 
     def __len__(self) -> int:
         return len(self.batch)
+
+    @property
+    def sides(self) -> Int64s:
+        """The number of the input each record came by, shape (n,)."""
+        return self.marks >> ARRIVED
+
+    @property
+    def arrived(self) -> Int64s:
+        """When each record came, microseconds of the worker's clock, shape (n,)."""
+        return self.marks & _WHEN
 
     @property
     def least(self) -> int:
@@ -61,7 +78,7 @@ class Rows:
 
     def take(self, rows: Int64s) -> Rows:
         """The named rows, in the order named."""
-        return Rows(self.batch.take(rows), self.sides[rows], self.rounds)
+        return Rows(self.batch.take(rows), self.marks[rows], self.rounds)
 
     def cut(self, at: int) -> tuple[Rows, Rows]:
         """The first so many, and the others."""

@@ -32,17 +32,18 @@ class Sink:
     ) -> None:
         self._input, self._output, self._writer = source, output, writer
         self._guard, self._counters = guard, counters
-        self._under_way: deque[tuple[int, Capability]] = deque()
+        self._under_way: deque[tuple[int, Capability, float, int]] = deque()
+        """Ticket, right, and when how many records came."""
 
     def schedule(self) -> bool:
         """Write what has come, release what is delivered."""
         written = False
-        messages = self._input.drain()
+        messages = self._input.hold()
         while not self._writer.full and (message := next(messages, None)) is not None:
             written = True
             assert isinstance(message.payload, Batch)
-            capability = self._output.mint(message)
-            self._under_way.append((self._write(message.payload), capability))
+            capability, batch = self._output.mint(message), message.payload
+            self._under_way.append((self._write(batch), capability, message.arrived, len(batch)))
         return self._release() or written
 
     def wait_seconds(self) -> float | None:
@@ -73,6 +74,8 @@ class Sink:
         delivered = self._writer.delivered()
         released = False
         while self._under_way and self._under_way[0][0] <= delivered:
-            self._under_way.popleft()[1].drop()
+            _, capability, arrived, records = self._under_way.popleft()
+            capability.drop()
+            self._input.stay.over(arrived, records)
             released = True
         return released

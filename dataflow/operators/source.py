@@ -20,7 +20,7 @@ import numpy as np
 from dataflow.batch import Batch, Int64s
 from dataflow.capability import Capability
 from dataflow.graph import Location
-from dataflow.meters import Histogram
+from dataflow.histogram import Histogram
 from dataflow.migrate.parcels import Parcel
 from dataflow.nested import outward
 from dataflow.operators.base import InputPort, OutputPort

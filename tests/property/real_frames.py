@@ -40,7 +40,7 @@ from app.messages import (
 from dataflow import wire
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import EdgeId, Location
-from dataflow.meters import BOUNDS
+from dataflow.histogram import BOUNDS
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition, Rest
@@ -197,7 +197,7 @@ def _standing() -> dict[str, object]:
     return {
         "counters": {"read": 17, "bumps": 0},
         "inflight": 1 << 20,
-        "operators": {"per_plane": {"received": 17, "sent": 16, "turns": took}},
+        "operators": {"per_plane": {"received": 17, "sent": 16, "busy": 0.25, "took": took}},
         "sources": {"lines": {**lines, "delays": took}},
         "sent": {0: 400, 2: 0},
         "taken": {0: 100},

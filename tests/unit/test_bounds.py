@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dataflow import Flow
-from dataflow.meters import Histogram
+from dataflow.histogram import Histogram
 from dataflow.migrate.command import Migrate
 from dataflow.operators.inflight import Inflight, Sent
 from dataflow.protocols import Partition, SourceOptions

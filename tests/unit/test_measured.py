@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from app.heard import Heard
-from app.measured import latencies, partitions, queues
+from app.measured import latencies, partitions, queues, stays
 from schemas.status import Latency, LinkQueue, PartitionFrontier
 from state.ids import WorkerId
-from tests.unit.test_metrics import ONE, ZERO, beat
+from tests.unit.test_metrics import ONE, ZERO, beat, durations
 
 BOTH = Heard({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 35}, {0: 20})})
 
@@ -35,9 +35,9 @@ def test_durations_are_those_of_all_workers_also_of_those_that_have_left() -> No
         == latencies(BOTH)
         == [
             Latency(of="delivery", name="lines", count=4, seconds=0.001, p50=0.0003, p99=0.0003),
-            Latency(of="turn", name="count", count=10, seconds=1.0, p50=0.0001, p99=0.0003),
         ]
     )
+    assert stays(left) == stays(BOTH) == {"count": durations(8, 2, seconds=1.0)}
 
 
 def test_what_has_not_been_timed_is_left_out() -> None:

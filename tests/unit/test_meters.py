@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dataflow import Flow
-from dataflow.meters import BOUNDS, Histogram, Meters
-from dataflow.plan import Plan
+from dataflow.histogram import BOUNDS, Histogram
 from dataflow.protocols import SourceOptions
 from dataflow.testing import ListSink
 from state.ids import WorkerId
@@ -104,26 +107,38 @@ def test_a_chunk_takes_from_its_reading_to_its_delivery(start: Start) -> None:
     assert delays.seconds == pytest.approx(0.25, abs=0.02)
 
 
-def test_only_turns_in_which_something_was_done_count(start: Start) -> None:
+def test_an_operator_is_busy_in_turns_in_which_it_does_something(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = HandSource()
     flow = Flow("f")
     flow.source(source, name="in").sink(ListSink(), name="out")
     run = start(flow, workers=1)
     (worker,) = run.workers
     run.settle()
-    before = sum(worker.work()["out"].turns.counts)
+    ticks = (n / 1e6 for n in count(1))
+    monkeypatch.setattr(run.sim.clock, "monotonic", lambda: next(ticks))
+    before = worker.work()["out"].busy
     run.settle()
-    assert sum(worker.work()["out"].turns.counts) == before
+    assert worker.work()["out"].busy == before
     source.give(0, (1000, "a"))
     run.settle()
-    assert sum(worker.work()["out"].turns.counts) > before
+    assert worker.work()["out"].busy > before
 
 
-def test_a_turn_falls_into_the_first_bucket_that_holds_it() -> None:
-    plan = Plan(flow_of(HandSource(), ListSink()))
-    meters = Meters(plan.graph, [plan.migrator])
+def test_a_length_falls_into_the_first_bucket_that_holds_it() -> None:
+    seen = Histogram()
     for seconds in (*BOUNDS, BOUNDS[-1] + 1):
-        meters.turn(0, seconds)
-    (work,) = meters.work().values()
-    assert work.turns.counts == [1] * (len(BOUNDS) + 1)
+        seen.observe(seconds)
+    assert seen.counts == [1] * (len(BOUNDS) + 1)
     assert Counter(Histogram().counts) == {0: len(BOUNDS) + 1}
+
+
+@given(st.lists(st.sampled_from(BOUNDS) | st.floats(0, 100)))
+def test_many_lengths_count_as_each_of_them_would(lengths: list[float]) -> None:
+    one, all_at_once = Histogram(), Histogram()
+    for seconds in lengths:
+        one.observe(seconds)
+    all_at_once.observe_each(np.array(lengths))
+    assert all_at_once.counts == one.counts
+    assert all_at_once.seconds == pytest.approx(one.seconds)

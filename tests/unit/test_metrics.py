@@ -13,7 +13,7 @@ from app.heard import Heard
 from app.messages import FROM_WORKER, Beat, Durations, Operator, Reading
 from app.metrics import COUNTERS, Board, serving
 from app.observer import Figures
-from dataflow.meters import BOUNDS
+from dataflow.histogram import BOUNDS
 from schemas.errors import SetupError
 from schemas.status import HeldBack
 from state.ids import WorkerId
@@ -27,7 +27,7 @@ def durations(*counts: int, seconds: float) -> Durations:
     return Durations(counts=[*counts, *[0] * (len(BOUNDS) + 1 - len(counts))], seconds=seconds)
 
 
-TURNS = durations(4, 1, seconds=0.5)
+STAYS = durations(4, 1, seconds=0.5)
 
 
 def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> Beat:
@@ -35,7 +35,7 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> Beat:
         counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
         inflight=100 * read,
         spilled=7 * read,
-        operators={"count": Operator(received=read, sent=2 * read, turns=TURNS)},
+        operators={"count": Operator(received=read, sent=2 * read, busy=0.25, took=STAYS)},
         sources={
             "lines": Reading(
                 partitions=[read, read + 10],
@@ -106,21 +106,23 @@ def test_what_a_leaver_has_counted_is_kept() -> None:
     seen = read(text(board))
     assert seen["meander_records_read_total"] == {("0",): 1, ("left",): 4}
     assert seen["meander_operator_records_in_total"] == {("count", "0"): 1, ("count", "left"): 4}
-    assert seen["meander_operator_turn_seconds_count"]["count", "left"] == 10
+    assert seen["meander_operator_seconds_count"]["count", "left"] == 10
+    assert seen["meander_operator_busy_seconds_total"]["count", "left"] == 0.5
     assert seen["meander_delivery_seconds_count"]["lines", "left"] == 4
     assert seen["meander_inflight_bytes"] == {("0",): 100}, "it holds nothing any more"
     for name, _ in COUNTERS.values():
         assert len(seen[f"{name}_total"]) == 2, "also of what has not been counted yet"
 
 
-def test_operators_say_what_they_take_and_send_and_how_long_their_turns_are(seen: Seen) -> None:
+def test_operators_say_what_they_take_and_send_and_how_long_that_takes(seen: Seen) -> None:
     assert seen["meander_operator_records_in_total"] == {("count", "0"): 1, ("count", "1"): 2}
     assert seen["meander_operator_records_out_total"] == {("count", "0"): 2, ("count", "1"): 4}
-    buckets = seen["meander_operator_turn_seconds_bucket"]
+    assert seen["meander_operator_busy_seconds_total"]["count", "1"] == 0.25
+    buckets = seen["meander_operator_seconds_bucket"]
     assert buckets["0.0001", "count", "0"] == 4
     assert buckets["0.0003", "count", "0"] == buckets["+Inf", "count", "0"] == 5
-    assert seen["meander_operator_turn_seconds_sum"]["count", "0"] == 0.5
-    assert seen["meander_operator_turn_seconds_count"]["count", "0"] == 5
+    assert seen["meander_operator_seconds_sum"]["count", "0"] == 0.5
+    assert seen["meander_operator_seconds_count"]["count", "0"] == 5
 
 
 def test_partitions_have_frontiers_lags_and_delays(seen: Seen) -> None:
@@ -193,7 +195,7 @@ def test_a_beat_whose_lists_do_not_fit_together_is_none() -> None:
     with pytest.raises(ValueError, match="no message that is expected here"):
         FROM_WORKER.read(msgpack.packb(fields))
     fields = beat(1, {}, {}).model_dump()
-    fields["operators"]["count"]["turns"]["counts"].append(5)
+    fields["operators"]["count"]["took"]["counts"].append(5)
     with pytest.raises(ValueError, match="no message that is expected here"):
         FROM_WORKER.read(msgpack.packb(fields))
 

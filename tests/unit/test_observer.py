@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from app.heard import Heard
 from app.messages import Beat, Durations, Operator, Reading
-from app.observer import Observer
+from app.metrics import Board
+from app.observer import Figures, Observer
+from dataflow.histogram import BOUNDS
 from dataflow.holding import Holding, Kind
-from dataflow.meters import BOUNDS
 from dataflow.sim import NOW_MS, SimClock
 from state.ids import WorkerId
+from tests.unit.test_metrics import durations, read, text
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 
@@ -35,7 +39,7 @@ def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Beat
             "delays": NONE,
         }
     )
-    work = Operator(received=received, sent=sent, turns=NONE)
+    work = Operator(received=received, sent=sent, busy=0.0, took=NONE)
     return Beat(counters={"read": received}, sources={"in": reading}, operators={"n": work})
 
 
@@ -125,3 +129,23 @@ def test_a_leavers_records_count_on(observer: Observer, clock: SimClock) -> None
 def test_counters_are_summed_over_the_workers() -> None:
     three = heard(beat(received=3), beat(received=4), Beat(counters={"bumps": 1}))
     assert three.counters == {"read": 7, "bumps": 1}
+
+
+def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
+    observer: Observer,
+) -> None:
+    quick, slow = (
+        Operator(received=9, sent=9, busy=0.1, took=durations(*counts, seconds=1.0))
+        for counts in ([90], [0, 9, 0, 0, 1])
+    )
+    both = heard(Beat(operators={"n": quick}), Beat(operators={"n": slow}))
+    (shown,) = observer.throughput(both)
+    board = Board()
+    board.show(Figures(2, 2, both, throughput=[shown]), 0, {})
+    samples = read(text(board))
+    assert shown.count == sum(samples["meander_operator_seconds_count"].values()) == 100
+    upto = Counter[float]()
+    for (bound, *_), count in samples["meander_operator_seconds_bucket"].items():
+        upto[float(bound)] += int(count)
+    half, most = (min(le for le, n in upto.items() if n >= wanted) for wanted in (50, 99))
+    assert (shown.p50, shown.p99) == (half, most) == (0.0001, 0.0003)

@@ -121,7 +121,7 @@ def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> Non
     said = {
         "queues": [LinkQueue(worker=0, to=1, bytes=70)],
         "partitions": [PartitionFrontier(source="in", partition=3, worker=1, millis=5)],
-        "latencies": [Latency(of="turn", name="n", count=2, seconds=0.5, p50=0.3, p99=None)],
+        "latencies": [Latency(of="delivery", name="n", count=2, seconds=0.5, p50=0.3, p99=None)],
     }
     untold = {f"{name}_untold": n for n, name in enumerate(said, 1)}
     known = seen(beat(bins=[1, 1]).model_copy(update=said | untold))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.batch import ROW_BYTES, Batch
-from dataflow.operators.rows import Rows, Waiting, later
+from dataflow.operators.rows import ARRIVED, Rows, Waiting, later
 from state import codec
 from state.antichain import Antichain
 from tests.bench import records
@@ -26,9 +26,11 @@ ENTRIES = st.lists(
 def rows_of(entries: list[tuple[int, ...]]) -> Rows:
     columns = np.array(entries, np.int64).reshape(-1, 7).T
     times, origins, partitions, offsets, indexes, sides, values = columns
+    # When a record came says nothing of its place.
+    marks = (sides << ARRIVED) | np.arange(len(entries))
     return Rows(
         Batch(times, origins, partitions, offsets, indexes, list(map(_value, values.tolist()))),
-        sides,
+        marks,
     )
 
 

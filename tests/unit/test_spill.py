@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from dataflow import Flow
 from dataflow.batch import Batch
 from dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS
 from dataflow.operators.pool import Pool
-from dataflow.operators.rows import Rows
+from dataflow.operators.rows import ARRIVED, Rows
 from dataflow.protocols import SourceOptions
 from dataflow.testing import ListSink
 from schemas.errors import MeanderError
@@ -40,13 +41,15 @@ def rows_of(places: list[Place], first: int = 0) -> Rows:
     keys = [codec.encode(n % 3) for n in range(len(places))]
     hashes = BinSpace().hash_keys(keys)
     batch = Batch(times, zeros, partitions, offsets, zeros, values, keys, hashes)
-    return Rows(batch, sides)
+    # When a record came says nothing of its place.
+    arrived = np.arange(first, first + len(places)) * 7919 % 1000
+    return Rows(batch, (sides << ARRIVED) | arrived)
 
 
 def told(rows: Rows) -> list[Any]:
     """All that is known of each record."""
     b = rows.batch
-    columns = (b.times, b.origins, b.partitions, b.offsets, b.indexes, b.hashes, rows.sides)
+    columns = (b.times, b.origins, b.partitions, b.offsets, b.indexes, b.hashes, rows.marks)
     numbers = zip(*(column.tolist() for column in columns if column is not None), strict=True)
     return list(zip(numbers, b.keys or (), b.values, strict=True))
 
@@ -148,6 +151,20 @@ def test_what_has_been_read_back_is_free_again() -> None:
     waiting.add(Rows.of(records(["x" * 60_000] * 2, [7, 8], [0, 0]), 0))
     with pytest.raises(MeanderError, match="operator 'op': 12\\d,\\d{3} bytes of this worker's"):
         waiting.shed()
+
+
+def test_records_of_one_place_come_back_together_whenever_they_came() -> None:
+    """I3: the bytes of their values order them, which no slice of them would know."""
+    waiting = pool(ordered=True)
+    count = SLICE_ROWS + 10
+    many = records(range(count), [1] * count, [0] * count)
+    batch = replace(many, offsets=np.zeros(count, np.int64))
+    waiting.add(Rows(batch, np.arange(count)[::-1].copy()))
+    while waiting.shed():
+        pass
+    (rows,), _ = waiting.passed(Antichain.of(2))
+    assert len(rows) == count
+    assert sorted(rows.arrived.tolist()) == list(range(count))
 
 
 def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: Start) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from app.output import Output
 from app.overview import Overview
 from app.tables import fields, tables
-from schemas.status import HeldBack, Latency
+from schemas.status import HeldBack, Latency, Throughput
 
 
 def printed(seen: Overview) -> str:
@@ -27,3 +27,14 @@ def test_what_a_newer_flow_waits_for_and_times_is_shown_as_it_says() -> None:
     assert "the moon" in printed(seen)
     assert "eclipse of sun" in printed(seen)
     assert fields(seen, "running", 9)["held"] == [held.model_dump()]
+
+
+def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() -> None:
+    rates = [
+        Throughput(operator="count", received=7, sent=8, count=9, p50=0.003, p99=None),
+        Throughput(operator="lines", received=0, sent=7, p50=0.0001, p99=0.0001),
+    ]
+    lines = printed(Overview("f", throughput=rates)).splitlines()
+    shown = {words[0]: words[1:] for words in map(str.split, lines) if words}
+    assert shown["count"] == ["7.0", "8.0", "3.0", "over", "30,000"]
+    assert shown["lines"] == ["0.0", "7.0", "-", "-"]
