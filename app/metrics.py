@@ -127,9 +127,9 @@ def _operators(heard: Heard) -> Iterator[Metric]:
     took = HistogramMetricFamily(
         "meander_operator_seconds",
         "How long each record was in an operator of a worker, from its coming to an input there"
-        " until a stateful operator had applied it, an exchange had sent it on, a sink's results"
-        " were delivered, or any other operator had ended the turn in which it took it; all that a"
-        " record waits for there counts: credit, frontiers, on disk too, and its bin.",
+        " until a stateful operator had applied it, an exchange or loop had sent it on, a sink's"
+        " results were delivered, or any other operator had ended the turn in which it took it; all"
+        " that a record waits for there counts: credit, frontiers, on disk too, and its bin.",
         labels=labels,
     )
     for worker, beat in heard.everyone.items():

@@ -2,9 +2,10 @@
 operator is through with them.
 
 A stateful operator is through with a record once it has applied it, an exchange once it has sent it
-on, a sink once its writer says that it is durable; every other operator by the end of the turn in
-which it takes it. So whatever a record waits for counts: its turn, credit, a frontier, on disk too,
-and its bin. Cost: one entry per message or slice of records, one pass over a turn's in native code.
+on, as is a loop's beginning with what comes back, a sink once its writer says that it is durable,
+every other operator by the end of the turn in which it takes it. So whatever a record waits for
+counts: its turn, credit, a frontier, on disk too, and its bin. Cost: one entry per message or slice
+of records, one pass over a turn's in native code.
 """
 
 from __future__ import annotations

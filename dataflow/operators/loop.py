@@ -18,7 +18,7 @@ import numpy as np
 from dataflow.batch import Batch
 from dataflow.capability import Held
 from dataflow.nested import at, rounds_of
-from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
+from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
 from dataflow.operators.errors import Guard
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows
@@ -57,11 +57,10 @@ class Enter(Quiet):
     def _take_back(self) -> bool:
         """Nobody can be held back here, so all of it, and at once what is too much to disk."""
         taken = False
-        for message in self._back.drain():
+        for message in self._back.hold():
             taken = True
-            assert isinstance(message.payload, Batch)
             self._held.retain(self._output.mint(message))
-            self.waiting.add(_rows(message.payload, message.time))
+            self.waiting.add(_rows(message))
         over = self.waiting.size - self._most if taken else 0
         while over > 0 and (moved := self.waiting.shed()):
             over -= moved
@@ -73,6 +72,7 @@ class Enter(Quiet):
             for batch in _batches(rows):
                 time = at(int(batch.times.min()), rows.rounds)
                 self._output.send(self._held.permitting(time), time, batch)
+            self._back.stay.over_each(rows.arrived)
         return self._enter() or bool(ready) or more
 
     def _enter(self) -> bool:
@@ -85,12 +85,14 @@ class Enter(Quiet):
         return entered
 
 
-def _rows(batch: Batch, time: Time) -> Rows:
+def _rows(message: Message) -> Rows:
     """Records that have come back, as they may go to disk."""
-    if batch.keys is not None:
-        return Rows.of(batch, _KEYED, rounds_of(time))
-    keyed = replace(batch, keys=[b""] * len(batch), hashes=np.zeros(len(batch), np.uint64))
-    return Rows.of(keyed, _KEYLESS, rounds_of(time))
+    batch, side = message.payload, _KEYED
+    assert isinstance(batch, Batch)
+    if batch.keys is None:
+        batch = replace(batch, keys=[b""] * len(batch), hashes=np.zeros(len(batch), np.uint64))
+        side = _KEYLESS
+    return Rows.of(batch, side, rounds_of(message.time), message.arrived)
 
 
 def _batches(rows: Rows) -> Iterator[Batch]:

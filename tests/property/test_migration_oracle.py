@@ -105,6 +105,7 @@ class Run:
                 self.check_results(run)
             self.check_owners(run)
             self.check_commands(run)
+            self.check_timed(run)
 
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
         return shapes.define(self.case.kind, keyed, other)
@@ -190,6 +191,12 @@ class Run:
         for command in self.case.commands:
             first, *_, last = (*said[command.id], said[command.id][-1])
             assert (first, last) in {("accepted", "completed"), ("rejected", "rejected")}
+
+    def check_timed(self, run: TestFlow) -> None:
+        """Each record that comes to an operator is timed there once, wherever it has waited."""
+        for worker in run.workers:
+            for name, work in worker.work().items():
+                assert sum(work.took.counts) == work.received, f"{name!r} has not timed each once"
 
     def check_arrival(self, run: TestFlow) -> None:
         """Each partition's own order is kept per key, and every record counted once (I3)."""

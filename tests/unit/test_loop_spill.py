@@ -189,6 +189,20 @@ def test_what_waits_on_disk_is_owed_until_it_has_gone_on() -> None:
     assert all(int(batch.times.min()) == time for _, time, batch in at.bench.sent)
 
 
+def test_what_has_come_back_is_in_the_beginning_until_it_goes_on() -> None:
+    at, second = Beginning(), 1.0
+    stay = at.bench.inputs[1].stay
+    at.bench.closed.add(ME)
+    at.back(5, 7)
+    at.turns()
+    stay.end_turn(second)
+    assert (sum(stay.took.counts), at.enter.waiting.spilled) == (0, True)
+    at.bench.closed.clear()
+    at.turns()
+    stay.end_turn(20 * second)
+    assert (sum(stay.took.counts), stay.took.seconds) == (2, 40 * second)
+
+
 def test_nothing_enters_before_all_that_goes_round_has_gone_on() -> None:
     at = Beginning()
     at.bench.closed.add(ME)
