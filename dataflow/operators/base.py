@@ -75,11 +75,6 @@ class InputPort:
             yield message
 
     @property
-    def size(self) -> int:
-        """About how many bytes of records wait, of those batches that know."""
-        return sum(m.payload.size for m in self._queue if isinstance(m.payload, Batch))
-
-    @property
     def empty(self) -> bool:
         """Whether its operator has taken all that has come."""
         return not self._queue
