@@ -29,6 +29,7 @@ from schemas.status import (
     CommandRejected,
     Completed,
     Event,
+    PartitionAdded,
     PartitionMoved,
     Rescaling,
 )
@@ -66,9 +67,10 @@ def written(decision: Decision) -> dict[str, object]:
     match decision:
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
-        case Order(source, partition, _, target):
+        case Order(source, partition, _, target, offset):
             place = {"source": source, "partition": partition}
-            return {"type": "partition", **place, "worker": target}
+            new = {} if offset is None else {"offset": offset}
+            return {"type": "partition", **place, "worker": target, **new}
         case Joins(worker):
             return {"type": "joins", "worker": worker}
         case Leaves(worker):
@@ -163,6 +165,8 @@ class Commands:
                 yield Completed.model_validate(event)
             case {"event": "partition_moved"}:
                 yield PartitionMoved.model_validate(event)
+            case {"event": "partition_added", "time": int(at)}:
+                yield PartitionAdded.model_validate(event | {"at": at, "time": to_millis(at)})
             case {"event": "bin_moved"}:
                 yield from self._moved(event)
         yield from self._rescaler.note(event)

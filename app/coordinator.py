@@ -44,7 +44,7 @@ from connectors.status import StatusTopic
 from dataflow.controller import Controller
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
-from schemas.status import BinMoved, Completed, Event, Joined, Left
+from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded
 from state.ids import COORDINATOR, WorkerId
 
 log = logging.getLogger(__name__)
@@ -250,9 +250,9 @@ class Coordinator:
         self._slots = slots
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = control, decisions, told
-        sources = [node.spec.topic for node in prepared.plan.sources
-                   if isinstance(node.spec, KafkaSource)]  # fmt: skip
-        self._lag = Lag(prepared.options.kafka, prepared.group, sources)
+        self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
+                        if isinstance(node.spec, KafkaSource)}  # fmt: skip
+        self._lag = Lag(prepared.options.kafka, prepared.group, [*self._topics.values()])
         self._observer = Observer(SystemClock())
         self._waits, self._explain_at = Waits(SystemClock()), 0.0
         self._rescaler: Rescaler | None = None
@@ -308,6 +308,8 @@ class Coordinator:
             self._migrations.append(event)
         if isinstance(event, BinMoved | Joined | Left):
             self._bins = None
+        if isinstance(event, PartitionAdded) and event.source in self._topics:
+            self._lag.add(self._topics[event.source], event.partition)
         self._told.tell(event)
 
     def _housekeeping(self) -> None:

@@ -75,19 +75,24 @@ def _stage(round: Round) -> tuple[str, Wait]:
 
 
 def partitions(
-    handings: Iterable[tuple[Handing, WorkerId]],
+    handings: Iterable[tuple[Handing, WorkerId | None]],
     sources: Sequence[str],
     unsent: Collection[Decision],
 ) -> dict[Hashable, Wait]:
-    """The partitions on their way from one worker to another."""
+    """The partitions on their way from one worker to another, and new ones to their first."""
     found: dict[Hashable, Wait] = {}
     for handing, reader in handings:
         order = handing.order
-        what = f"partition {order.partition} of source {sources[order.source]!r} ({handing.id!r})"
+        by = f"({handing.id!r})" if handing.id else "(new)"
+        what = f"partition {order.partition} of source {sources[order.source]!r} {by}"
         if order in unsent:
             found[order, "decided"] = Wait(f"{what}: its decision to be on its topic", _WRITTEN)
             continue
-        old, new = member_name(reader), member_name(order.target)
+        new = member_name(order.target)
+        if reader is None:
+            found[order, "begun"] = Wait(f"{what} on its way to {new}", f"{new} reads it")
+            continue
+        old = member_name(reader)
         found[order, "handed"] = Wait(
             f"{what} on its way from {old} to {new}",
             f"all partitions of its source have come to {to_millis(order.time)} ms, {old} has said"

@@ -48,6 +48,11 @@ class Lag:
         """Of all partitions together."""
         return sum(self.partitions.values())
 
+    def add(self, topic: str, partition: int) -> None:
+        """A partition has come to a topic, and is read."""
+        if (place := TopicPartition(topic, partition)) not in self._partitions:
+            self._partitions.append(place)
+
     def look(self) -> None:
         """Take in answers that have come, and ask anew."""
         if self._committed is not None:
@@ -55,7 +60,7 @@ class Lag:
                 return
             self._take(self._committed)
         if self._partitions:
-            ask = partial(self._consumer.committed, self._partitions, timeout=PATIENCE)
+            ask = partial(self._consumer.committed, [*self._partitions], timeout=PATIENCE)
             self._committed = self._asking.submit(ask)
             latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             self._ends = self._admin.list_offsets(dict.fromkeys(self._partitions, latest))

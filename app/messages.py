@@ -195,11 +195,14 @@ class Installed(_Part):
 
 
 class Reads(_Part):
-    """The partitions of a source that the sender reads from its start on."""
+    """The partitions of a source that the sender reads from its start on; later, none, but that
+    there are more."""
 
     event: Literal["reads"]
     source: str
     partitions: list[int]
+    total: int | None
+    """How many there are on all workers; None where none may be added."""
 
 
 class Report(_Message):

@@ -25,6 +25,7 @@ from schemas.status import (
     Joined,
     Left,
     NotJoined,
+    PartitionAdded,
     Rescaled,
     Started,
 )
@@ -83,6 +84,11 @@ class Watch:
                 )
             case Joined() | NotJoined() | Left() | Rescaled() | CommandRejected():
                 self._output.say(f"{event.id}: {sentence(event)}")
+            case PartitionAdded(source=source, partition=partition, worker=worker, time=time):
+                self._output.say(
+                    f"{source}: partition {partition} is new; worker {worker} reads it,"
+                    f" from {at_millis(time)} on"
+                )
             case Failed() | Finished():
                 self._line.stop()
 

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import Self
 
 from connectors.client import Fetched
 from connectors.formats import decoder
@@ -83,13 +84,25 @@ class Message:
 class Topic:
     """One topic: all records as they came, and what of them are results of the flow."""
 
-    partitions: int
+    logs: list[list[Fetched]]
+    """By partition."""
     records: list[Record] = field(default_factory=list)
-    logs: list[list[Fetched]] = field(init=False)
     results: list[Result] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.logs = [[] for _ in range(self.partitions)]
+    @classmethod
+    def of(cls, partitions: int) -> Self:
+        """An empty one with so many partitions."""
+        return cls([[] for _ in range(partitions)])
+
+    @property
+    def partitions(self) -> int:
+        """How many there are by now."""
+        return len(self.logs)
+
+    def grow(self) -> int:
+        """One more partition, while a flow may be running; its number."""
+        self.logs.append([])
+        return self.partitions - 1
 
     def append(
         self, value: bytes | None, key: bytes | None, headers: Headers, ms: int, partition: int
@@ -119,6 +132,7 @@ class TopicReader:
         room: Callable[[], int],
     ) -> None:
         self.partitions = list(partitions)
+        self.total: int | None = topic.partitions
         self._logs, self._intake, self._rng = topic.logs, intake, rng
         self._held, self._ending, self._room = held, ending, room
         self._next = dict.fromkeys(partitions, 0)
@@ -132,6 +146,8 @@ class TopicReader:
     def poll(self) -> list[Chunk]:
         """Some records of some partitions."""
         chunks, room = [], self._room()
+        if self.total != len(self._logs) and self._rng.random() < 0.5:
+            self.total = len(self._logs)
         for partition in self.partitions:
             if partition in self._paused or self.idle(partition) or self._rng.random() < 0.5:
                 continue

@@ -10,6 +10,7 @@ and compacted records occupy offsets.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from connectors import client
 from connectors.client import Fetched
 from connectors.intake import RECORD, Intake, size_of
+from connectors.topics import Found
 from connectors.upkeep import Commits, Look
 from dataflow.protocols import Chunk, Partition, Rest, WorkerContext
 from schemas.errors import MeanderError
@@ -34,6 +36,8 @@ TAKE = 1 << 20
 """Bytes taken from librdkafka's queue per poll, by the average record."""
 HELD = 1 << 20
 """Bytes read of a paused partition beyond which its fetching stops."""
+_ANSWER = 0.5
+"""Seconds that the consumer gets to learn of new partitions; a broker has just answered."""
 _NAP = 0.25
 """Seconds after which the waiter looks whether the reader has been closed."""
 _SHORT_NAP = 0.005
@@ -84,7 +88,7 @@ class KafkaReader:
     def __init__(
         self,
         topic: str,
-        total: int,
+        known: Found,
         consumer: Consumer,
         group: str,
         bounds: list[Bounds],
@@ -92,7 +96,7 @@ class KafkaReader:
         context: WorkerContext,
     ) -> None:
         self.partitions = [b.partition for b in bounds]
-        self._topic, self._total, self._consumer = topic, total, consumer
+        self._topic, self._consumer = topic, consumer
         self._intake = intake
         self._wakeup = context.wakeup
         self._contact = client.contact(context.settings)
@@ -101,7 +105,8 @@ class KafkaReader:
         }
         self._average = 2.0 * RECORD
         self._commits = Commits(context.settings, topic, group)
-        self._look = Look(context.settings, topic, total)
+        self._look, self._bounded = Look(context.settings, topic, known), context.until_end
+        self._total = self._noticed = known.partitions
         self._orders: deque[Callable[[], None]] = deque()
         self._handover: Fetched | None = None
         self._ours = True
@@ -113,6 +118,12 @@ class KafkaReader:
         self._waiter.start()
 
     # -- the worker's side
+
+    @property
+    def total(self) -> int | None:
+        """How many partitions the topic has by now; None in a bounded run, whose end was fixed at
+        its start: what comes later is for the next."""
+        return None if self._bounded else self._total
 
     @property
     def unreadable(self) -> int:
@@ -173,7 +184,7 @@ class KafkaReader:
         return Rest(lane.held[0].offset() if lane.held else lane.position, lane.end)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Read what is left of a partition that another worker has released."""
+        """Read what is left of a partition that another worker has released, or all of a new."""
         start = rest.offset
         lane = self._lanes[partition] = Lane(partition, start, rest.end, start, start)
         self.partitions.append(partition)
@@ -303,7 +314,7 @@ class KafkaReader:
                 if self._turn.acquire(timeout=_NAP):
                     self._handover, self._ours = self._await_message(), True
                     self._wakeup.set()
-                self._look.now_and_then()
+                self._look_around()
         except MeanderError as error:
             self._fail(error)
         except KafkaException as error:
@@ -316,8 +327,22 @@ class KafkaReader:
             message = cast(Fetched | None, self._consumer.poll(nap))
             if message is not None:
                 return message
-            self._look.now_and_then()
+            self._look_around()
         return None
+
+    def _look_around(self) -> None:
+        """Look at the topic now and then; the consumer has to learn of what has come to it."""
+        self._look.now_and_then()
+        if self._noticed < self._look.total:
+            self._noticed = self._look.total
+            self._orders.append(partial(self._learn, self._noticed))
+
+    def _learn(self, total: int) -> None:
+        """Before it is to read a new partition, as by itself it would find out a second later."""
+        with contextlib.suppress(KafkaException):
+            self._consumer.list_topics(self._topic, timeout=_ANSWER)
+        self._total = total
+        self._wakeup.set()
 
     def _order(self, order: Callable[[], None]) -> None:
         """Have the consumer do something that only the queue's owner may have it do."""

@@ -62,8 +62,8 @@ class KafkaSource:
 
     def open(self, context: WorkerContext, dead: DeadLetters) -> KafkaReader:
         """This worker's reader. Raises SetupError when the topic cannot be read."""
-        total = topics.partitions_of(client.admin(context.settings), self.topic)
-        mine = assigned(self.topic, total, context.worker, context.workers)
+        known = topics.found(client.admin(context.settings), self.topic)
+        mine = assigned(self.topic, known.partitions, context.worker, context.workers)
         group = topics.group(context.topic_prefix, context.flow)
         consumer = client.consumer(context.settings, group)
         try:
@@ -73,7 +73,7 @@ class KafkaSource:
             raise
         return KafkaReader(
             self.topic,
-            total,
+            known,
             consumer,
             group,
             bounds,

@@ -34,7 +34,7 @@ from dataflow.flow import Flow
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.protocols import Partition, SinkWriter, SourceReader
 from dataflow.pulse import UNHEARD
-from dataflow.sim import Command, HandOver, Join, Leave
+from dataflow.sim import Command, Grow, HandOver, Join, Leave
 from dataflow.testing import Answer, DeadLetter, Result
 from schemas.errors import SetupError
 from state.ids import WorkerId
@@ -46,6 +46,7 @@ __all__ = [
     "Crash",
     "DeadLetter",
     "Feed",
+    "Grow",
     "HandOver",
     "Idle",
     "Join",
@@ -160,6 +161,11 @@ class TestFlow(testing.TestFlow):
             case Idle(name, partition, steps):
                 self._check_place(name, partition)
                 self._idle[name, partition] = self.sim.actions + steps
+            case Grow(name, records):
+                topic = self._topic_of(name)
+                partition = self._topic(topic).grow()
+                for ms, value in records:
+                    self._feed(Feed(topic, value, ms=ms, partition=partition))
             case _:
                 super().strike(fault)
 
@@ -233,6 +239,18 @@ class TestFlow(testing.TestFlow):
             raise SetupError(f"topic {name!r}", f"it has no partition {partition}",
                              "give the run more partitions")  # fmt: skip
 
+    def _topic_of(self, source: str) -> str:
+        """The topic of a source, which is named as in the flow."""
+        topics = {
+            node.name: node.spec.topic
+            for node in self._plan.sources
+            if isinstance(node.spec, KafkaSource)
+        }
+        if source not in topics:
+            raise SetupError(f"source {source!r}", "the flow has none of that name",
+                             f"name one of {', '.join(topics)}")  # fmt: skip
+        return topics[source]
+
     def _topic(self, name: str) -> Topic:
         if name not in self._topics:
             raise SetupError(f"topic {name!r}", "it is none of the flow's",
@@ -240,7 +258,7 @@ class TestFlow(testing.TestFlow):
         return self._topics[name]
 
     def _open(self, name: str) -> Topic:
-        return self._topics.setdefault(name, Topic(self._partitions))
+        return self._topics.setdefault(name, Topic.of(self._partitions))
 
     def _reader(self, node: SourceNode, me: WorkerId) -> SourceReader:
         source = node.spec

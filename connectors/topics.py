@@ -127,17 +127,32 @@ class TopicRow:
     exists: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic as a broker knows it."""
+
+    partitions: int
+    """0 where there is no such topic."""
+    id: str
+    """Another one, made anew under the same name, has another."""
+
+
 def partitions_of(client: Admin, topic: str) -> int:
     """How many partitions a topic has. Raises SetupError if it is missing or refused."""
-    found = _partitions(client, topic)
-    if not found:
+    return found(client, topic).partitions
+
+
+def found(client: Admin, topic: str) -> Found:
+    """A topic as it is. Raises SetupError if it is missing or refused."""
+    known = _found(client, topic)
+    if not known.partitions:
         raise missing(f"topic {topic!r}")
-    return found
+    return known
 
 
 def expect_ran(client: Admin, topic: str, flow: str) -> None:
     """Raises SetupError where a flow lacks an internal topic, as before its first start."""
-    if not _partitions(client, topic):
+    if not _found(client, topic).partitions:
         raise SetupError(
             f"flow {flow!r}",
             f"no flow of that name has run on Kafka at {client.bootstrap}",
@@ -145,25 +160,26 @@ def expect_ran(client: Admin, topic: str, flow: str) -> None:
         )
 
 
-def _partitions(client: Admin, topic: str) -> int:
+def _found(client: Admin, topic: str) -> Found:
     try:
         return look(client, topic, ANSWER)
     except KafkaException as error:
         raise translate(error, f"topic {topic!r}", client.bootstrap) from None
 
 
-def look(client: AdminClient, topic: str, seconds: float) -> int:
-    """How many partitions a topic has, 0 if there is none; raises KafkaException.
+def look(client: AdminClient, topic: str, seconds: float) -> Found:
+    """A topic as it is, if there is any; raises KafkaException.
 
     Unlike a client's own look at its metadata, it never creates the topic.
     """
     asked = client.describe_topics(TopicCollection([topic]), request_timeout=seconds)
     try:
-        return len(asked[topic].result().partitions)
+        described = asked[topic].result()
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return 0
+            return Found(0, "")
         raise
+    return Found(len(described.partitions), str(described.topic_id))
 
 
 def ensure_internal(client: Admin, prefix: str, flow: str) -> Names:

@@ -1,4 +1,4 @@
-"""What a reader does beside reading: commit for lag tools, and look whether its topic has changed.
+"""What a reader does beside reading: commit for lag tools, and look how its topic has changed.
 
 Guarantees that neither ever waits for the reader's consumer, nor makes it wait: a consumer belongs
 to one thread at a time, so this has clients of its own. A commit is a courtesy, as nobody starts
@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connectors import client, topics
 from connectors.client import Settings
+from connectors.topics import Found
 from schemas.errors import SetupError
 
 COMMIT_EVERY = 1.0
@@ -97,29 +98,34 @@ class Commits:
 
 
 class Look:
-    """Looks now and then whether a topic is as it was at the start; for the waiting thread."""
+    """Looks now and then whether a topic is still what it was; for the waiting thread."""
 
-    def __init__(self, settings: Settings, topic: str, total: int) -> None:
+    def __init__(self, settings: Settings, topic: str, known: Found) -> None:
         self._admin = client.admin(settings)
         self._contact = client.contact(settings)
-        self._topic, self._total = topic, total
+        self._topic, self._known = topic, known
         self._at = time.monotonic()
-        self._suspected: int | None = None
+        self._suspected: Found | None = None
+
+    @property
+    def total(self) -> int:
+        """How many partitions there are; from any thread."""
+        return self._known.partitions
 
     def now_and_then(self) -> None:
-        """Raises SetupError when two looks in a row find the topic changed."""
+        """Raises SetupError when two looks in a row find that the topic has lost anything."""
         soon = self._contact.lost or self._suspected is not None
         if time.monotonic() - self._at < (min(1.0, LOOK_EVERY) if soon else LOOK_EVERY):
             return
-        found = self._partitions()
+        found = self._look()
         self._at = time.monotonic()
         # A broker that has just started may not know all of its topics yet.
-        if found is not None and found != self._total and found == self._suspected:
-            raise self._changed(found)
-        self._suspected = found if found != self._total else None
+        if found is not None and found != self._known and found == self._suspected:
+            self._accept(found)
+        self._suspected = found if found != self._known else None
 
-    def _partitions(self) -> int | None:
-        """How many there are; None when nobody answers."""
+    def _look(self) -> Found | None:
+        """The topic as it is; None when nobody answers."""
         try:
             found = topics.look(self._admin, self._topic, _ANSWER)
         except KafkaException as error:
@@ -129,11 +135,15 @@ class Look:
         self._contact.heard()
         return found
 
-    def _changed(self, found: int) -> SetupError:
-        if not found:
-            return client.missing(f"topic {self._topic!r}")
-        return SetupError(
-            f"topic {self._topic!r}",
-            f"it had {self._total} partitions when the flow started and has {found} now",
-            "start the flow anew, so that its workers share them out again",
-        )
+    def _accept(self, found: Found) -> None:
+        """It may get more partitions; all else is no topic of which this flow has read."""
+        if not found.partitions:
+            raise client.missing(f"topic {self._topic!r}")
+        if found.id != self._known.id or found.partitions < self._known.partitions:
+            raise SetupError(
+                f"topic {self._topic!r}",
+                "it has been deleted and made anew while the flow ran: it had"
+                f" {self._known.partitions} partitions and has {found.partitions} others now",
+                "start the flow anew",
+            )
+        self._known = found

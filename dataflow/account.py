@@ -56,15 +56,18 @@ def completed(running: Running, seconds: float) -> Event:
     }
 
 
-def partition_moved(handing: Handing, source: str) -> Event:
-    """A partition has changed hands."""
-    return {
-        "event": "partition_moved",
-        "id": handing.id,
+def partition_given(handing: Handing, source: str) -> Event:
+    """A partition has changed hands, or is read since it has come to its topic."""
+    order = handing.order
+    new = order.offset is not None
+    named: Event = (
+        {"event": "partition_added"} if new else {"event": "partition_moved", "id": handing.id}
+    )
+    return named | {
         "source": source,
-        "partition": int(handing.order.partition),
-        "worker": int(handing.order.target),
-        "time": handing.order.time,
+        "partition": int(order.partition),
+        "worker": int(order.target),
+        "time": order.time,
     }
 
 

@@ -131,7 +131,7 @@ class Assembly:
             self.plan.origin(source): (self.sources[source.name], self._output_at(output))
             for source, output in zip(self.plan.sources, outputs, strict=True)
         }
-        return Handover(orders, outlets)
+        return Handover(self.site.me, orders, outlets)
 
     def close(self) -> None:
         """Close every operator."""

@@ -51,8 +51,12 @@ class Controller:
         self._routing = Routing(plan.flow.space, workers)
         self._roster = Roster(plan.graph, self._progress, links)
         self._forswearing = Forswearing(plan, self._progress.changes, clock)
-        self.reading = Reading(plan, self._progress, self._forswearing)
-        self.staff = Staff(list(map(WorkerId, range(workers))), self._roster, clock)
+        members = list(map(WorkerId, range(workers)))
+        tell = partial(self._tell_all, plan.handover.inputs[0])
+        self.reading = Reading(
+            plan, members, self._progress, self._forswearing, self.decisions, tell
+        )
+        self.staff = Staff(members, self._roster, clock)
         self._ids: set[str] = set()
         self._running: list[Running] = []
         self._taken: set[tuple[int, Bin]] = set()
@@ -120,7 +124,7 @@ class Controller:
         if worker not in self.staff.staying:
             raise Refused(f"worker {worker} is unknown")
         time = self._forswearing.open_time()
-        self._order(id, self.reading.place(source, partition), worker, time)
+        self.reading.begin(id, self.reading.place(source, partition), worker, time)
 
     def _hand_out(
         self,
@@ -140,21 +144,15 @@ class Controller:
         for target, some in places.items():
             for place in some:
                 names.add(name := f"{id}/{place[0]}.{place[1]}")
-                self._order(name, place, target, time)
+                self.reading.begin(name, place, target, time)
         for command in moves:
             self.submit(command)
         return names
 
-    def _order(self, id: str, place: Place, target: WorkerId, time: int) -> None:
-        order = self.reading.begin(id, place, target, time)
-        self.decisions.take(order, partial(self._tell_all, self._plan.handover.inputs[0], order))
-
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take a worker's report of what it reads, or of a bin that it has installed."""
         if event["event"] == "reads":
-            partitions = event["partitions"]
-            assert isinstance(partitions, list)
-            self.reading.noted(worker, str(event["source"]), partitions)
+            self.reading.noted(worker, event)
         if event["event"] != "bin_moved":
             return
         key = (str(event["operator"]), int(str(event["bin"])))
@@ -184,6 +182,7 @@ class Controller:
             received = True
         if self._progress.ready:
             self.decisions.send()
+            self.reading.begin_new(self.staff.staying)
             self._forswear()
             self._decide()
             self._finish_rounds()
@@ -311,7 +310,7 @@ class Controller:
     def _finish_orders(self) -> None:
         for handing in self.reading.finish():
             source = self._plan.sources[handing.order.source].name
-            self._events.append(account.partition_moved(handing, source))
+            self._events.append(account.partition_given(handing, source))
 
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""

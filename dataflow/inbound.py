@@ -84,6 +84,8 @@ def _disorder(plan: Plan, time: int, payload: Payload) -> str:
             return f"it sent partition {partition} to another worker, which no source has"
         case Moves(time=at) | Order(time=at) if at != time:
             return f"it sent an order for time {at} in a message of time {time}"
+        case Order(offset=int(offset)) if not 0 <= offset < _INT64:
+            return f"it sent an order to read from offset {offset}, which no partition has"
         case Moves(target=target) | Order(target=target) if not 0 <= target < _INT64:
             return f"it sent an order in favour of member {target}, which is no worker"
         case Parcel(frontier=frontier) if frontier < time:

@@ -52,9 +52,13 @@ class ListSource:
         options: SourceOptions | None = None,
         record_size: int = 100,
     ) -> None:
-        self.partitions = partitions
+        self.partitions = list(partitions)
         self.options = options or SourceOptions()
         self.record_size = record_size
+
+    def grow(self, records: Sequence[tuple[int, object]]) -> None:
+        """One more partition, while a flow may be running."""
+        self.partitions.append(records)
 
     def open(self, *_: object) -> SourceReader:
         """A list source is opened by `TestFlow` only."""
@@ -76,6 +80,7 @@ class ListReader:
         self, source: ListSource, partitions: Sequence[Partition], rng: random.Random
     ) -> None:
         self.partitions = list(partitions)
+        self.total: int | None = len(source.partitions)
         self.unreadable = 0
         self._source, self._rng = source, rng
         self._paused: set[Partition] = set()
@@ -85,6 +90,8 @@ class ListReader:
     def poll(self) -> list[Chunk]:
         """A chunk of some partitions."""
         chunks = []
+        if self.total != len(self._source.partitions) and self._rng.random() < 0.5:
+            self.total = len(self._source.partitions)
         for partition in self.partitions:
             total = len(self._source.partitions[partition])
             if self._rng.random() < 0.5:

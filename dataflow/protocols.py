@@ -80,6 +80,11 @@ class SourceReader(Protocol):
         """The partitions assigned to this worker."""
 
     @property
+    def total(self) -> int | None:
+        """How many partitions the topic was last found to have, on all workers; None where those of
+        the start are all that will be read, as in a bounded run."""
+
+    @property
     def unreadable(self) -> int:
         """How many records could not be decoded so far."""
 
@@ -105,7 +110,7 @@ class SourceReader(Protocol):
         """Read no more of a partition; what of it has not been handed out."""
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Read what is left of a partition that another worker has released."""
+        """Read what is left of a partition that another worker has released, or all of a new."""
 
     def passed(self, partition: Partition, offset: int) -> None:
         """All results of the records before `offset` are delivered (for lag tools)."""

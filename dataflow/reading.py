@@ -1,16 +1,20 @@
 """Who reads which source partition, as the coordinator knows it, and who is to read it next.
 
-Guarantees that one partition changes hands once at a time. An order has the least time that is not
+Guarantees that one partition changes hands once at a time, and that one which has come to a topic
+is given to one worker, once, however many notice it. An order has the least time that is not
 forsworn, and is carried out when nothing at that time can come to the sources any more. Cost: one
-look at a frontier per order under way and turn.
+look at a frontier per order under way and turn; one pass over all partitions while one is nobody's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dataflow.capability import Capability
+from dataflow.decisions import Decisions
 from dataflow.forswearing import Forswearing
 from dataflow.migrate.command import Refused
 from dataflow.migrate.parcels import Order
@@ -22,12 +26,16 @@ from state.ids import WorkerId, member_name
 Place = tuple[int, Partition]
 """A source's number, and one of its partitions."""
 
+FIRST_OFFSET = 0
+"""Where a new partition begins, wherever the flow did: all that it holds has come since then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Handing:
     """An order under way."""
 
     id: str
+    """The command's; '' of a partition that is new."""
     order: Order
     demand: Capability
     """So that a partition without records comes to its time."""
@@ -36,17 +44,64 @@ class Handing:
 class Reading:
     """The readers of all partitions."""
 
-    def __init__(self, plan: Plan, progress: Progress, forswearing: Forswearing) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        workers: Iterable[WorkerId],
+        progress: Progress,
+        forswearing: Forswearing,
+        decisions: Decisions,
+        tell: Callable[[Order], None],
+    ) -> None:
         self._progress, self._forswearing = progress, forswearing
+        self._decisions, self._tell = decisions, tell
         self._numbers = {source.name: plan.origin(source) for source in plan.sources}
         self._inputs = {plan.origin(s): plan.ports[s.name].inputs[0] for s in plan.sources}
         self._readers: dict[Place, WorkerId] = {}
         self._under_way: dict[Place, Handing] = {}
+        self._silent = {number: set(workers) for number in self._inputs}
+        """Who has yet to say what it reads from the flow's start on, by source."""
+        self._totals: dict[tuple[WorkerId, int], int] = {}
+        """How many partitions a worker knows a source to have."""
+        self._unread: list[Place] = []
+        """Those among them that have come to their topic and are nobody's."""
 
-    def noted(self, worker: WorkerId, source: str, partitions: Iterable[int]) -> None:
-        """A worker says what it reads at its start."""
-        for partition in partitions:
-            self._readers[self._numbers[source], Partition(partition)] = worker
+    def noted(self, worker: WorkerId, event: Mapping[str, object]) -> None:
+        """A worker says what it reads from its start on, and how many partitions there are."""
+        number = self._numbers[str(event["source"])]
+        partitions, total = event["partitions"], event["total"]
+        assert isinstance(partitions, list)
+        assert isinstance(total, int | None)
+        self._silent[number].discard(worker)
+        self._readers |= {(number, Partition(partition)): worker for partition in partitions}
+        self._totals[worker, number] = total or 0
+        # Before all have spoken, what nobody is known to read may be theirs.
+        if not self._silent[number]:
+            most = max(total for (_, of), total in self._totals.items() if of == number)
+            places = [(number, Partition(p)) for p in range(most)]
+            known = {*self._readers, *self._under_way, *self._unread}
+            self._unread += [place for place in places if place not in known]
+
+    def begin_new(self, staying: Sequence[WorkerId]) -> None:
+        """Each partition that has come to its topic is read by who reads the fewest of these.
+
+        The order waits until that one knows of it: its client would have to find out first, and the
+        flow's frontier would stand meanwhile.
+        """
+        if self._forswearing.least is None:
+            self._unread.clear()
+        for place in [*self._unread]:
+            number, partition = place
+            held = Counter(worker for worker, other in self._shares() if other[0] == number)
+            target = min(staying, key=lambda worker: (held[worker], worker))
+            if partition < self._totals.get((target, number), 0):
+                self._unread.remove(place)
+                self._begin("", place, target, self._forswearing.open_time(), FIRST_OFFSET)
+
+    def _shares(self) -> Iterable[tuple[WorkerId, Place]]:
+        """Who reads which partition once all orders are carried out."""
+        readers = self._readers | {p: one.order.target for p, one in self._under_way.items()}
+        return ((worker, place) for place, worker in readers.items())
 
     def of(self, worker: WorkerId) -> list[Place]:
         """What a worker reads that is not on its way to another."""
@@ -62,26 +117,32 @@ class Reading:
 
     def going_from(self, worker: WorkerId) -> set[str]:
         """The ids of the orders by which a worker gives partitions away."""
-        return {one.id for p, one in self._under_way.items() if self._readers[p] == worker}
+        return {one.id for p, one in self._under_way.items() if self._readers.get(p) == worker}
 
     def place(self, source: str, partition: int) -> Place:
         """Of a partition. Raises Refused for one that the flow does not read."""
         place = self._numbers.get(source, -1), Partition(partition)
-        if place not in self._readers:
+        if place not in self._readers and place not in self._under_way:
             raise Refused(f"partition {partition} of source {source!r} is read by nobody")
         return place
 
-    def begin(self, id: str, place: Place, target: WorkerId, time: int) -> Order:
+    def begin(self, id: str, place: Place, target: WorkerId, time: int) -> None:
         """A partition changes hands. Raises Refused while it does already."""
         if place in self._under_way:
             other = self._under_way[place]
+            by = f" by {other.id!r}" if other.id else ""
             raise Refused(
-                f"partition {place[1]} is on its way to {member_name(other.order.target)} by"
-                f" {other.id!r}: wait for that"
+                f"partition {place[1]} is on its way to {member_name(other.order.target)}{by}:"
+                " wait for that"
             )
-        order = Order(place[0], place[1], time, target)
+        self._begin(id, place, target, time)
+
+    def _begin(
+        self, id: str, place: Place, target: WorkerId, time: int, offset: int | None = None
+    ) -> None:
+        order = Order(place[0], place[1], time, target, offset)
         self._under_way[place] = Handing(id, order, self._forswearing.demand(time))
-        return order
+        self._decisions.take(order, partial(self._tell, order))
 
     def finish(self) -> list[Handing]:
         """The orders that have been carried out since the last call."""
@@ -97,9 +158,14 @@ class Reading:
         return list(done.values())
 
     @property
-    def under_way(self) -> list[tuple[Handing, WorkerId]]:
-        """The orders under way, and who reads on until each is carried out."""
-        return [(handing, self._readers[place]) for place, handing in self._under_way.items()]
+    def under_way(self) -> list[tuple[Handing, WorkerId | None]]:
+        """The orders under way, and who, if anyone, reads on until each is carried out."""
+        return [(handing, self._readers.get(place)) for place, handing in self._under_way.items()]
+
+    @property
+    def changing(self) -> bool:
+        """Whether a partition is on its way to a reader, or has none."""
+        return bool(self._under_way or self._unread)
 
     @property
     def running(self) -> set[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dataflow.controller import Controller
 from dataflow.decisions import Decision
+from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.plan import Plan
 from dataflow.protocols import Frame
@@ -170,7 +171,16 @@ class HandOver:
     worker: int
 
 
-Command = Migrate | Join | Leave | HandOver
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """A source's topic gets one more partition, on which these records lie: (milliseconds since
+    1970, value). The source is named as in the flow."""
+
+    source: str
+    records: Sequence[tuple[int, object]] = ()
+
+
+Command = Migrate | Join | Leave | HandOver | Grow
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Makes one worker in its surroundings; the last says whether it joins a running flow."""
 
@@ -206,8 +216,9 @@ class Simulation:
     def calm(self) -> bool:
         """Whether nothing is held up, and no bins or members are on their way."""
         held = (*self.pauses.values(), *self.slowed.values())
-        staff = self.controller.staff
-        return max(held, default=0) <= self.actions and not (self.controller.busy or staff.leaving)
+        controller = self.controller
+        moving = controller.busy or controller.staff.leaving or controller.reading.changing
+        return max(held, default=0) <= self.actions and not moving
 
     @property
     def done(self) -> bool:
@@ -240,7 +251,7 @@ class Simulation:
         try:
             self._submit(command)
         except Refused as refusal:
-            id = "" if isinstance(command, Join) else command.id
+            id = "" if isinstance(command, Join | Grow) else command.id
             self.events.append({"event": "rejected", "id": id, "reason": str(refusal)})
         self.collect()
 
@@ -252,6 +263,10 @@ class Simulation:
                 self.controller.leave(id, [WorkerId(worker)])
             case HandOver(id, source, partition, worker):
                 self.controller.hand_over(id, source, partition, WorkerId(worker))
+            case Grow(source, records):
+                (grown,) = (one.spec for one in self.plan.sources if one.name == source)
+                assert isinstance(grown, ListSource), f"source {source!r} is no list"
+                grown.grow(records)
             case Join():
                 number = WorkerId(self.hired)
                 self.controller.join(number)

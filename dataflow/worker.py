@@ -62,9 +62,10 @@ class Worker:
         self._meters = Meters(plan.graph, operators)
         report = self._reports.append
         self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
+        self._totals: dict[str, int | None] = {}
+        """How many partitions the coordinator has been told of, by source."""
         for name, source in self._assembly.sources.items():
-            reads = [int(standing.partition) for standing in source.standing()]
-            self._reports.append({"event": "reads", "source": name, "partitions": reads})
+            self._tell_reads(name, [int(standing.partition) for standing in source.standing()])
 
     def step(self) -> bool:
         """One turn; whether anything was done."""
@@ -101,9 +102,18 @@ class Worker:
 
     def reports(self) -> list[dict[str, object]]:
         """Events for the coordinator since the last call, JSON-able."""
+        for name, source in self._assembly.sources.items():
+            if source.total != self._totals[name]:
+                self._tell_reads(name, [])
         taken = self._reports[:]
         self._reports.clear()
         return taken
+
+    def _tell_reads(self, name: str, begun: list[int]) -> None:
+        total = self._totals[name] = self._assembly.sources[name].total
+        self._reports.append(
+            {"event": "reads", "source": name, "partitions": begun, "total": total}
+        )
 
     @property
     def counters(self) -> Counter[str]:

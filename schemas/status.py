@@ -82,6 +82,28 @@ class PartitionMoved(_OfCommand):
     """Who reads it now."""
 
 
+class PartitionAdded(_Event):
+    """A topic has got a partition while the flow runs, and it is read.
+
+    >>> PartitionAdded(source="lines", partition=4, worker=1, time=5, at=5 << 20).key
+    'lines'
+    """
+
+    type: Literal["partition_added"] = "partition_added"
+    source: str
+    partition: int
+    worker: int
+    """Who reads it."""
+    time: int
+    at: int
+    """None of its records is of a logical time before."""
+
+    @property
+    def key(self) -> str:
+        """Its record key."""
+        return self.source
+
+
 class Rescaling(_OfCommand):
     """A command that workers come or go will be obeyed.
 
@@ -347,7 +369,7 @@ class Failed(_OfFlow):
 
 Event = Annotated[
     Accepted | BinMoved | Completed | CommandRejected
-    | Rescaling | Joined | NotJoined | Left | PartitionMoved | Rescaled
+    | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
     | Claimed | Heartbeat | Started | Finished | Failed,
     Field(discriminator="type"),
 ]  # fmt: skip

@@ -40,7 +40,9 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str)
     dotted = {name.replace("_", "."): value for name, value in config.items()}
     client = admin(bootstrap)
     client.create_topics([NewTopic(topic, partitions, 1, config=dotted)])[topic].result(PATIENCE)
-    until(lambda: _partitions(client, topic) == list(range(partitions)), f"topic {topic} is known")
+    until(
+        lambda: partitions_of(client, topic) == list(range(partitions)), f"topic {topic} is known"
+    )
 
 
 def delete_topics(bootstrap: str, prefix: str) -> None:
@@ -101,7 +103,7 @@ def consume_all(bootstrap: str, topic: str, *, committed: bool = True) -> list[R
     )
     try:
         # Asked through the consumer, which else looks for a connection half a second later.
-        open_partitions = set(_partitions(consumer, topic))
+        open_partitions = set(partitions_of(consumer, topic))
         assert open_partitions, f"topic {topic} does not exist"
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
         found: list[Record] = []
@@ -152,7 +154,8 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def _partitions(client: AdminClient | Consumer, topic: str) -> list[int]:
+def partitions_of(client: AdminClient | Consumer, topic: str) -> list[int]:
+    """Those that a broker tells of."""
     listed = client.list_topics(topic, timeout=PATIENCE).topics.get(topic)
     return sorted(listed.partitions) if listed is not None else []
 

@@ -1,11 +1,11 @@
-"""Hands source partitions from worker to worker (design 3): the old reader says where it stopped.
+"""Gives source partitions to workers (design 3): the old reader says where it stopped, if any.
 
 Guarantees that a partition is read by one worker at any moment, each record once, and that its
 times go on where they were. An order of time t is kept as a capability for t by whoever reads the
 partition, until the partition's frontier has come to t; then the old reader lets go, and where to
 read on travels under t to the new one, whose capability comes with it (I1). In a flow that answers
-as records arrive, the new reader waits until all that the old one sent has been taken (I3).
-Cost: nothing while there are no orders.
+as records arrive, the new reader waits until all that the old one sent has been taken (I3). Of a
+partition that is new the target sends itself what an old reader would. Cost: none without orders.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dataflow.capability import Capability
-from dataflow.migrate.parcels import Order
+from dataflow.migrate.parcels import Order, Parcel
 from dataflow.operators.base import InputPort, OutputPort, Quiet
 from dataflow.operators.source import SourceOperator
+from dataflow.protocols import Rest
+from state.ids import WorkerId
+from state.time import MIN_TIME
 
 
 class Handover(Quiet):
     """The orders for one worker's sources."""
 
     def __init__(
-        self, orders: InputPort, outlets: Mapping[int, tuple[SourceOperator, OutputPort]]
+        self,
+        me: WorkerId,
+        orders: InputPort,
+        outlets: Mapping[int, tuple[SourceOperator, OutputPort]],
     ) -> None:
-        self._orders, self._outlets = orders, outlets
+        self._me, self._orders, self._outlets = me, orders, outlets
         self._open: list[tuple[Order, Capability]] = []
 
     def schedule(self) -> bool:
@@ -39,10 +45,21 @@ class Handover(Quiet):
         for message in self._orders.drain():
             received = True
             assert isinstance(message.payload, Order)
-            source, output = self._outlets[message.payload.source]
-            if source.reads(message.payload.partition):
-                self._open.append((message.payload, output.mint(message)))
+            order = message.payload
+            source, output = self._outlets[order.source]
+            if source.reads(order.partition):
+                self._open.append((order, output.mint(message)))
+            elif order.offset is not None and order.target == self._me:
+                self._begin(order, order.offset, output.mint(message))
         return received
+
+    def _begin(self, order: Order, offset: int, capability: Capability) -> None:
+        """Read a partition that nobody has read: none of its records is of before the order."""
+        frontier = max(order.time, MIN_TIME + 1)
+        parcel = Parcel(order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, frontier)
+        _, output = self._outlets[order.source]
+        output.send(capability, order.time, parcel)
+        capability.drop()
 
     def _carry_out(self, order: Order, capability: Capability) -> bool:
         source, output = self._outlets[order.source]

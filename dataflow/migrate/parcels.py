@@ -14,6 +14,8 @@ from state.ids import WorkerId
 class Order:
     """From the coordinator to all: once a partition has come to `time`, `target` reads it.
 
+    One that nobody has read yet begins at `time`, and says where in its log.
+
     >>> order = Order(0, Partition(3), 7, WorkerId(1))
     >>> Order.from_bytes(order.to_bytes()) == order
     True
@@ -24,6 +26,8 @@ class Order:
     partition: Partition
     time: int
     target: WorkerId
+    offset: int | None = None
+    """Of the first record, where nobody has read it yet; None where its reader knows."""
 
     def to_bytes(self) -> bytes:
         """As it travels on the wire."""
@@ -32,8 +36,10 @@ class Order:
     @staticmethod
     def from_bytes(data: bytes) -> Order:
         """The inverse. Raises ValueError for anything else."""
-        source, partition, time, target = _whole(*msgpack.unpackb(data))
-        return Order(source, Partition(partition), time, WorkerId(target))
+        *numbers, offset = msgpack.unpackb(data)
+        source, partition, time, target = _whole(*numbers)
+        first = None if offset is None else _whole(offset)[0]
+        return Order(source, Partition(partition), time, WorkerId(target), first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class Parcel:
     maximum: int
     """The running maximum of what its records ask for."""
     newest: int
-    """The time of the last record sent."""
+    """The time of the last record sent; `MIN_TIME` while there is none."""
     frontier: int
     """The partition's frontier, later than `newest`."""
 

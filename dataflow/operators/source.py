@@ -153,6 +153,11 @@ class SourceOperator:
             return None
         return max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
 
+    @property
+    def total(self) -> int | None:
+        """How many partitions there are by now, on all workers; None where none may be added."""
+        return self._reader.total
+
     def finished(self) -> bool:
         """Whether every partition has ended, and been passed by the sinks."""
         return not self._lanes and not self._last

@@ -1,16 +1,29 @@
-"""What happens to a flow's topics while it runs ends it with a sentence and exit code 2."""
+"""A flow reads the partitions that its topics get while it runs; whatever else happens to them ends
+it with a sentence and exit code 2."""
 
 from __future__ import annotations
 
+import json
+import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.brokers import Broker
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.kafka_tools import PATIENCE, admin
+from tests.kafka_tools import (
+    PATIENCE,
+    Record,
+    admin,
+    await_records,
+    partitions_of,
+    produce,
+    until,
+)
 
 
 @pytest.fixture
@@ -24,15 +37,43 @@ def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess
 
 
 def test_partitions_that_are_added(running: FlowProcess, broker: Broker, prefix: str) -> None:
-    topic = prefix + "lines"
+    """I2, I3: each is read by one worker, from its first record, and each record counts once."""
+    topic, results = prefix + "lines", prefix + "counts"
     client = admin(broker.bootstrap)
-    client.create_partitions([NewPartitions(topic, 5)])[topic].result()
+    client.create_partitions([NewPartitions(topic, 6)])[topic].result()
+    until(lambda: len(partitions_of(client, topic)) == 6, "the topic has grown")
+    # Some of it lies there before the flow knows of it, also of a time that has gone by.
+    produce(broker.bootstrap, topic, [Record(b"be", partition=p, timestamp=1) for p in (4, 5)])
 
-    assert running.exit_code() == 2
-    last = running.said.splitlines()[-1]
-    assert f"topic '{topic}': it had 4 partitions when the flow started and has 5 now" in last
-    assert "start the flow anew" in last
+    until(lambda: len(running.of("partition_added")) == 2, "both are read")
+    added = running.of("partition_added")
+    assert {(one["source"], one["partition"]) for one in added} == {("source", 4), ("source", 5)}
+    produce(broker.bootstrap, topic, [Record(b"be or", partition=p) for p in (0, 4, 5)])
+    counts = Counter({"to": 2, "be": 2 + 5, "or": 1 + 3, "not": 1})
+    found = await_records(broker.bootstrap, results, lambda some: len(some) >= counts.total())
+    told = [json.loads(record.value or b"") for record in found]
+    seen = sorted((one["word"], one["count"]) for one in told)
+    assert seen == sorted((word, n + 1) for word in counts for n in range(counts[word]))
+
+    until(lambda: read_by(running) == set(range(6)), "status shows who reads it")
+    until(lambda: lags(running) == dict.fromkeys(range(6), 0), "and that all has passed")
+    running.process.send_signal(signal.SIGINT)
+    assert running.exit_code() == 128 + signal.SIGINT
+    assert running.events[-1]["type"] == "finished", "it has ended by nothing but that"
     running.until_gone()
+
+
+def read_by(running: FlowProcess) -> set[object]:
+    """The partitions that are read, by the last heartbeat."""
+    beat = cast(list[dict[str, object]], running.of("heartbeat")[-1]["partitions"])
+    assert len({one["partition"] for one in beat}) == len(beat), "by one worker each (I2)"
+    return {one["partition"] for one in beat}
+
+
+def lags(running: FlowProcess) -> dict[object, object]:
+    """Records by partition that have not passed, by the last heartbeat."""
+    beat = cast(list[dict[str, object]], running.of("heartbeat")[-1]["lags"])
+    return {one["partition"]: one["records"] for one in beat}
 
 
 def test_a_topic_that_is_deleted(running: FlowProcess, broker: Broker, prefix: str) -> None:

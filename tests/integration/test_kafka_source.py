@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
 
-from connectors import KafkaSource, header, reader, topics, upkeep
+from connectors import KafkaSource, header, reader, topics
 from connectors.formats import TimeExtractor
 from connectors.source import assigned
 from dataflow.protocols import Partition
@@ -323,30 +322,6 @@ def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
     ):
         pass
     assert missing not in admin(rig.bootstrap).list_topics(timeout=PATIENCE).topics
-
-
-def test_a_changed_number_of_partitions_ends_the_flow(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.1)
-    topic = rig.topic("in", 2)
-    with rig.reading(KafkaSource(topic), rig.context(until_end=False)) as reading:
-        client = admin(rig.bootstrap)
-        client.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
-        with pytest.raises(SetupError, match="had 2 partitions when the flow started and has 3"):
-            reading.until(lambda: False, "the error")
-
-
-def test_a_topic_deleted_in_mid_run_ends_the_flow(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.1)
-    topic = rig.topic("in")
-    with rig.reading(KafkaSource(topic), rig.context(until_end=False)) as reading:
-        client = admin(rig.bootstrap)
-        client.delete_topics([topic])[topic].result(30)
-        with pytest.raises(SetupError, match="it does not exist"):
-            reading.until(lambda: False, "the error")
 
 
 def committed(rig: Rig, group: str, topic: str) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dataflow.migrate.command import Migrate, Strategy
 from dataflow.protocols import SourceOptions
-from dataflow.sim import Command, HandOver, Join, Leave
+from dataflow.sim import Command, Grow, HandOver, Join, Leave
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 
@@ -29,8 +29,8 @@ class Case:
     link_credit: int
     room: int
     """Bytes of records that may wait in memory at one operator."""
-    staff: tuple[tuple[int, Join | Leave | HandOver], ...] = ()
-    """Who comes and goes, and after how many commands."""
+    staff: tuple[tuple[int, Join | Leave | HandOver | Grow], ...] = ()
+    """Who comes and goes, and after how many commands; and which partitions come."""
 
     @property
     def script(self) -> list[Command]:
@@ -39,6 +39,10 @@ class Case:
         for after, change in self.staff:
             script.insert(after, change)
         return script
+
+    def grown(self, source: str) -> list[Sequence[tuple[int, object]]]:
+        """The partitions that come to a source's topic, in order."""
+        return [c.records for c in self.script if isinstance(c, Grow) and c.source == source]
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {self.kind}, {self.workers} workers, 2**{self.bits} bins"]
@@ -78,12 +82,18 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
 
 
 def with_some_comings_and_goings(case: Case) -> Case:
-    """Every third case has them."""
-    return with_comings_and_goings(case) if case.seed % 3 == 2 else case
+    """Of three cases one has them, and into another only partitions come."""
+    match case.seed % 3:
+        case 1:
+            return with_growth(case, case.workers)
+        case 2:
+            return with_comings_and_goings(case)
+    return case
 
 
 def with_comings_and_goings(case: Case) -> Case:
-    """The same case, into which workers join, get some of the bins, and leave again."""
+    """The same case, into which workers join, get some of the bins, and leave again; and partitions
+    come."""
     rng = random.Random(case.seed)
     newcomers = rng.randint(1, 3)
     everyone = case.workers + newcomers
@@ -100,7 +110,28 @@ def with_comings_and_goings(case: Case) -> Case:
         partition, reader = rng.randrange(len(case.partitions)), rng.randrange(everyone)
         changes.append(HandOver(f"h{n}", "source", partition, WorkerId(reader)))
     staff = tuple((rng.randint(0, len(commands) + n), one) for n, one in enumerate(changes))
-    return replace(case, commands=commands, staff=staff)
+    return with_growth(replace(case, commands=commands, staff=staff), everyone)
+
+
+def with_growth(case: Case, workers: int) -> Case:
+    """The same case, in which partitions come to topics, and may change hands at once."""
+    rng = random.Random(case.seed)
+    staff = [*case.staff]
+    for n in range(rng.choice([0, 1, 1, 3])):
+        growth, last = random_growth(rng, case), len(case.commands) + len(staff)
+        staff.insert(rng.randint(0, len(staff)), (rng.randint(0, last), growth))
+        partition, reader = len(case.partitions) + rng.randint(0, n), rng.randrange(workers)
+        hand_over = HandOver(f"g{n}", "source", partition, WorkerId(reader))
+        staff.append((rng.randint(0, last + 1), hand_over))
+    return replace(case, staff=tuple(staff))
+
+
+def random_growth(rng: random.Random, case: Case) -> Grow:
+    """A partition of records as others have them, of times that need not fit."""
+    known = [entry for partition in case.partitions for entry in partition]
+    records = rng.choices(known, k=rng.randint(0, 12)) if known else []
+    source = rng.choice(["source", "other"]) if case.kind == "connect" else "source"
+    return Grow(source, tuple(records))
 
 
 def random_partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Entry, ...]:

@@ -167,8 +167,8 @@ def _whole_payload(payload: wire.Payload) -> bool:
     match payload:
         case Moves(command, at, target, bins):
             return type(command) is str and _numbers(at, target, *bins)
-        case Order(source, partition, at, target):
-            return _numbers(source, partition, at, target)
+        case Order(source, partition, at, target, offset):
+            return _numbers(source, partition, at, target, offset or 0)
         case Parcel(partition, Rest(offset, end), maximum, newest, frontier):
             return _numbers(partition, offset, end or 0, maximum, newest, frontier)
         case Batch():

@@ -133,6 +133,7 @@ def _of_engine() -> Iterator[Kind]:
     payloads += [
         ("moves", moves),
         ("order", Order(0, Partition(3), 7 << 40, WorkerId(2))),
+        ("order to begin", Order(0, Partition(3), 7 << 40, WorkerId(2), 5)),
         ("parcel", Parcel(Partition(3), Rest(100, 1 << 33), 7 << 40, 8 << 40, 9 << 40)),
         ("parcel without an end", Parcel(Partition(300), Rest(0, None), 0, 0, 1)),
     ]
@@ -174,7 +175,7 @@ def _of_app() -> Iterator[Kind]:
     yield from _read_by(KNOCK, register, Ready(token=b"t" * 32))
     turned = Turned(reason="its launch token is unknown")
     yield from _read_by(REPLY, Roster(peers=listed), turned, Go())
-    reads = {"event": "reads", "source": "lines", "partitions": [0, 3]}
+    reads = {"event": "reads", "source": "lines", "partitions": [0, 3], "total": 4}
     yield from _read_by(TO_WORKER, Beat(), Meet(peer=listed[2]), Forget(worker=2), Stop(), Bye())
     yield from _read_by(FROM_PEER, Leaves())
     yield from _read_by(

@@ -150,3 +150,4 @@ def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
     record_property("workers that joined these", happened["joined"])
     record_property("workers that left these", happened["left"])
     record_property("partitions of these that changed hands", happened["partition_moved"])
+    record_property("partitions that came to these", happened["partition_added"])

@@ -24,7 +24,7 @@ from state.time import from_millis
 from tests.hand import assembly, loops
 from tests.property import reference, shapes
 from tests.property.budget import ORACLE, SCHEDULES, seeds
-from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
+from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
 from tests.property.reference import Record, Refusals, States
 
 FLOOR = 300
@@ -74,6 +74,8 @@ class Run:
         self.raw, self.other_raw, self.sink = ListSink(), ListSink(), ListSink()
         self.changes: Counter[str] = Counter()
         """What has happened, by name."""
+        self.begun: dict[tuple[str, int], int] = {}
+        """From which time on each partition is read that has come to a source."""
         self.flow = Flow(
             "f",
             bins=case.bits,
@@ -97,6 +99,11 @@ class Run:
             run.run()
             self.spilled = run.spilled
             self.changes = Counter(str(event["event"]) for event in run.events)
+            added = [event for event in run.events if event["event"] == "partition_added"]
+            self.begun = {
+                (str(e["source"]), int(str(e["partition"]))): int(str(e["time"])) for e in added
+            }
+            assert len(self.begun) == len(added), "each new partition is given away once"
             self.check_times(run)
             if self.case.kind == "arrival":
                 self.check_arrival(run)
@@ -124,13 +131,21 @@ class Run:
         ]
 
     def check_times(self, run: TestFlow) -> None:
-        bumps = self.bumps(self.raw, self.case.partitions)
+        bumps = self.bumps(self.raw, self.case.partitions, "source")
         if self.case.kind == "connect":
-            bumps += self.bumps(self.other_raw, self.case.partitions[::-1])
+            bumps += self.bumps(self.other_raw, self.case.partitions[::-1], "other")
         counted = sum((worker.counters for worker in run.workers), run.sim.counters)
         assert counted["bumps"] == bumps
 
-    def bumps(self, raw: ListSink, partitions: Sequence[Sequence[Entry]]) -> int:
+    def bumps(
+        self, raw: ListSink, first: Sequence[Sequence[tuple[int, object]]], source: str
+    ) -> int:
+        # What nobody had noticed when the others came to their end has not been read.
+        came = [
+            records if (source, len(first) + n) in self.begun else []
+            for n, records in enumerate(self.case.grown(source))
+        ]
+        partitions = [*first, *came]
         by_partition: dict[int, list[Result]] = defaultdict(list)
         for result in raw.results:
             by_partition[result.partition].append(result)
@@ -139,7 +154,7 @@ class Run:
             got = sorted(by_partition[p], key=lambda r: r.offset)
             assert [r.offset for r in got] == list(range(len(entries))), "each record once (I3)"
             assert [r.value for r in got] == [value for _, value in entries]
-            maximum = last = 0
+            maximum, last = 0, self.begun.get((source, p), 0)
             for result, (ms, _) in zip(got, entries, strict=True):
                 maximum = max(maximum, from_millis(ms))
                 assert result.time >= max(maximum, last), "times never decrease"
@@ -253,3 +268,4 @@ def test_results_and_state_equal_the_reference(
     record_property("workers that left", changes["left"])
     record_property("records that a function refused", changes["refused"])
     record_property("partitions that changed hands", changes["partition_moved"])
+    record_property("partitions that came to a running flow", changes["partition_added"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -23,15 +24,18 @@ from dataflow.operators.rows import Rows
 from dataflow.operators.source import SourceOperator
 from dataflow.operators.timers import Timers
 from dataflow.progress import Progress
+from dataflow.reading import Reading
 from dataflow.sim import Lane, SimNetwork
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import WorkerId
 from state.store import Database
+from state.time import MIN_TIME
 from tests.progress_bugs import LeavesAtOnce
 from tests.property.cases import (
     random_case,
     with_comings_and_goings,
+    with_growth,
     with_some_comings_and_goings,
 )
 from tests.property.test_frontiers import watch
@@ -142,12 +146,13 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
 # -- in progress tracking, where frontiers are watched
 
 
-_flush, _downgrade, _deliver, _take_orders, _open_to = (
+_flush, _downgrade, _deliver, _take_orders, _open_to, _begin = (
     Progress.flush,
     Capability.downgrade,
     SimNetwork.deliver,
     Handover._receive,
     Progress.open_to,
+    Handover._begin,
 )
 
 
@@ -188,6 +193,13 @@ def _unheld(handover: Any) -> bool:
     return received
 
 
+def _from_the_start(handover: Any, order: Any, offset: int, capability: Any) -> None:
+    source, output = handover._outlets[order.source]
+    capability.drop()
+    early = Capability(output.location, MIN_TIME, source._progress.changes)
+    _begin(handover, replace(order, time=MIN_TIME), offset, early)
+
+
 def _open_with_nothing(progress: Any, newcomer: WorkerId) -> None:
     known, progress.contribution = progress.contribution, {}
     _open_to(progress, newcomer)
@@ -206,6 +218,7 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
         (Capability, "check", lambda self, time: None),
         (Handover, "_receive", _unheld),
     ],
+    "a new partition begins where the flow did": [(Handover, "_begin", _from_the_start)],
     "a leaver leaves at once": [(Progress, "_part", LeavesAtOnce._part)],
     "a newcomer is told of nothing": [(Progress, "open_to", _open_with_nothing)],
 }
@@ -218,7 +231,8 @@ def test_a_planted_bug_of_progress_is_caught(
     capabilities: list[Capability],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """I1 or I7 fails: a frontier ahead, a message behind one, or a flow without an end."""
+    """I1 or I7 fails: a frontier ahead, a message behind one, or a flow without an end; or one has
+    left that keeps state (I2)."""
     for owner, method, planted in PLANTED_IN_PROGRESS[bug]:
         monkeypatch.setattr(owner, method, planted)
     monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
@@ -229,7 +243,60 @@ def test_a_planted_bug_of_progress_is_caught(
             case = with_some_comings_and_goings(random_case(seed))
             watch(case, next(namespace), database, capabilities)
 
-    with pytest.raises((AssertionError, MeanderError), match=r"I1|I7"):
+    with pytest.raises((AssertionError, MeanderError), match=r"I[127]"):
+        runs()
+
+
+_take_note = Reading.noted
+
+
+def _by_whoever_hears(handover: Any) -> bool:
+    received = False
+    for message in handover._orders.drain():
+        received = True
+        order = message.payload
+        capability = handover._outlets[order.source][1].mint(message)
+        if order.offset is None:
+            capability.drop()
+        else:
+            handover._begin(order, order.offset, capability)
+    return received
+
+
+def _forgetful(reading: Any, worker: WorkerId, event: Any) -> None:
+    under_way, reading._under_way = reading._under_way, {}
+    _take_note(reading, worker, event)
+    reading._under_way = under_way
+
+
+def _from_the_second(handover: Any, order: Any, offset: int, capability: Any) -> None:
+    _begin(handover, order, offset + 1, capability)
+
+
+PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
+    "each worker reads a new partition": (Handover, "_receive", _by_whoever_hears, "once"),
+    # Where one worker gets it twice, its reader stumbles over the number.
+    "each that notices it has it given away": (Reading, "noted", _forgetful, r"once|I7|^\d+\b"),
+    "its first record is left out": (Handover, "_begin", _from_the_second, "once"),
+}
+"""Where partitions come to topics, and what is said of it."""
+
+
+@pytest.mark.parametrize("bug", PLANTED_IN_GROWTH)
+def test_a_planted_bug_of_new_partitions_is_caught(
+    bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, method, planted, said = PLANTED_IN_GROWTH[bug]
+    monkeypatch.setattr(owner, method, planted)
+    monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
+    namespace = count(1_000_000 * (201 + list(PLANTED_IN_GROWTH).index(bug)))
+
+    def runs() -> None:
+        for seed in range(RUNS):
+            case = random_case(seed)
+            Run(with_growth(case, case.workers)).check(database, next(namespace))
+
+    with pytest.raises((AssertionError, MeanderError, KeyError), match=said):
         runs()
 
 

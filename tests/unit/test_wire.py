@@ -316,6 +316,7 @@ def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
         (Order(-1, P0, 5, WorkerId(1)), "an order for source -1, which"),
         (Order(1, P0, 5, WorkerId(1)), "an order for source 1, which"),
         (Order(0, P0, 4, WorkerId(1)), "an order for time 4 in a message of time 5"),
+        (Order(0, P0, 5, WorkerId(1), -1), "an order to read from offset -1, which no"),
         (Order(0, Partition(-1), 5, WorkerId(1)), "partition -1 to another worker, which no"),
         (Order(0, P0, 5, COORDINATOR), "an order in favour of member -1, which is no worker"),
         (Moves("m", 4, WorkerId(1), (Bin(0),)), "an order for time 4 in a message of time 5"),

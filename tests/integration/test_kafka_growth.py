@@ -1,0 +1,88 @@
+"""A topic that grows while it is read is noticed; one that loses anything ends the reading."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from connectors import KafkaSource, topics, upkeep
+from dataflow.protocols import Partition, Rest
+from schemas.errors import SetupError
+from tests.brokers import Broker
+from tests.kafka_rig import Rig
+from tests.kafka_tools import (
+    PATIENCE,
+    Record,
+    admin,
+    create_topic,
+    partitions_of,
+    produce,
+    until,
+)
+
+
+@pytest.fixture
+def rig(broker: Broker, prefix: str) -> Rig:
+    made = Rig(broker.bootstrap, prefix)
+    made.topic("flow.dead")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.1)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_topic_that_gets_a_partition_is_noticed_and_that_one_can_be_read(
+    rig: Rig, start: str
+) -> None:
+    topic = rig.topic("in", 2)
+    context = rig.context(until_end=False, start=start)
+    with rig.reading(KafkaSource(topic), context) as reading:
+        reading.to_idle()
+        assert reading.reader.total == 2
+        grow(rig, topic, 3)
+        produce(rig.bootstrap, topic, [Record(b"7", partition=2)])
+        reading.until(lambda: reading.reader.total == 3, "it is noticed")
+        assert reading.reader.partitions == [0, 1], "who reads it is not the reader's to decide"
+        reading.reader.adopt(Partition(2), Rest(0, None))
+        reading.until(lambda: reading.values == [7], "it is read")
+
+
+def test_a_bounded_run_ends_with_the_partitions_of_its_start(rig: Rig) -> None:
+    topic = rig.topic("in", 1)
+    produce(rig.bootstrap, topic, [Record(b"7", partition=0)])
+    with rig.reading(KafkaSource(topic), rig.context(until_end=True)) as reading:
+        grow(rig, topic, 2)
+        reading.until(lambda: reading.reader._look.total == 2, "it has looked")
+        assert reading.reader.total is None
+        assert reading.to_end().values == [7]
+
+
+def test_a_topic_made_anew_with_more_partitions_is_another(rig: Rig) -> None:
+    """What has been read of the old one is no part of it."""
+    topic = rig.topic("in", 2)
+    client = admin(rig.bootstrap)
+    look = upkeep.Look(rig.settings, topic, topics.look(client, topic, PATIENCE))
+    client.delete_topics([topic])[topic].result(30)
+    until(lambda: not partitions_of(client, topic), "it is gone")
+    create_topic(rig.bootstrap, topic, 3)
+    with pytest.raises(SetupError, match="deleted and made anew .* it had 2 partitions and has 3"):
+        until(lambda: bool(look.now_and_then()), "the error")  # type: ignore[func-returns-value]
+
+
+def test_a_topic_deleted_in_mid_run_ends_the_flow(rig: Rig) -> None:
+    topic = rig.topic("in")
+    with rig.reading(KafkaSource(topic), rig.context(until_end=False)) as reading:
+        client = admin(rig.bootstrap)
+        client.delete_topics([topic])[topic].result(30)
+        with pytest.raises(SetupError, match="it does not exist"):
+            reading.until(lambda: False, "the error")
+
+
+def grow(rig: Rig, topic: str, partitions: int) -> None:
+    """Returns once the topic has so many."""
+    client = admin(rig.bootstrap)
+    client.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+    until(lambda: len(partitions_of(client, topic)) == partitions, "the topic has grown")
