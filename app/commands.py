@@ -17,7 +17,7 @@ from app.rescaling import Rescaler
 from connectors.control import ControlTopic, Decisions
 from dataflow.account import Event as EngineEvent
 from dataflow.controller import Controller
-from dataflow.decisions import Decision, Joins, Leaves
+from dataflow.decisions import Decision, Joins, Leaves, Ruled
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
@@ -75,6 +75,8 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "joins", "worker": worker}
         case Leaves(worker):
             return {"type": "leaves", "worker": worker}
+        case Ruled(rulings):
+            return {"type": "ruled", "rulings": [list(ruling) for ruling in rulings]}
 
 
 @dataclass(slots=True)

@@ -50,6 +50,7 @@ from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
 from dataflow.pulse import UNHEARD, Pulse
+from dataflow.rulings import Past
 from dataflow.summary import Summary
 from schemas.errors import MeanderError
 from state.antichain import Antichain
@@ -64,6 +65,7 @@ Report = Callable[[dict[str, object]], None]
 
 
 FIRST = Incarnation(1)
+NO_PAST = Past()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Site:
     """How this worker is heard of where user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it begins with nothing, and is told all."""
+    past: Past = NO_PAST
+    """What the sources have ruled in an earlier run that this one repeats."""
 
 
 @dataclass(slots=True)
@@ -193,6 +197,7 @@ class Assembly:
             self.site.clock,
             self.inflight,
             self.counters,
+            self.site.past,
         )
         return self.sources[node.name]
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from dataflow import account
 from dataflow.account import Event
-from dataflow.decisions import Decisions, Joins, Journal, Leaves
+from dataflow.decisions import Decisions, Joins, Journal, Leaves, Recorder
 from dataflow.forswearing import Forswearing, Pending
 from dataflow.graph import Location
 from dataflow.holding import Holders, Holding
@@ -47,6 +47,7 @@ class Controller:
     ) -> None:
         self._plan, self._links = plan, links
         self._clock, self.decisions = clock, Decisions(journal)
+        self._recorder = Recorder(journal, clock)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
         self._routing = Routing(plan.flow.space, workers)
         self._roster = Roster(plan.graph, self._progress, links)
@@ -167,6 +168,8 @@ class Controller:
         match read(self._plan, sender, frame):
             case ProgressFrame() | HeardFrame() as update:
                 self._progress.take(sender, update)
+                if isinstance(update, ProgressFrame):
+                    self._recorder.hear(update.rulings)
             case MemberFrame() as news:
                 self._roster.take(sender, news)
                 self.staff.gone(sender)
@@ -188,6 +191,7 @@ class Controller:
             self._finish_rounds()
             self._finish_orders()
             self._dismiss()
+        self._recorder.write(over=self._progress.settled())
         flushed = self._progress.flush()
         self.staff.announce()
         self._links.flush()
@@ -201,7 +205,7 @@ class Controller:
     @property
     def done(self) -> bool:
         """Whether the whole computation is over."""
-        return self._progress.settled() and not self._running
+        return self._progress.settled() and not self._running and self._recorder.done
 
     @property
     def ready(self) -> bool:

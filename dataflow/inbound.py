@@ -50,7 +50,9 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
     """What this flow does not have of all that a message names, or ''."""
     graph = plan.graph
     match message:
-        case ProgressFrame(changes):
+        case ProgressFrame(changes, rulings=rulings):
+            if any(ruling.origin >= len(plan.sources) for ruling in rulings):
+                return "it rules about a source that this flow does not have"
             return _miscount(graph, changes)
         case OpeningFrame(base, _, changes):
             return _misplaced(graph, base) or _miscount(graph, changes)

@@ -18,6 +18,7 @@ from typing import Self
 from dataflow.changes import ChangeBatch
 from dataflow.graph import ROOT, Graph, Location
 from dataflow.protocols import Frame, Links
+from dataflow.rulings import Ruling
 from dataflow.updates import Updates
 from dataflow.wire import (
     Base,
@@ -111,6 +112,8 @@ class Progress:
         self, graph: Graph, me: WorkerId, members: Sequence[WorkerId], links: Links
     ) -> None:
         self.changes = ChangeBatch()
+        self.rulings: list[Ruling] = []
+        """What this member's sources have ruled in this step: told with its changes."""
         self.base = Base(0, tuple(Antichain.of(scope.bottom) for scope in graph.scopes))
         """Nothing before it is outstanding anywhere."""
         self.contribution: dict[tuple[Location, Time], int] = {}
@@ -162,14 +165,15 @@ class Progress:
 
     def flush(self) -> bool:
         """Apply and broadcast the changes of one step; the first flush is the opening."""
-        changes = self.changes.take()
+        changes, rulings = self.changes.take(), self.rulings
         opening = self._me in self._unopened
-        if not changes and not opening:
+        if not changes and not rulings and not opening:
             return False
         self._tracker.update(changes)
         self._contribute(changes)
         self._unopened.discard(self._me)
-        self._updates.tell(changes)
+        self._updates.tell(changes, rulings)
+        self.rulings = []
         return True
 
     def tell_all(self, frame: Frame) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dataflow.controller import Controller
-from dataflow.decisions import Decision
+from dataflow.decisions import Decision, Ruled
 from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.plan import Plan
 from dataflow.protocols import Frame
+from dataflow.rulings import Ruling
 from dataflow.wire import of_progress
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
@@ -208,6 +209,8 @@ class Simulation:
     """Links, by sender and receiver, on which nothing arrives before so many have been."""
     began: int = 0
     """Decisions taken before what is under way began: see `MOST_ACTIONS`."""
+    journal: list[Decision] = field(default_factory=list)
+    """All that the coordinator and the sources have decided."""
 
     def __post_init__(self) -> None:
         self.hired = len(self.workers)
@@ -224,6 +227,12 @@ class Simulation:
     def done(self) -> bool:
         """Whether all members are."""
         return not self.commands and self.controller.done and all(w.done for w in self.workers)
+
+    @property
+    def rulings(self) -> list[Ruling]:
+        """What the sources have ruled, as far as it has been journalled."""
+        ruled = (one for one in self.journal if isinstance(one, Ruled))
+        return [ruling for one in ruled for ruling in one.rulings]
 
     def act(self) -> None:
         """One decision of the schedule."""
@@ -300,8 +309,10 @@ def simulate(
 ) -> Simulation:
     """Put a plan on simulated workers."""
     clock, network, topic = SimClock(), SimNetwork(), SimTopic(rng)
+    written: list[Decision] = []
 
     def journal(decision: Decision) -> Callable[[], bool]:
+        written.append(decision)
         return lambda: rng.random() < 0.5
 
     controller = Controller(plan, workers, SimLinks(network, COORDINATOR), clock, journal)
@@ -311,4 +322,6 @@ def simulate(
         return build(me, SimLinks(network, me), clock, topic, joins)
 
     built = [hire(me, joins=False) for me in members]
-    return Simulation(plan, rng, clock, controller, built, network, list(commands), hire)
+    return Simulation(
+        plan, rng, clock, controller, built, network, list(commands), hire, journal=written
+    )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from dataflow.assembly import Site
+from dataflow.assembly import NO_PAST, Site
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
 from dataflow.flow import Flow
 from dataflow.lists import (
@@ -40,6 +40,7 @@ from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.progress import outer
 from dataflow.protocols import SinkWriter, SourceReader
+from dataflow.rulings import Past
 from dataflow.sim import Command, Join, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
 from schemas.control import Rejected, Rescale, parse_command
@@ -105,11 +106,12 @@ class TestFlow:
         namespace: int = 0,
         *,
         faults: Sequence[At] = (),
+        past: Past = NO_PAST,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
         self._own = Database(self._folder.name, 8 << 20) if database is None else None
         self._database = self._own or database
-        self._namespace, self._count = namespace, workers
+        self._namespace, self._count, self._past = namespace, workers, past
         self._rng = random.Random(seed)
         self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
         self._traps, self._pending = Traps(), Pending([*faults])
@@ -393,5 +395,6 @@ class TestFlow:
             lambda node: self._reader(node, me),
             lambda node: self._writer(node, me),
             joins=joins,
+            past=self._past,
         )
         return Worker(self._plan, site, links)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from dataflow.changes import ChangeBatch
 from dataflow.protocols import Frame, Links
+from dataflow.rulings import Ruling, Rulings
 from dataflow.wire import Change, encode_heard, encode_progress
 from schemas.errors import MeanderError
 from state.ids import WorkerId, member_name
@@ -34,6 +35,7 @@ class _Line:
     taken: int = 0
     """The peer's own that have come, when it was last told."""
     kept: ChangeBatch = field(default_factory=ChangeBatch)
+    ruled: Rulings = field(default_factory=Rulings)
     base: Frame | None = None
     """The newest base, where updates before it are kept."""
 
@@ -65,10 +67,10 @@ class Updates:
         """Tell a peer nothing more."""
         del self._lines[peer]
 
-    def tell(self, changes: Sequence[Change]) -> None:
+    def tell(self, changes: Sequence[Change], rulings: Sequence[Ruling] = ()) -> None:
         """One update for every peer."""
         self.sent += 1
-        frame = encode_progress(changes)
+        frame = encode_progress(changes, 1, rulings)
         for peer, line in self._lines.items():
             if line.told == self.sent - 1 and line.told - line.heard < WINDOW:
                 line.told = self.sent
@@ -76,6 +78,7 @@ class Updates:
             else:
                 for change in changes:
                     line.kept.add(*change)
+                line.ruled.add(rulings)
 
     def tell_all(self, frame: Frame) -> None:
         """Something else for every peer, in order with the updates."""
@@ -111,8 +114,8 @@ class Updates:
 
     def _release(self, peer: WorkerId, line: _Line) -> None:
         if line.told < self.sent:
-            kept = line.kept.take()
-            self._links.send(peer, encode_progress(kept, self.sent - line.told))
+            kept, ruled = line.kept.take(), line.ruled.take()
+            self._links.send(peer, encode_progress(kept, self.sent - line.told, ruled))
             line.told = self.sent
         if line.base is not None:
             self._links.send(peer, line.base)

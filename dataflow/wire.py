@@ -21,7 +21,8 @@ from dataflow.batch import Batch
 from dataflow.graph import EdgeId, Location
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
-from dataflow.protocols import Frame
+from dataflow.protocols import Frame, Partition
+from dataflow.rulings import Ruling
 from schemas.errors import MeanderError
 from state import codec
 from state.antichain import Antichain
@@ -48,6 +49,8 @@ class ProgressFrame:
 
     changes: list[Change]
     updates: int = 1
+    rulings: tuple[Ruling, ...] = ()
+    """What its sources have ruled, which these changes make effective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +120,15 @@ ProgressUpdate = ProgressFrame | HeardFrame | Base | OpeningFrame | MemberFrame
 Anything = ProgressUpdate | DataFrame | TakenFrame
 
 
-def encode_progress(changes: Sequence[Change], updates: int = 1) -> Frame:
+def encode_progress(
+    changes: Sequence[Change], updates: int = 1, rulings: Sequence[Ruling] = ()
+) -> Frame:
     """A progress update as a frame; or so many, added up.
 
     >>> decode(encode_progress([(Location(3), (5, 1), -1)])).changes
     [(3, (5, 1), -1)]
     """
-    return [PROGRESS + msgpack.packb((updates, changes))]
+    return [PROGRESS + msgpack.packb((updates, changes, rulings))]
 
 
 def encode_heard(updates: int) -> Frame:
@@ -193,8 +198,9 @@ def decode(frame: Frame) -> Anything:
 def _decode(frame: Frame) -> Anything:
     kind, body, parts = frame[0][:1], msgpack.unpackb(frame[0][1:], use_list=False), frame[1:]
     if kind == PROGRESS and not parts:
-        updates, changes = body
-        return ProgressFrame(_changes(changes), _count(updates))
+        updates, changes, rulings = body
+        ruled = tuple(map(_ruling, _many(rulings))) if rulings else ()
+        return ProgressFrame(_changes(changes), _count(updates), ruled)
     if kind == HEARD and not parts:
         return HeardFrame(_count(body))
     if kind == MEMBERS and not parts:
@@ -257,6 +263,14 @@ def _changes(changes: object) -> list[Change]:
         if type(delta) is not int:
             raise TypeError(f"{delta!r} is not a count")
     return list(known)
+
+
+def _ruling(ruling: object) -> Ruling:
+    *numbers, future = _many(ruling)
+    origin, partition, offset, time = map(_count, numbers)
+    if type(future) is not bool:
+        raise TypeError(f"{future!r} does not say whether a record is of the future")
+    return Ruling(origin, Partition(partition), offset, time, future)
 
 
 def _time(time: object) -> Time:

@@ -20,7 +20,7 @@ from dataflow.histogram import Histogram
 from dataflow.inbound import read
 from dataflow.meters import Meters, Work
 from dataflow.operators.base import Message
-from dataflow.operators.source import Standing
+from dataflow.operators.lanes import Standing
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dataflow.assembly import Assembly
+from dataflow.assembly import NO_PAST, Assembly
 from dataflow.batch import Batch
 from dataflow.flow import Flow
 from dataflow.migrate.command import Migrate
@@ -17,6 +17,7 @@ from dataflow.operators.keyed import Keyed
 from dataflow.operators.loop import Enter
 from dataflow.operators.source import SourceOperator
 from dataflow.protocols import Chunk, Partition, SourceOptions
+from dataflow.rulings import Past
 from dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
 from dataflow.worker import Worker
 from state.ids import COORDINATOR, WorkerId
@@ -156,8 +157,9 @@ class HandFlow(TestFlow):
         namespace: int,
         workers: int = 2,
         commands: Sequence[Migrate] = (),
+        past: Past = NO_PAST,
     ) -> None:
-        super().__init__(flow, workers, 0, commands, database, namespace)
+        super().__init__(flow, workers, 0, commands, database, namespace, past=past)
 
     def settle(self, controller: bool = True) -> None:
         """Let happen what can happen while the clock stands still, without the controller if it is

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataflow import Flow
+from dataflow.assembly import NO_PAST
 from dataflow.protocols import SourceOptions
+from dataflow.rulings import Past
 from state.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource, lane_times
 from tests.unit.conftest import Start
@@ -27,6 +29,7 @@ class Timed:
         options: SourceOptions | None = None,
         waits: bool = True,
         control_lead: float = 0.0,
+        past: Past = NO_PAST,
     ) -> None:
         self.source = HandSource(partitions, options)
         self.raw, self.folded = HandSink(), HandSink()
@@ -35,7 +38,7 @@ class Timed:
         stream.sink(self.raw, "raw")
         if waits:
             stream.key_by(lambda v: 0).fold("n", lambda: 0, pass_on).sink(self.folded, "folded")
-        self.run: HandFlow = start(flow, workers)
+        self.run: HandFlow = start(flow, workers, past=past)
         for feed in self.source.feeds:
             feed.busy = True
         self.run.settle()

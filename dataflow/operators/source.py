@@ -10,10 +10,10 @@ waits for that). Cost: O(partitions) per turn, vector operations per chunk.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -25,49 +25,15 @@ from dataflow.migrate.parcels import Parcel
 from dataflow.nested import outward
 from dataflow.operators.base import InputPort, OutputPort
 from dataflow.operators.inflight import Inflight, Sent
+from dataflow.operators.lanes import Lane, Pending, Standing, State
 from dataflow.progress import Progress, outer
-from dataflow.protocols import Chunk, Clock, Partition, Rest, SourceOptions, SourceReader
+from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
+from dataflow.rulings import Past, Ruling
 from state.antichain import Antichain
 from state.time import MIN_TIME, from_millis
 
 ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""
-
-
-@dataclass(slots=True)
-class Pending:
-    """A chunk that has been read and not yet wholly sent."""
-
-    chunk: Chunk
-    asked: Int64s
-    read_at: float
-    row: int = 0
-
-
-@dataclass(slots=True)
-class Lane:
-    """One partition on its way into the flow."""
-
-    partition: Partition
-    capability: Capability
-    active_at: float
-    """When it last read a record, seconds."""
-    moved_at: float
-    """When its frontier last moved, seconds."""
-    maximum: int = MIN_TIME
-    """The running maximum of what its records ask for."""
-    newest: int = MIN_TIME
-    """The time of the last record sent: `maximum`, or later after a bump."""
-    held: Capability | None = None
-    queue: deque[Pending] = field(default_factory=deque)
-    paused: bool = False
-    after: int | None = None
-    """What another worker sent of it, up to this time, has to be taken before more is sent."""
-
-    @property
-    def time(self) -> int:
-        """The partition's frontier."""
-        return outer(self.capability.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +54,6 @@ class Around:
     """Where records come in that are applied in the order of their arrival."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How one partition stands: its frontier, and what it waits for."""
-
-    partition: Partition
-    time: int
-    state: Literal["sending", "paused", "idle", "reading"]
-    """It has records to send; may read no more; is read to its end; or is asking for records."""
-
-
 class SourceOperator:
     """One source on one worker."""
 
@@ -114,11 +70,12 @@ class SourceOperator:
         clock: Clock,
         inflight: Inflight,
         counters: Counter[str],
+        past: Past,
     ) -> None:
         self._origin, self._reader, self._options = origin, reader, options
         self._parcels, self._output, self._held, self._around = parcels, output, held, around
         self._progress, self._clock, self._inflight = progress, clock, inflight
-        self._counters = counters
+        self._counters, self._past = counters, past
         self._unreadable = 0
         self.delays = Histogram()
         """From the reader to the passing by all sinks, per chunk."""
@@ -126,7 +83,10 @@ class SourceOperator:
         self._last: list[Capability] = []
         self._skew = from_millis(round(options.max_skew * 1000))
         now = clock.monotonic()
-        self._lanes = {p: Lane(p, output.open(MIN_TIME), now, now) for p in reader.partitions}
+        self._lanes = {
+            p: Lane(p, output.open(MIN_TIME), now, now, past.of(origin, p))
+            for p in reader.partitions
+        }
 
     def schedule(self) -> bool:
         """Read, send, and move on what stands still."""
@@ -137,7 +97,7 @@ class SourceOperator:
         self._announce_full()
         if not self._progress.ready:
             return read
-        moved = self._move_stale()
+        moved = self._follow_rulings() or self._move_stale()
         sent = self._send()
         closed = self._close_ended()
         return read or moved or sent or closed
@@ -168,7 +128,7 @@ class SourceOperator:
             Standing(lane.partition, lane.time, self._state(lane)) for lane in self._lanes.values()
         ]
 
-    def _state(self, lane: Lane) -> Literal["sending", "paused", "idle", "reading"]:
+    def _state(self, lane: Lane) -> State:
         if lane.queue:
             return "sending"
         if lane.paused:
@@ -191,11 +151,10 @@ class SourceOperator:
         if lane.time < at:
             return None
         # What another worker sends later must not be of the time of what was sent here.
-        self._move(lane, lane.newest + 1)
+        self._rule(lane, lane.newest + 1)
         rest = self._reader.release(partition)
         if lane.queue:
-            head = lane.queue[0]
-            rest = Rest(int(head.chunk.offsets[head.row]), rest.end)
+            rest = Rest(lane.queue[0].offset, rest.end)
             self._give_back(lane)
         del self._lanes[partition]
         if lane.held is not None:
@@ -207,7 +166,7 @@ class SourceOperator:
     def _give_back(self, lane: Lane) -> None:
         for pending in lane.queue:
             if pending.row:
-                self._sent(lane, pending, int(pending.chunk.offsets[pending.row]))
+                self._sent(lane, pending, pending.offset)
             else:
                 self._inflight.unread(pending.chunk.size)
 
@@ -219,7 +178,11 @@ class SourceOperator:
             assert isinstance(parcel, Parcel)
             capability, now = self._output.mint(message), self._clock.monotonic()
             capability.downgrade(parcel.frontier)
-            lane = Lane(parcel.partition, capability, now, now, parcel.maximum, parcel.newest)
+            track = self._past.of(self._origin, parcel.partition)
+            lane = Lane(
+                parcel.partition, capability, now, now, track, parcel.rest.offset,
+                parcel.maximum, parcel.newest, parcel.frontier,
+            )  # fmt: skip
             lane.after = parcel.newest if self._around.arrivals else None
             self._lanes[parcel.partition] = lane
             self._reader.adopt(parcel.partition, parcel.rest)
@@ -233,11 +196,8 @@ class SourceOperator:
         for chunk in chunks:
             lane = self._lanes[chunk.partition]
             limit = from_millis(self._clock.now_ms() + round(self._options.max_future * 1000))
-            future = chunk.times > limit
-            self._counters["future"] += int(np.count_nonzero(future))
-            asked = np.where(future, MIN_TIME, chunk.times)
-            lane.queue.append(Pending(chunk, asked, now))
-            lane.active_at = now
+            pending = lane.queue_up(chunk, limit, now)
+            self._counters["future"] += int(np.count_nonzero(pending.future))
             self._inflight.read(chunk.size)
             self._counters["read"] += len(chunk.values)
         self._counters["unreadable"] += self._reader.unreadable - self._unreadable
@@ -247,7 +207,9 @@ class SourceOperator:
     def _choose_what_to_read(self) -> None:
         floor = self._floor()
         for lane in self._lanes.values():
-            alone = lane.time == floor and not lane.queue and not self._inflight.overfull
+            # What a replay needs next was read here before, though less may have been in flight.
+            room = lane.replays or not self._inflight.overfull
+            alone = lane.time == floor and not lane.queue and room
             wanted = not self._inflight.full or (alone and self._drained(floor))
             if wanted == lane.paused:
                 lane.paused = not wanted
@@ -270,11 +232,11 @@ class SourceOperator:
 
     def _send(self) -> bool:
         sent = False
-        for lane in sorted(self._lanes.values(), key=self._next_time):
+        for lane in sorted(self._lanes.values(), key=attrgetter("next_time")):
             if lane.queue and self._may_go_on(lane):
                 sent |= self._send_lane(lane)
             elif lane.queue and lane.held is None:
-                lane.held = self._held.open(self._next_time(lane))
+                lane.held = self._held.open(lane.next_time)
         return sent
 
     def _may_go_on(self, lane: Lane) -> bool:
@@ -286,25 +248,16 @@ class SourceOperator:
             lane.after = None
         return True
 
-    def _next_time(self, lane: Lane) -> int:
-        if not lane.queue:
-            return lane.time
-        head = lane.queue[0]
-        return max(lane.time, lane.maximum, int(head.asked[head.row]))
-
     def _send_lane(self, lane: Lane) -> bool:
         limit = self._floor() + self._skew
         budget = ROWS
         while lane.queue and budget:
-            head = lane.queue[0]
-            asked = head.asked[head.row : head.row + budget]
-            natural = np.maximum.accumulate(np.maximum(asked, lane.maximum))
-            times = np.maximum(natural, lane.time)
+            times, natural = lane.next_rows(budget)
             rows = int(np.searchsorted(times, limit, side="right"))
             if rows:
-                self._send_rows(lane, head, times[:rows], natural[:rows])
+                self._send_rows(lane, lane.queue[0], times[:rows], natural[:rows])
                 budget -= rows
-            if rows < len(asked):
+            if rows < len(times):
                 break
         self._announce(lane, limit)
         return budget < ROWS
@@ -321,12 +274,15 @@ class SourceOperator:
             chunk.values[head.row : until],
         )
         self._counters["bumps"] += int(np.count_nonzero(times > natural))
+        if head.future.any():
+            self._rule_future(lane, head, times)
         self._output.send(lane.capability, int(times[0]), batch)
         last = int(times[-1])
         lane.maximum, lane.newest, head.row = int(natural[-1]), last, until
+        lane.next_offset = int(chunk.offsets[until - 1]) + 1
         if until == len(chunk.values):
             lane.queue.popleft()
-            self._sent(lane, head, int(chunk.offsets[-1]) + 1)
+            self._sent(lane, head, lane.next_offset)
         self._move(lane, last)
 
     def _sent(self, lane: Lane, head: Pending, next_offset: int) -> None:
@@ -340,7 +296,7 @@ class SourceOperator:
 
     def _announce(self, lane: Lane, limit: int) -> None:
         """Move on to the next record's time, which is known; say so if it has to wait."""
-        upcoming = self._next_time(lane)
+        upcoming = lane.next_time
         self._move(lane, upcoming)
         waits = bool(lane.queue) and upcoming > limit
         if lane.held is not None and not (waits and lane.held.time == upcoming):
@@ -355,6 +311,30 @@ class SourceOperator:
         if time > lane.time:
             lane.capability.downgrade(time)
             lane.moved_at = self._clock.monotonic()
+
+    def _rule(self, lane: Lane, time: int) -> None:
+        """Move a partition on by itself, and say so: what comes next has at least that time."""
+        if time > lane.time:
+            self._move(lane, time)
+            ruling = Ruling(self._origin, lane.partition, lane.next_offset, time)
+            self._progress.rulings.append(ruling)
+
+    def _rule_future(self, lane: Lane, head: Pending, times: Int64s) -> None:
+        """Say which of the records that are about to leave count for nothing."""
+        rows = slice(head.row, head.row + len(times))
+        offsets = head.chunk.offsets[rows]
+        anew = head.future[rows] & ~lane.track.future(offsets)
+        self._progress.rulings.extend(
+            Ruling(self._origin, lane.partition, int(offsets[row]), int(times[row]), future=True)
+            for row in np.flatnonzero(anew).tolist()
+        )
+
+    def _follow_rulings(self) -> bool:
+        """Move as has been ruled, once all before that has been sent."""
+        behind = [lane for lane in self._lanes.values() if lane.floor > lane.time]
+        for lane in behind:
+            self._move(lane, lane.floor)
+        return bool(behind)
 
     def _close_ended(self) -> bool:
         ended = [
@@ -380,7 +360,7 @@ class SourceOperator:
         moved = False
         for lane, target, since in self._stale():
             if now - since >= self._options.idle_after:
-                self._move(lane, target)
+                self._rule(lane, target)
                 self._counters["idle_moves"] += 1
                 moved = True
         return moved
@@ -400,9 +380,11 @@ class SourceOperator:
         return stale
 
     def _target(self, lane: Lane, furthest: int, demand: int | None) -> int:
+        if lane.replays:
+            return lane.time
         if lane.queue:
             # It has data, all of one time: others may pass that time, its own data goes on there.
-            holds = lane.time == self._next_time(lane) == lane.newest == self._floor()
+            holds = lane.time == lane.next_time == lane.newest == self._floor()
             return lane.time + 1 if holds else lane.time
         stuck = lane.paused and self._inflight.overfull
         if not (stuck or self._reader.idle(lane.partition)):

@@ -145,10 +145,10 @@ def _whole(message: object) -> bool:
     match message:
         case wire.HeardFrame(updates):
             return _numbers(updates)
-        case wire.ProgressFrame(changes, updates):
-            return _numbers(updates) and all(
-                _numbers(at, delta) and _is_time(t) for at, t, delta in changes
-            )
+        case wire.ProgressFrame(changes, updates, rulings):
+            ruled = all(_numbers(*one[:4]) and type(one.future) is bool for one in rulings)
+            counted = all(_numbers(at, delta) and _is_time(t) for at, t, delta in changes)
+            return _numbers(updates) and ruled and counted
         case wire.TakenFrame(edge, size):
             return _numbers(edge, size)
         case wire.Base(number, bounds, cut):

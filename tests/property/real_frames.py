@@ -44,6 +44,7 @@ from dataflow.histogram import BOUNDS
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition, Rest
+from dataflow.rulings import Ruling
 from schemas.errors import MeanderError
 from state import codec
 from state.antichain import Antichain
@@ -104,8 +105,8 @@ def _manifest(layers: int) -> Manifest:
 
 def _write_wire(message: object) -> Frame:
     match message:
-        case wire.ProgressFrame(changes, updates):
-            return wire.encode_progress(changes, updates)
+        case wire.ProgressFrame(changes, updates, rulings):
+            return wire.encode_progress(changes, updates, rulings)
         case wire.HeardFrame(updates):
             return wire.encode_heard(updates)
         case wire.DataFrame(edge, at, payload):
@@ -139,10 +140,12 @@ def _of_engine() -> Iterator[Kind]:
     ]
     frames = [(name, wire.encode_data(EdgeId(3), 5 << 41, load)) for name, load in payloads]
     changes: list[wire.Change] = [(Location(n), (5 << 40) + n, (-1) ** n) for n in range(20)]
+    rulings = [Ruling(n % 2, Partition(3), 99 << n, n << 40, n == 3) for n in range(5)]
     frames += [
         ("moves, nested time", wire.encode_data(EdgeId(300), (5, 1, 2), moves)),
         ("progress", wire.encode_progress(changes)),
         ("progress, added up", wire.encode_progress(changes, 7)),
+        ("progress with rulings", wire.encode_progress(changes[:3], 1, rulings)),
         ("progress that has come", wire.encode_heard(256)),
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),

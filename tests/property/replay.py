@@ -1,14 +1,15 @@
-"""One flow whose sources decide nothing, and all that may differ from one run of it to the next.
+"""One flow over three exchanges, and all that may differ from one run of it to the next.
 
-No partition is ever idle, none waits long enough to be moved and no record is of the future, so the
-logs alone say at which times records apply. Run as a program it prints the checksum of a seed.
+Its sources rule as they do in any flow: partitions stand still and are moved on, records get the
+times to which these have moved, and some are of the future. A `Run` keeps what was heard of that,
+as the coordinator hears it. Run as a program it prints the checksum of a seed.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -16,34 +17,25 @@ from typing import Any
 from unittest import mock
 
 from dataflow import Flow, sim
+from dataflow.decisions import Recorder
 from dataflow.migrate.command import Migrate
-from dataflow.protocols import Partition, SourceOptions
+from dataflow.operators.lanes import Lane
+from dataflow.operators.source import SourceOperator
+from dataflow.progress import outer
+from dataflow.rulings import Past, Ruling
 from dataflow.sim import NOW_MS, SimClock
-from dataflow.testing import ListReader, ListSink, ListSource, TestFlow
+from dataflow.testing import ListSink, ListSource, TestFlow
 from state import codec
-from state.ids import WorkerId
 from tests.property import shapes
 from tests.property.cases import Entry, random_command, random_partition
 
 SPAN = 3000
+FOREVER = 1 << 62
+"""A mark behind all times: nothing is ruled anew."""
 Logs = tuple[tuple[tuple[Entry, ...], ...], tuple[tuple[Entry, ...], ...]]
 """Of both sources, per partition."""
-
-
-class SteadySource(ListSource):
-    """Has more to come until its end, so that nobody moves its partitions."""
-
-    def __init__(self, partitions: Sequence[Sequence[tuple[int, object]]]) -> None:
-        super().__init__(partitions, SourceOptions(idle_after=1e9, max_skew=1e9))
-
-    def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
-        mine = [Partition(p) for p in range(len(self.partitions)) if p % workers == worker]
-        return SteadyReader(self, mine, rng)
-
-
-class SteadyReader(ListReader):
-    def idle(self, partition: Partition) -> bool:
-        return False
+Ordered = list[tuple[int, object, bytes]]
+"""Time, place and value, in the total order."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +47,32 @@ class Variant:
     bits: int
     now_ms: int
     commands: tuple[Migrate, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What was known when the coordinator saw every sink's frontier come to a time."""
+
+    time: int
+    heard: tuple[Ruling, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one run."""
+
+    decided: Ordered
+    """Its records, as their sources have timed them."""
+    results: Ordered
+    rulings: tuple[Ruling, ...]
+    """All that were journalled."""
+    marks: tuple[Mark, ...]
+    bumps: int
+    future: int
+
+    def before(self, mark: int) -> tuple[Ordered, Ordered]:
+        """What it has decided, and answered, before a time."""
+        return _before(self.decided, mark), _before(self.results, mark)
 
 
 PLAIN = Variant(0, 2, 3, NOW_MS, ())
@@ -76,14 +94,15 @@ def random_variant(rng: random.Random) -> Variant:
     commands = [
         random_command(rng, n, workers, bits, SPAN) for n in range(rng.choice([0, 0, 2, 5]))
     ]
-    now = NOW_MS + rng.randrange(1 << 40)
+    # Of a clock that stands among the records' times most are of the future.
+    now = rng.choice([NOW_MS + rng.randrange(1 << 40), rng.randrange(SPAN)])
     return Variant(rng.getrandbits(32), workers, bits, now, tuple(commands))
 
 
-def results(logs: Logs, variant: Variant) -> tuple[list[object], list[object]]:
-    """What a run decides about the records' times, and its results in the total order."""
+def watched(logs: Logs, variant: Variant, past: Past) -> Run:
+    """Run the flow to its end."""
     flow, sink, decided = Flow("f", bins=variant.bits), ListSink(), ListSink()
-    one, two = (flow.source(SteadySource(log)) for log in logs)
+    one, two = (flow.source(ListSource(log)) for log in logs)
     for source in (one, two):
         source.sink(decided)
     gathered = one.flat_map(doubled).key_by(shapes.key).process("a", nothing, gather, ring)
@@ -91,26 +110,61 @@ def results(logs: Logs, variant: Variant) -> tuple[list[object], list[object]]:
     paired = left.connect(right, "b", list, shapes.remember, shapes.answer, shapes.ring)
     last = paired.flat_map(doubled).key_by(lambda value: abs(value["v"]) % 4)
     last.fold("c", shapes.empty, shapes.trail).sink(sink)
+    heard: list[Ruling] = []
+    unheard: dict[Ruling, int] = {}
+    """Moves of partitions, and where these stood before."""
+    hear, rule = Recorder.hear, SourceOperator._rule
+
+    def overhear(recorder: Recorder, rulings: Iterable[Ruling]) -> None:
+        some = tuple(rulings)
+        heard.extend(some)
+        for ruling in some:
+            unheard.pop(ruling, None)
+        hear(recorder, some)
+
+    def watch(source: SourceOperator, lane: Lane, time: int) -> None:
+        if time > lane.time:
+            place = lane.partition, lane.next_offset
+            unheard[Ruling(source._origin, *place, time)] = lane.time
+        rule(source, lane, time)
+
+    marks: dict[int, Mark] = {}
     with (
         mock.patch.object(sim, "SimClock", partial(SimClock, variant.now_ms)),
-        TestFlow(flow, variant.workers, variant.schedule, variant.commands) as run,
+        mock.patch.object(Recorder, "hear", overhear),
+        mock.patch.object(SourceOperator, "_rule", watch),
+        TestFlow(flow, variant.workers, variant.schedule, variant.commands, past=past) as run,
     ):
-        run.run()
+        while not run.sim.done:
+            run.act()
+            frontiers = run.sim.controller.frontiers().values()
+            times = [outer(time) for frontier in frontiers for time in frontier]
+            if times and min(times) not in marks:
+                marks[min(times)] = Mark(min(times), tuple(heard))
+            ahead = [move for move, stood in unheard.items() if not times or stood < min(times)]
+            assert not ahead, f"the sinks' frontier has passed where {ahead} moved unheard"
         assert not run.dead_letters, "nothing fails"
-    return in_order(decided), in_order(sink)
+        counters, rulings = run.counters, tuple(run.sim.rulings)
+    assert {*rulings} <= {*heard}, "what is journalled was heard"
+    return Run(
+        in_order(decided), in_order(sink), rulings, tuple(marks.values()),
+        counters["bumps"], counters["future"],
+    )  # fmt: skip
 
 
-def in_order(sink: ListSink) -> list[object]:
-    return [
-        *sorted(
-            ((r.time, r.origin, r.partition, r.offset, r.index), codec.encode(r.value))
-            for r in sink.results
-        )
-    ]
+def in_order(sink: ListSink) -> Ordered:
+    return sorted(
+        (r.time, (r.origin, r.partition, r.offset, r.index), codec.encode(r.value))
+        for r in sink.results
+    )
 
 
-def checksum(ordered: list[object]) -> str:
-    return sha256(codec.encode(ordered)).hexdigest()
+def _before(ordered: Ordered, mark: int) -> Ordered:
+    return [one for one in ordered if one[0] < mark]
+
+
+def checksum(ordered: Ordered) -> str:
+    return sha256(codec.encode([*ordered])).hexdigest()
 
 
 def doubled(value: Any) -> list[Any]:
@@ -135,5 +189,6 @@ def ring(context: Any, state: set[str]) -> set[str]:
 
 
 if __name__ == "__main__":
-    _, found = results(random_logs(int(sys.argv[1])), PLAIN)
+    logs = random_logs(int(sys.argv[1]))
+    found = watched(logs, PLAIN, Past(FOREVER)).results
     sys.stdout.write(f"{len(found)} {checksum(found)} {hash('a word')}\n")

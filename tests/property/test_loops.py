@@ -143,9 +143,9 @@ _passed = Waiting.passed
 def _product_order(waiting: Any, frontier: Any) -> Any:
     """A later time's rounds do not wait for those of an earlier one."""
     batches = waiting._batches
-    ready = [rows for _, rows in batches if not frontier.less_equal(rows.least_time)]
-    if not any(rows.rounds for rows in ready):
+    if any(isinstance(time, int) for time in frontier):
         return _passed(waiting, frontier)
+    ready = [rows for _, rows in batches if not frontier.less_equal(rows.least_time)]
     waiting._batches = [(least, r) for least, r in batches if frontier.less_equal(r.least_time)]
     return ready
 
@@ -154,7 +154,12 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "feedback does not count the round": (OutputPort, "send", _standing, DIFFERS),
     "what leaves keeps its round": (OutputPort, "send", _unstripped, "at a place or time"),
     "records go round for ever": (Again, "_admitted", lambda self, batch, time: batch, DIFFERS),
-    "later times overtake earlier ones in a loop": (Waiting, "passed", _product_order, DIFFERS),
+    "later times overtake earlier ones in a loop": (
+        Waiting,
+        "passed",
+        _product_order,
+        f"{DIFFERS}|does not come to its end",
+    ),
 }
 """And what is said of it."""
 

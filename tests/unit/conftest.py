@@ -11,8 +11,10 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 
+from dataflow.assembly import NO_PAST
 from dataflow.flow import Flow
 from dataflow.migrate.command import Migrate
+from dataflow.rulings import Past
 from state.store import Database
 from tests.hand import HandFlow
 
@@ -24,7 +26,11 @@ settings.load_profile("unhurried")
 
 class Start(Protocol):
     def __call__(
-        self, flow: Flow, workers: int = 2, commands: Sequence[Migrate] = ()
+        self,
+        flow: Flow,
+        workers: int = 2,
+        commands: Sequence[Migrate] = (),
+        past: Past = NO_PAST,
     ) -> HandFlow: ...
 
 
@@ -41,8 +47,13 @@ def start(shared_database: Database) -> Iterator[Start]:
     """Put a flow on simulated workers, to be driven by hand or to its end."""
     with ExitStack() as opened:
 
-        def begin(flow: Flow, workers: int = 2, commands: Sequence[Migrate] = ()) -> HandFlow:
-            run = HandFlow(flow, shared_database, next(NAMESPACES), workers, commands)
+        def begin(
+            flow: Flow,
+            workers: int = 2,
+            commands: Sequence[Migrate] = (),
+            past: Past = NO_PAST,
+        ) -> HandFlow:
+            run = HandFlow(flow, shared_database, next(NAMESPACES), workers, commands, past)
             return opened.enter_context(run)
 
         yield begin

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dataflow import updates
 from dataflow.graph import Location
-from dataflow.protocols import Frame
+from dataflow.protocols import Frame, Partition
+from dataflow.rulings import Ruling
 from dataflow.updates import Updates
 from dataflow.wire import Change, HeardFrame, ProgressFrame, decode
 from schemas.errors import MeanderError
@@ -89,6 +90,19 @@ def test_one_that_lags_keeps_no_other_waiting() -> None:
             wire.take(OTHER)
     assert len(wire.frames[PEER]) == updates.WINDOW
     assert sender.behind
+
+
+def test_one_that_lags_hears_of_all_rulings_and_of_the_last_about_a_place() -> None:
+    wire = Wire()
+    sender = Updates(wire)
+    sender.meet(PEER)
+    for n in range(updates.WINDOW + 6):
+        sender.tell([], [Ruling(0, Partition(0), n // 2, n)])
+    told = [ruling for frame in wire.take(PEER) for ruling in frame.rulings]
+    assert [ruling.time for ruling in told] == [*range(updates.WINDOW)]
+    sender.heard(PEER, updates.WINDOW)
+    (frame,) = wire.take(PEER)
+    assert [ruling.time for ruling in frame.rulings] == [updates.WINDOW + n for n in (1, 3, 5)]
 
 
 def test_of_bases_for_one_that_lags_the_last_is_sent_behind_the_updates() -> None:

@@ -23,6 +23,7 @@ from dataflow.graph import EdgeId, Location
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition, Rest
+from dataflow.rulings import Ruling
 from dataflow.testing import ListSink, ListSource
 from dataflow.wire import (
     DATA,
@@ -125,6 +126,32 @@ def test_moves_and_pointers_come_back_equal(payload: Moves | Manifest) -> None:
 def test_progress_comes_back_equal(changes: list[tuple[Location, Time, int]]) -> None:
     """I1: outer and nested times alike, an empty opening too."""
     assert decode(encode_progress(changes)) == ProgressFrame(changes)
+
+
+RULINGS = (Ruling(0, Partition(3), 17, 5 << 40), Ruling(1, Partition(0), 0, 0, future=True))
+
+
+def test_what_sources_rule_comes_back_equal() -> None:
+    frame = encode_progress([(Location(1), 7, 1)], 2, RULINGS)
+    assert decode(frame) == ProgressFrame([(Location(1), 7, 1)], 2, RULINGS)
+
+
+@pytest.mark.parametrize(
+    "ruling",
+    [
+        (0, 3, 17, 5),
+        (0, 3, 17, 5, 1),
+        (0, -3, 17, 5, True),
+        (0, 3, 17.0, 5, True),
+        (0, 3, 17, (5, 1), True),
+        (0, 3, 17, 5, True, 0),
+        7,
+    ],
+)
+def test_a_ruling_that_is_none_is_refused(ruling: object) -> None:
+    frame = [PROGRESS + msgpack.packb((1, [], [ruling]))]
+    with pytest.raises(MeanderError, match="cannot be read"):
+        decode(frame)
 
 
 # -- garbage

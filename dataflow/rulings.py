@@ -1,0 +1,118 @@
+"""What sources rule about records' times, where their logs alone do not say them (design 2).
+
+A record's time is the running maximum of what its partition's records ask for, unless its source
+rules otherwise: the partition has moved on by itself, so all from an offset on have at least that
+time; or a record asks for a time too far ahead, which counts for nothing. Guarantees that logs and
+rulings give each record the time it had: a ruling travels in the update of progress that makes it
+effective, so whoever sees a frontier pass T has heard all that was ruled before T. Cost: one
+ruling per move of an idle partition and per record of the future; nothing per other record.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.batch import Int64s
+from dataflow.protocols import Partition
+from state.time import MIN_TIME
+
+
+class Ruling(NamedTuple):
+    """One ruling of one source about the next record of a partition."""
+
+    origin: int
+    """The source's number in the flow."""
+    partition: Partition
+    offset: int
+    """Of the next record: the one behind the last that has been sent."""
+    time: int
+    """What it has at least, and with it all behind it."""
+    future: bool = False
+    """It is the record there that asks for too late a time: it has `time`, and moves nothing."""
+
+
+class Rulings:
+    """Those that have been heard and not yet been journalled; of several about the same place the
+    last is enough, as no record came between them.
+
+    >>> heard = Rulings()
+    >>> heard.add([Ruling(0, Partition(1), 7, 5), Ruling(0, Partition(1), 7, 9)])
+    >>> [ruling.time for ruling in heard.take()], bool(heard)
+    ([9], False)
+    """
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[int, int, int, bool], Ruling] = {}
+
+    def add(self, rulings: Iterable[Ruling]) -> None:
+        """Some have been heard, in the order in which they were made."""
+        for one in rulings:
+            self._heard[one.origin, one.partition, one.offset, one.future] = one
+
+    def __bool__(self) -> bool:
+        return bool(self._heard)
+
+    def take(self) -> tuple[Ruling, ...]:
+        """All since the last call."""
+        taken = tuple(self._heard.values())
+        self._heard.clear()
+        return taken
+
+
+class Track:
+    """What is known to have been ruled about one partition.
+
+    >>> track = Track(100, [Ruling(0, Partition(0), 3, 20), Ruling(0, Partition(0), 5, 50)])
+    >>> track.floors(np.array([2, 3, 4, 5])).tolist(), track.floor(9)
+    ([0, 20, 20, 50], 50)
+    """
+
+    def __init__(self, mark: int, rulings: Sequence[Ruling] = ()) -> None:
+        self.mark = mark
+        """Before it nothing else is to be ruled."""
+        moves = sorted((r.offset, r.time) for r in rulings if not r.future)
+        self._offsets = np.array([offset for offset, _ in moves], np.int64)
+        times = [MIN_TIME, *(time for _, time in moves)]
+        self._floors = np.maximum.accumulate(np.array(times, np.int64))
+        self._future = np.array([r.offset for r in rulings if r.future], np.int64)
+        self.end = max((r.offset + 1 for r in rulings), default=0)
+        """Nothing has been ruled about offsets from there on."""
+
+    def floors(self, offsets: Int64s) -> Int64s:
+        """What the records at some offsets have at least."""
+        return self._floors[np.searchsorted(self._offsets, offsets, side="right")]
+
+    def floor(self, offset: int) -> int:
+        """What the record at an offset has at least, and all behind it."""
+        return int(self.floors(np.array([offset]))[0])
+
+    def future(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
+        """Which of the records at some offsets count for nothing."""
+        return np.isin(offsets, self._future)
+
+
+class Past:
+    """What has been ruled before: a replay follows it, and rules nothing else before the mark.
+
+    All that was ruled before the mark has to be known; of what is after it, whatever is known.
+
+    >>> Past().of(0, Partition(3)).mark == MIN_TIME
+    True
+    """
+
+    def __init__(self, mark: int = MIN_TIME, rulings: Iterable[Ruling] = ()) -> None:
+        self._mark = mark
+        found = defaultdict[tuple[int, Partition], list[Ruling]](list)
+        for ruling in rulings:
+            found[ruling.origin, ruling.partition].append(ruling)
+        self._tracks = {place: Track(mark, some) for place, some in found.items()}
+        self._blank = Track(mark)
+
+    def of(self, origin: int, partition: Partition) -> Track:
+        """What has been ruled about a partition of a source, named by its number in the flow."""
+        return self._tracks.get((origin, partition), self._blank)
