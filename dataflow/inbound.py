@@ -16,6 +16,7 @@ from dataflow.migrate.parcels import Order, Parcel
 from dataflow.plan import Plan
 from dataflow.progress import outer
 from dataflow.protocols import Frame
+from dataflow.rulings import Ruling
 from dataflow.wire import (
     Anything,
     Base,
@@ -50,29 +51,37 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
     """What this flow does not have of all that a message names, or ''."""
     graph = plan.graph
     match message:
-        case ProgressFrame(changes, rulings=rulings):
-            if any(ruling.origin >= len(plan.sources) for ruling in rulings):
-                return "it rules about a source that this flow does not have"
-            return _miscount(graph, changes)
+        case ProgressFrame(changes, _, rulings):
+            return _misruled(plan, rulings) or _miscount(graph, changes)
         case OpeningFrame(base, _, changes):
             return _misplaced(graph, base) or _miscount(graph, changes)
         case Base():
             return _unfit(sender) or _misplaced(graph, message)
         case MemberFrame(news):
             return "" if news == "parted" else _unfit(sender)
-        case DataFrame(edge, time, payload):
-            carried = plan.crossing.get(edge)
-            if carried is None:
-                return f"it sent a message on edge {edge}, which leads to no other member"
-            keyless = isinstance(payload, Batch) and payload.keys is None
-            if type(payload) is not carried or keyless:
-                return f"it sent what edge {edge} does not carry"
-            if not graph.has(graph.edges[edge].target, time):
-                return f"it sent a message of time {time}, which edge {edge} does not have"
-            if isinstance(payload, Moves | Order) and (unfit := _unfit(sender)):
-                return unfit
-            return _disorder(plan, outer(time), payload)
+        case DataFrame():
+            return _misdirected(plan, sender, message)
     return ""
+
+
+def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
+    edge, time, payload = message.edge, message.time, message.payload
+    carried = plan.crossing.get(edge)
+    if carried is None:
+        return f"it sent a message on edge {edge}, which leads to no other member"
+    keyless = isinstance(payload, Batch) and payload.keys is None
+    if type(payload) is not carried or keyless:
+        return f"it sent what edge {edge} does not carry"
+    if not plan.graph.has(plan.graph.edges[edge].target, time):
+        return f"it sent a message of time {time}, which edge {edge} does not have"
+    if isinstance(payload, Moves | Order) and (unfit := _unfit(sender)):
+        return unfit
+    return _disorder(plan, outer(time), payload)
+
+
+def _misruled(plan: Plan, rulings: Iterable[Ruling]) -> str:
+    known = all(ruling.origin < len(plan.sources) for ruling in rulings)
+    return "" if known else "it rules about a source that this flow does not have"
 
 
 def _disorder(plan: Plan, time: int, payload: Payload) -> str:

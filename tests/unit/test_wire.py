@@ -382,6 +382,12 @@ def test_only_the_coordinator_says_what_changes_hands(take: Take, payload: Moves
         take(frame, COORDINATOR)
 
 
+def test_a_ruling_about_a_source_that_a_flow_does_not_have_is_refused(take: Take) -> None:
+    take(encode_progress([], 1, [Ruling(0, P0, 0, 5)]))
+    with pytest.raises(MeanderError, match="worker 1: it rules about a source that this flow does"):
+        take(encode_progress([], 1, [Ruling(1, P0, 0, 5)]))
+
+
 def test_what_cannot_be_read_is_refused_in_the_senders_name(
     take: Take,
 ) -> None:
