@@ -51,6 +51,24 @@ Decision = Moves | Order | Joins | Leaves | Ruled
 Journal = Callable[[Decision], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
 
+
+def rulings_of(journal: Iterable[Decision]) -> list[Ruling]:
+    """What a journal says of records' times: a partition that was new began at its order's.
+
+    >>> order = Order(0, Partition(3), 7, WorkerId(1), offset=0)
+    >>> rulings_of([Joins(WorkerId(2), 7), order, Ruled((Ruling(0, Partition(3), 4, 9),))])[0].time
+    7
+    """
+    rulings: list[Ruling] = []
+    for decision in journal:
+        match decision:
+            case Ruled(ruled):
+                rulings.extend(ruled)
+            case Order(source, partition, offset=int(offset)):
+                rulings.append(Ruling(source, partition, offset, decision.begins))
+    return rulings
+
+
 EVERY = 0.02
 """Seconds between two writings of what sources rule, at least."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dataflow.controller import Controller
-from dataflow.decisions import Decision, Ruled
+from dataflow.decisions import Decision, rulings_of
 from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.plan import Plan
@@ -230,9 +230,8 @@ class Simulation:
 
     @property
     def rulings(self) -> list[Ruling]:
-        """What the sources have ruled, as far as it has been journalled."""
-        ruled = (one for one in self.journal if isinstance(one, Ruled))
-        return [ruling for one in ruled for ruling in one.rulings]
+        """What the journal says of records' times."""
+        return rulings_of(self.journal)
 
     def act(self) -> None:
         """One decision of the schedule."""

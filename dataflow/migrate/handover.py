@@ -55,8 +55,7 @@ class Handover(Quiet):
 
     def _begin(self, order: Order, offset: int, capability: Capability) -> None:
         """Read a partition that nobody has read: none of its records is of before the order."""
-        frontier = max(order.time, MIN_TIME + 1)
-        parcel = Parcel(order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, frontier)
+        parcel = Parcel(order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, order.begins)
         _, output = self._outlets[order.source]
         output.send(capability, order.time, parcel)
         capability.drop()

@@ -8,6 +8,7 @@ import msgpack
 
 from dataflow.protocols import Partition, Rest
 from state.ids import WorkerId
+from state.time import MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class Order:
     target: WorkerId
     offset: int | None = None
     """Of the first record, where nobody has read it yet; None where its reader knows."""
+
+    @property
+    def begins(self) -> int:
+        """What the records of a partition that nobody has read have at least."""
+        return max(self.time, MIN_TIME + 1)
 
     def to_bytes(self) -> bytes:
         """As it travels on the wire."""

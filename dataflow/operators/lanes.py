@@ -103,6 +103,13 @@ class Lane:
         ruled = self.next_offset < self.track.end
         return self.track.floor(self.next_offset) if ruled else MIN_TIME
 
+    def standing(self, idle: bool) -> Standing:
+        """How it stands; `idle` where all that was on its log has been handed out."""
+        state: State = "idle" if idle else "reading"
+        if self.queue or self.paused:
+            state = "sending" if self.queue else "paused"
+        return Standing(self.partition, self.time, state)
+
     def queue_up(self, chunk: Chunk, limit: int, now: float) -> Pending:
         """Take in what has been read; what asks for more than `limit` asks for nothing."""
         future = chunk.times > limit

@@ -25,7 +25,7 @@ from dataflow.migrate.parcels import Parcel
 from dataflow.nested import outward
 from dataflow.operators.base import InputPort, OutputPort
 from dataflow.operators.inflight import Inflight, Sent
-from dataflow.operators.lanes import Lane, Pending, Standing, State
+from dataflow.operators.lanes import Lane, Pending, Standing
 from dataflow.progress import Progress, outer
 from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
 from dataflow.rulings import Past, Ruling
@@ -124,16 +124,7 @@ class SourceOperator:
 
     def standing(self) -> list[Standing]:
         """How every partition that has not ended stands."""
-        return [
-            Standing(lane.partition, lane.time, self._state(lane)) for lane in self._lanes.values()
-        ]
-
-    def _state(self, lane: Lane) -> State:
-        if lane.queue:
-            return "sending"
-        if lane.paused:
-            return "paused"
-        return "idle" if self._reader.idle(lane.partition) else "reading"
+        return [lane.standing(self._reader.idle(p)) for p, lane in self._lanes.items()]
 
     def close(self) -> None:
         """Close the reader."""

@@ -17,13 +17,14 @@ from typing import Any
 from unittest import mock
 
 from dataflow import Flow, sim
-from dataflow.decisions import Recorder
+from dataflow.decisions import Recorder, rulings_of
 from dataflow.migrate.command import Migrate
+from dataflow.migrate.parcels import Order
 from dataflow.operators.lanes import Lane
 from dataflow.operators.source import SourceOperator
 from dataflow.progress import outer
 from dataflow.rulings import Past, Ruling
-from dataflow.sim import NOW_MS, SimClock
+from dataflow.sim import NOW_MS, Grow, SimClock
 from dataflow.testing import ListSink, ListSource, TestFlow
 from state import codec
 from tests.property import shapes
@@ -99,8 +100,8 @@ def random_variant(rng: random.Random) -> Variant:
     return Variant(rng.getrandbits(32), workers, bits, now, tuple(commands))
 
 
-def watched(logs: Logs, variant: Variant, past: Past) -> Run:
-    """Run the flow to its end."""
+def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | None = None) -> Run:
+    """Run the flow to its end; `new` is a partition that comes to the second source meanwhile."""
     flow, sink, decided = Flow("f", bins=variant.bits), ListSink(), ListSink()
     one, two = (flow.source(ListSource(log)) for log in logs)
     for source in (one, two):
@@ -128,24 +129,26 @@ def watched(logs: Logs, variant: Variant, past: Past) -> Run:
             unheard[Ruling(source._origin, *place, time)] = lane.time
         rule(source, lane, time)
 
+    growth = () if new is None else (Grow("source-2", new),)
+    commands = [*variant.commands[:1], *growth, *variant.commands[1:]]
     marks: dict[int, Mark] = {}
     with (
         mock.patch.object(sim, "SimClock", partial(SimClock, variant.now_ms)),
         mock.patch.object(Recorder, "hear", overhear),
         mock.patch.object(SourceOperator, "_rule", watch),
-        TestFlow(flow, variant.workers, variant.schedule, variant.commands, past=past) as run,
+        TestFlow(flow, variant.workers, variant.schedule, commands, past=past) as run,
     ):
         while not run.sim.done:
             run.act()
             frontiers = run.sim.controller.frontiers().values()
             times = [outer(time) for frontier in frontiers for time in frontier]
             if times and min(times) not in marks:
-                marks[min(times)] = Mark(min(times), tuple(heard))
+                ordered = (one for one in run.sim.journal if isinstance(one, Order))
+                marks[min(times)] = Mark(min(times), (*heard, *rulings_of(ordered)))
             ahead = [move for move, stood in unheard.items() if not times or stood < min(times)]
             assert not ahead, f"the sinks' frontier has passed where {ahead} moved unheard"
         assert not run.dead_letters, "nothing fails"
         counters, rulings = run.counters, tuple(run.sim.rulings)
-    assert {*rulings} <= {*heard}, "what is journalled was heard"
     return Run(
         in_order(decided), in_order(sink), rulings, tuple(marks.values()),
         counters["bumps"], counters["future"],
