@@ -1,0 +1,151 @@
+"""Frames that are well formed and still wrong for the flow that gets them: refused in the sender's
+name, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dataflow import Flow
+from dataflow.batch import Batch
+from dataflow.graph import EdgeId, Location
+from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order, Parcel
+from dataflow.protocols import Frame, Partition, Rest
+from dataflow.rulings import Ruling
+from dataflow.testing import ListSink, ListSource
+from dataflow.wire import encode_data, encode_progress
+from schemas.errors import MeanderError
+from state.ids import COORDINATOR, Bin, WorkerId, member_name
+from state.manifest import Manifest
+from tests.unit.conftest import Start
+
+P0 = Partition(0)
+EDGES: dict[type, EdgeId] = {Moves: EdgeId(0), Order: EdgeId(1), Parcel: EdgeId(7)}
+"""On which each comes, in the flow of `take`."""
+MOVES = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
+MANIFEST = Manifest("total", Bin(3), 7, ())
+ONE = np.zeros(1, np.int64)
+BATCH = Batch(ONE, ONE, ONE, ONE, ONE, [1], [b"k"], ONE.view(np.uint64))
+PEER = WorkerId(1)
+Take = Callable[..., None]
+"""Has a worker take a frame of another, by default of its peer."""
+
+
+@pytest.fixture
+def take(start: Start) -> Take:
+    flow = Flow("f", bins=1)
+    keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
+    keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
+    run = start(flow, workers=2)
+    run.settle()
+
+    def taken(frame: Frame, sender: WorkerId = PEER) -> None:
+        run.workers[0].take(sender, frame)
+
+    return taken
+
+
+def test_a_peer_that_runs_another_flow_is_found_out(take: Take) -> None:
+    for edge in (2, 99):
+        with pytest.raises(
+            MeanderError, match=f"worker 1: it sent a message on edge {edge}, which"
+        ):
+            take(encode_data(EdgeId(edge), 5, MOVES))
+    for location, time in ((99, 5), (0, (5, 1))):
+        with pytest.raises(MeanderError, match="worker 1: it counts messages at a place or time"):
+            take(encode_progress([(Location(location), time, 1)]))
+
+
+@pytest.mark.parametrize("payload", [MANIFEST, BATCH])
+def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
+    take: Take, payload: Manifest | Batch
+) -> None:
+    with pytest.raises(MeanderError, match="worker 1: it sent what edge 0 does not carry"):
+        take(encode_data(EdgeId(0), 5, payload))
+    with pytest.raises(MeanderError, match="worker 1: it sent a message of time .5, 1., which"):
+        take(encode_data(EdgeId(0), (5, 1), MOVES))
+
+
+@pytest.mark.parametrize(
+    ("payload", "wrong"),
+    [
+        (Order(-1, P0, 5, WorkerId(1)), "an order for source -1, which"),
+        (Order(1, P0, 5, WorkerId(1)), "an order for source 1, which"),
+        (Order(0, P0, 4, WorkerId(1)), "an order for time 4 in a message of time 5"),
+        (Order(0, P0, 5, WorkerId(1), -1), "an order to read from offset -1, which no"),
+        (Order(0, Partition(-1), 5, WorkerId(1)), "partition -1 to another worker, which no"),
+        (Order(0, P0, 5, COORDINATOR), "an order in favour of member -1, which is no worker"),
+        (Moves("m", 4, WorkerId(1), (Bin(0),)), "an order for time 4 in a message of time 5"),
+        (Moves("m", 5, WorkerId(-2), (Bin(0),)), "an order in favour of member -2, which"),
+        (Moves("m", 5, WorkerId(1 << 63), ()), "an order in favour of member 9223372036854775808"),
+        (Parcel(P0, Rest(0, None), 2, 3, 4), "a partition that stands at 4, before"),
+        (Parcel(Partition(-1), Rest(0, None), 5, 5, 6), "partition -1 to another worker, which no"),
+        (Parcel(Partition(1 << 63), Rest(0, None), 5, 5, 6), "partition 9223372036854775808 to"),
+    ],
+)
+def test_what_cannot_change_hands_so_is_refused_in_the_senders_name(
+    take: Take, payload: Order | Parcel | Moves, wrong: str
+) -> None:
+    sender = WorkerId(1) if isinstance(payload, Parcel) else COORDINATOR
+    with pytest.raises(MeanderError, match=f"{member_name(sender)}: it sent {wrong}"):
+        take(encode_data(EDGES[type(payload)], 5, payload), sender)
+
+
+@pytest.mark.parametrize("bin", [-1, 2])
+def test_a_move_of_a_bin_that_a_flow_does_not_have_is_refused(take: Take, bin: int) -> None:
+    """I2: it would be another bin's, or end the worker without a sentence."""
+    moves = Moves("m", 5, WorkerId(1), (Bin(0), Bin(bin)))
+    with pytest.raises(MeanderError, match="it moves a bin that is none of this flow's 2"):
+        take(encode_data(EDGES[Moves], 5, moves), COORDINATOR)
+
+
+@pytest.mark.parametrize(
+    "payload", [Moves("m", 5, WorkerId(1), (Bin(0),)), Order(0, P0, 5, WorkerId(1))]
+)
+def test_only_the_coordinator_says_what_changes_hands(take: Take, payload: Moves | Order) -> None:
+    """I2."""
+    frame = encode_data(EDGES[type(payload)], 5, payload)
+    with pytest.raises(MeanderError, match="worker 1: it says what only the coordinator may say"):
+        take(frame)
+    with pytest.raises(MeanderError, match="the coordinator sent a message of time 5 behind the"):
+        take(frame, COORDINATOR)
+
+
+def test_a_ruling_about_a_source_that_a_flow_does_not_have_is_refused(take: Take) -> None:
+    take(encode_progress([], 1, [Ruling(0, P0, 0, 5)]))
+    with pytest.raises(MeanderError, match="worker 1: it rules about a source that this flow does"):
+        take(encode_progress([], 1, [Ruling(1, P0, 0, 5)]))
+
+
+def test_what_cannot_be_read_is_refused_in_the_senders_name(
+    take: Take,
+) -> None:
+    with pytest.raises(MeanderError, match="worker 1: it sent garbage: a frame of a peer"):
+        take([b"X"])
+
+
+def test_a_coordinator_takes_no_data(start: Start) -> None:
+    flow = Flow("f", bins=1)
+    keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
+    keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
+    controller = start(flow, workers=2).sim.controller
+    parcel = Parcel(P0, Rest(0, None), 5, 5, 6)
+    with pytest.raises(MeanderError, match="worker 1: it sent data to the coordinator"):
+        controller.take(WorkerId(1), encode_data(EDGES[Parcel], 5, parcel))
+    with pytest.raises(MeanderError, match="worker 1: it sent garbage"):
+        controller.take(WorkerId(1), [b"X"])
+
+
+def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:
+    """I1: should the protocol ever be broken, it is said and not computed with."""
+    flow = Flow("f", bins=1)
+    keyed = flow.source(ListSource([[(5, "a")]])).key_by(lambda value: value)
+    keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
+    run = start(flow, workers=2)
+    run.run()
+    moves = Moves("m1", 5, WorkerId(1), (Bin(0),))
+    with pytest.raises(MeanderError, match=r"time 5 behind the frontier \(I1\)"):
+        run.workers[0].take(COORDINATOR, encode_data(EDGES[Moves], 5, moves))
