@@ -176,6 +176,8 @@ class Controller:
                 self._events.append({"event": "left", "worker": int(sender)})
             case DataFrame():
                 raise MeanderError(member_name(sender), "it sent data to the coordinator")
+            case _:
+                raise MeanderError(member_name(sender), "it said what only workers are told")
 
     def step(self) -> bool:
         """One turn; whether anything was done."""

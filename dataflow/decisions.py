@@ -72,6 +72,8 @@ def rulings_of(journal: Iterable[Decision]) -> list[Ruling]:
 
 EVERY = 0.02
 """Seconds between two writings of what sources rule, at least."""
+MOST = 5_000
+"""Rulings that are written at once: a topic's records are bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Recorder:
             self._written = None
         now = self._clock.monotonic()
         if self._heard and self._written is None and (over or now >= self._next):
-            self._written = self._journal(Ruled(self._heard.take()))
+            self._written = self._journal(Ruled(self._heard.take(MOST)))
             self._next = now + EVERY
 
     @property

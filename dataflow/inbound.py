@@ -80,8 +80,12 @@ def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
 
 
 def _misruled(plan: Plan, rulings: Iterable[Ruling]) -> str:
-    known = all(ruling.origin < len(plan.sources) for ruling in rulings)
-    return "" if known else "it rules about a source that this flow does not have"
+    for origin, *numbers, last in rulings:
+        if origin >= len(plan.sources):
+            return "it rules about a source that this flow does not have"
+        if max(*numbers, last or 0) >= _INT64:
+            return "it rules about a place or time that no partition has"
+    return ""
 
 
 def _disorder(plan: Plan, time: int, payload: Payload) -> str:

@@ -196,6 +196,8 @@ class Progress:
                 self._part()
             case Base():
                 self.rise(update)
+            case OpeningFrame() if sender in self._received:
+                raise MeanderError(member_name(sender), "it opened a second time, or late (I1)")
             case OpeningFrame(base, sent, changes):
                 self._received[sender] = sent - 1
                 self.receive(sender, changes)

@@ -5,13 +5,14 @@ rules otherwise: the partition has moved on by itself, so all from an offset on 
 time; or a record asks for a time too far ahead, which counts for nothing. Guarantees that logs and
 rulings give each record the time it had: a ruling travels in the update of progress that makes it
 effective, so whoever sees a frontier pass T has heard all that was ruled before T. Cost: one
-ruling per move of an idle partition and per record of the future; nothing per other record.
+ruling per move of an idle partition and per run of records of the future; nothing per record.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +33,8 @@ class Ruling(NamedTuple):
     """Of the next record: the one behind the last that has been sent."""
     time: int
     """What it has at least, and with it all behind it."""
-    future: bool = False
-    """It is the record there that asks for too late a time: it has `time`, and moves nothing."""
+    last: int | None = None
+    """Of records of the future, up to this offset, which have that very time; else None."""
 
 
 class Rulings:
@@ -47,21 +48,20 @@ class Rulings:
     """
 
     def __init__(self) -> None:
-        self._heard: dict[tuple[int, int, int, bool], Ruling] = {}
+        self._heard: dict[tuple[int, int, int, int | None], Ruling] = {}
 
     def add(self, rulings: Iterable[Ruling]) -> None:
         """Some have been heard, in the order in which they were made."""
         for one in rulings:
-            self._heard[one.origin, one.partition, one.offset, one.future] = one
+            self._heard[one.origin, one.partition, one.offset, one.last] = one
 
     def __bool__(self) -> bool:
         return bool(self._heard)
 
-    def take(self) -> tuple[Ruling, ...]:
-        """All since the last call."""
-        taken = tuple(self._heard.values())
-        self._heard.clear()
-        return taken
+    def take(self, most: int | None = None) -> tuple[Ruling, ...]:
+        """All that have not been taken, or the first so many."""
+        places = [*islice(self._heard, most)]
+        return tuple(self._heard.pop(place) for place in places)
 
 
 class Track:
@@ -75,12 +75,14 @@ class Track:
     def __init__(self, mark: int, rulings: Sequence[Ruling] = ()) -> None:
         self.mark = mark
         """Before it nothing else is to be ruled."""
-        moves = sorted((r.offset, r.time) for r in rulings if not r.future)
+        moves = sorted((r.offset, r.time) for r in rulings if r.last is None)
         self._offsets = np.array([offset for offset, _ in moves], np.int64)
         times = [MIN_TIME, *(time for _, time in moves)]
         self._floors = np.maximum.accumulate(np.array(times, np.int64))
-        self._future = np.array([r.offset for r in rulings if r.future], np.int64)
-        self.end = max((r.offset + 1 for r in rulings), default=0)
+        runs = sorted((r.offset, r.last) for r in rulings if r.last is not None)
+        self._firsts = np.array([first for first, _ in runs], np.int64)
+        self._lasts = np.maximum.accumulate(np.array([-1, *(last for _, last in runs)], np.int64))
+        self.end = max((1 + (r.offset if r.last is None else r.last) for r in rulings), default=0)
         """Nothing has been ruled about offsets from there on."""
 
     def floors(self, offsets: Int64s) -> Int64s:
@@ -93,7 +95,7 @@ class Track:
 
     def future(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Which of the records at some offsets count for nothing."""
-        return np.isin(offsets, self._future)
+        return offsets <= self._lasts[np.searchsorted(self._firsts, offsets, side="right")]
 
 
 class Past:

@@ -266,11 +266,10 @@ def _changes(changes: object) -> list[Change]:
 
 
 def _ruling(ruling: object) -> Ruling:
-    *numbers, future = _many(ruling)
+    *numbers, last = _many(ruling)
     origin, partition, offset, time = map(_count, numbers)
-    if type(future) is not bool:
-        raise TypeError(f"{future!r} does not say whether a record is of the future")
-    return Ruling(origin, Partition(partition), offset, time, future)
+    until = None if last is None else _count(last)
+    return Ruling(origin, Partition(partition), offset, time, until)
 
 
 def _time(time: object) -> Time:

@@ -134,9 +134,10 @@ class Lane:
         return times, natural
 
     def _replayed(self, chunk: Chunk) -> int:
-        """How many of its records there are up to the first at or after the mark, and that."""
-        known = self.track.future(chunk.offsets)
-        asked = np.maximum(np.where(known, MIN_TIME, chunk.times), self.track.floors(chunk.offsets))
-        times = np.maximum.accumulate(np.maximum(asked, self.reached))
+        """How many of its records come while it is before the mark: they have been judged."""
+        floors = np.maximum(self.track.floors(chunk.offsets), self.reached)
+        asked = np.where(self.track.future(chunk.offsets), MIN_TIME, chunk.times)
+        times = np.maximum.accumulate(np.maximum(asked, floors))
         self.reached = int(times[-1])
-        return int(np.searchsorted(times, self.track.mark)) + 1
+        before = np.maximum(floors[1:], times[:-1])
+        return int(np.searchsorted([floors[0], *before], self.track.mark))

@@ -141,8 +141,9 @@ class SourceOperator:
         lane = self._lanes[partition]
         if lane.time < at:
             return None
-        # What another worker sends later must not be of the time of what was sent here.
-        self._rule(lane, lane.newest + 1)
+        if self._around.arrivals:
+            # What another worker sends later must not be of the time of what was sent here.
+            self._rule(lane, lane.newest + 1)
         rest = self._reader.release(partition)
         if lane.queue:
             rest = Rest(lane.queue[0].offset, rest.end)
@@ -315,10 +316,11 @@ class SourceOperator:
         rows = slice(head.row, head.row + len(times))
         offsets = head.chunk.offsets[rows]
         anew = head.future[rows] & ~lane.track.future(offsets)
-        self._progress.rulings.extend(
-            Ruling(self._origin, lane.partition, int(offsets[row]), int(times[row]), future=True)
-            for row in np.flatnonzero(anew).tolist()
-        )
+        # A run of them has one time, as none of them moves the partition.
+        edges = np.flatnonzero(np.diff(anew, prepend=False, append=False))
+        for first, behind in edges.reshape(-1, 2).tolist():
+            places = int(offsets[first]), int(times[first]), int(offsets[behind - 1])
+            self._progress.rulings.append(Ruling(self._origin, lane.partition, *places))
 
     def _follow_rulings(self) -> bool:
         """Move as has been ruled, once all before that has been sent."""

@@ -85,7 +85,7 @@ def journalled(broker: Broker, prefix: str, of_the_future: int) -> list[Ruling]:
         await_records(
             broker.bootstrap,
             topic,
-            lambda records: sum(one.future for one in read(records)) >= of_the_future,
+            lambda records: sum(one.last is not None for one in read(records)) >= of_the_future,
         )
     )
 

@@ -146,7 +146,7 @@ def _whole(message: object) -> bool:
         case wire.HeardFrame(updates):
             return _numbers(updates)
         case wire.ProgressFrame(changes, updates, rulings):
-            ruled = all(_numbers(*one[:4]) and type(one.future) is bool for one in rulings)
+            ruled = all(_numbers(*one[:4], one.last or 0) for one in rulings)
             counted = all(_numbers(at, delta) and _is_time(t) for at, t, delta in changes)
             return _numbers(updates) and ruled and counted
         case wire.TakenFrame(edge, size):

@@ -140,7 +140,8 @@ def _of_engine() -> Iterator[Kind]:
     ]
     frames = [(name, wire.encode_data(EdgeId(3), 5 << 41, load)) for name, load in payloads]
     changes: list[wire.Change] = [(Location(n), (5 << 40) + n, (-1) ** n) for n in range(20)]
-    rulings = [Ruling(n % 2, Partition(3), 99 << n, n << 40, n == 3) for n in range(5)]
+    rulings = [Ruling(n % 2, Partition(3), 99 << n, n << 40) for n in range(5)]
+    rulings.append(Ruling(0, Partition(3), 7, 5 << 40, last=9 << 40))
     frames += [
         ("moves, nested time", wire.encode_data(EdgeId(300), (5, 1, 2), moves)),
         ("progress", wire.encode_progress(changes)),

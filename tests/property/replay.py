@@ -18,13 +18,12 @@ from unittest import mock
 
 from dataflow import Flow, sim
 from dataflow.decisions import Recorder, rulings_of
-from dataflow.migrate.command import Migrate
 from dataflow.migrate.parcels import Order
 from dataflow.operators.lanes import Lane
 from dataflow.operators.source import SourceOperator
 from dataflow.progress import outer
 from dataflow.rulings import Past, Ruling
-from dataflow.sim import NOW_MS, Grow, SimClock
+from dataflow.sim import NOW_MS, Command, Grow, HandOver, Join, Leave, SimClock
 from dataflow.testing import ListSink, ListSource, TestFlow
 from state import codec
 from tests.property import shapes
@@ -47,7 +46,8 @@ class Variant:
     workers: int
     bits: int
     now_ms: int
-    commands: tuple[Migrate, ...]
+    commands: tuple[Command, ...]
+    max_inflight: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Run:
         return _before(self.decided, mark), _before(self.results, mark)
 
 
-PLAIN = Variant(0, 2, 3, NOW_MS, ())
+PLAIN = Variant(0, 2, 3, NOW_MS, (), 64 << 20)
 
 
 def random_logs(seed: int) -> Logs:
@@ -92,17 +92,25 @@ def random_logs(seed: int) -> Logs:
 
 def random_variant(rng: random.Random) -> Variant:
     workers, bits = rng.randint(1, 5), rng.choice([0, 1, 3, 6])
-    commands = [
+    commands: list[Command] = [
         random_command(rng, n, workers, bits, SPAN) for n in range(rng.choice([0, 0, 2, 5]))
     ]
+    for n in range(rng.choice([0, 0, 1, 3])):
+        source, partition = rng.choice(["source", "source-2"]), rng.randrange(3)
+        hand_over = HandOver(f"h{n}", source, partition, rng.randrange(workers))
+        staff: list[Command] = [Join(), Leave(f"l{n}", rng.randrange(workers)), hand_over]
+        commands.append(rng.choice(staff))
+    rng.shuffle(commands)
     # Of a clock that stands among the records' times most are of the future.
     now = rng.choice([NOW_MS + rng.randrange(1 << 40), rng.randrange(SPAN)])
-    return Variant(rng.getrandbits(32), workers, bits, now, tuple(commands))
+    inflight = rng.choice([300, 64 << 20])
+    return Variant(rng.getrandbits(32), workers, bits, now, tuple(commands), inflight)
 
 
 def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | None = None) -> Run:
     """Run the flow to its end; `new` is a partition that comes to the second source meanwhile."""
-    flow, sink, decided = Flow("f", bins=variant.bits), ListSink(), ListSink()
+    flow = Flow("f", bins=variant.bits, max_inflight=variant.max_inflight)
+    sink, decided = ListSink(), ListSink()
     one, two = (flow.source(ListSource(log)) for log in logs)
     for source in (one, two):
         source.sink(decided)

@@ -16,8 +16,9 @@ from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition, Rest
 from dataflow.rulings import Ruling
 from dataflow.testing import ListSink, ListSource
-from dataflow.wire import encode_data, encode_progress
+from dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
 from schemas.errors import MeanderError
+from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
 from state.manifest import Manifest
 from tests.unit.conftest import Start
@@ -120,6 +121,32 @@ def test_a_ruling_about_a_source_that_a_flow_does_not_have_is_refused(take: Take
         take(encode_progress([], 1, [Ruling(1, P0, 0, 5)]))
 
 
+@pytest.mark.parametrize(
+    "ruling",
+    [
+        Ruling(0, Partition(1 << 63), 0, 5),
+        Ruling(0, P0, 1 << 63, 5),
+        Ruling(0, P0, 0, 1 << 63),
+        Ruling(0, P0, 0, 5, 1 << 63),
+    ],
+)
+def test_a_ruling_about_a_place_that_cannot_be_is_refused(take: Take, ruling: Ruling) -> None:
+    """It would be written for good, and end whoever repeats the run."""
+    with pytest.raises(MeanderError, match="worker 1: it rules about a place or time that no part"):
+        take(encode_progress([], 1, [ruling]))
+
+
+def test_who_opens_a_second_time_is_refused(start: Start) -> None:
+    """I1: what follows from how many of its updates have come would be wrong."""
+    flow = Flow("f", bins=1)
+    flow.source(ListSource([[]])).sink(ListSink())
+    run = start(flow, workers=2)
+    run.settle()
+    base = Base(0, tuple(Antichain.of(scope.bottom) for scope in run.sim.plan.graph.scopes))
+    with pytest.raises(MeanderError, match="worker 1: it opened a second time"):
+        run.workers[0].take(PEER, encode_opening(base, 0, []))
+
+
 def test_what_cannot_be_read_is_refused_in_the_senders_name(
     take: Take,
 ) -> None:
@@ -137,6 +164,8 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
         controller.take(WorkerId(1), encode_data(EDGES[Parcel], 5, parcel))
     with pytest.raises(MeanderError, match="worker 1: it sent garbage"):
         controller.take(WorkerId(1), [b"X"])
+    with pytest.raises(MeanderError, match="worker 1: it said what only workers are told"):
+        controller.take(WorkerId(1), encode_taken(EdgeId(0), 5))
 
 
 def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:

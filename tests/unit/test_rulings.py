@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+from dataflow import decisions
 from dataflow.decisions import EVERY, Decision, Recorder, Ruled
 from dataflow.protocols import Partition
 from dataflow.rulings import Past, Ruling
-from dataflow.sim import SimClock
+from dataflow.sim import NOW_MS, SimClock
 from tests.hand import lane_times
 from tests.timed import IDLE, Timed, at
 from tests.unit.conftest import Start
@@ -69,6 +72,48 @@ def test_all_is_durable_before_it_is_done() -> None:
     journal.durable = 1
     recorder.write(over=True)
     assert [*done, recorder.done] == [True, False, False, True]
+
+
+def test_however_many_are_heard_a_write_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "MOST", 3)
+    journal = Written()
+    recorder = Recorder(journal, SimClock())
+    recorder.hear([ruling(n) for n in range(7)])
+    for n in range(4):
+        recorder.write(over=True)
+        journal.durable = n + 1
+    recorder.write(over=True)
+    assert [len(one.rulings) for one in journal.begun if isinstance(one, Ruled)] == [3, 3, 1]
+    assert recorder.done
+
+
+def test_a_run_of_records_of_the_future_is_one_ruling(start: Start) -> None:
+    flow = Timed(start)
+    late = [(NOW_MS + 5000 + n, "x") for n in range(100)]
+    flow.give(0, (10, "a"), *late, (12, "b"), late[0])
+    flow.run.wait(EVERY)
+    assert flow.run.counters["future"] == 101
+    assert flow.run.sim.rulings == [
+        Ruling(0, Partition(0), 1, at(10), last=100),
+        Ruling(0, Partition(0), 102, at(12), last=102),
+    ]
+
+
+def test_the_first_record_behind_a_mark_is_judged_where_nobody_has(start: Start) -> None:
+    """I7: its partition had moved past the mark before it came."""
+    past = Past(at(50), [Ruling(0, Partition(0), 1, at(60))])
+    flow = Timed(start, past=past)
+    flow.give(0, (10, "a"), (NOW_MS + 10_000_000, "b"), (70, "c"))
+    assert flow.times() == [at(10), at(60), at(70)]
+    assert flow.run.counters["future"] == 1
+
+
+def test_a_record_that_takes_its_partition_past_the_mark_has_been_judged(start: Start) -> None:
+    past = Past(at(50))
+    flow = Timed(start, past=past)
+    flow.give(0, (10, "a"), (NOW_MS + 10_000_000, "b"))
+    assert flow.times() == [at(10), at(NOW_MS + 10_000_000)]
+    assert flow.run.counters["future"] == 0
 
 
 def test_an_idle_partition_that_moves_is_ruled_about_and_a_record_that_is_bumped_is_not(

@@ -120,7 +120,7 @@ def test_progress_comes_back_equal(changes: list[tuple[Location, Time, int]]) ->
     assert decode(encode_progress(changes)) == ProgressFrame(changes)
 
 
-RULINGS = (Ruling(0, Partition(3), 17, 5 << 40), Ruling(1, Partition(0), 0, 0, future=True))
+RULINGS = (Ruling(0, Partition(3), 17, 5 << 40), Ruling(1, Partition(0), 0, 0, last=9))
 
 
 def test_what_sources_rule_comes_back_equal() -> None:
@@ -132,11 +132,12 @@ def test_what_sources_rule_comes_back_equal() -> None:
     "ruling",
     [
         (0, 3, 17, 5),
-        (0, 3, 17, 5, 1),
-        (0, -3, 17, 5, True),
-        (0, 3, 17.0, 5, True),
-        (0, 3, 17, (5, 1), True),
-        (0, 3, 17, 5, True, 0),
+        (0, 3, 17, 5, True),
+        (0, 3, 17, 5, -1),
+        (0, -3, 17, 5, None),
+        (0, 3, 17.0, 5, None),
+        (0, 3, 17, (5, 1), None),
+        (0, 3, 17, 5, None, 0),
         7,
     ],
 )
