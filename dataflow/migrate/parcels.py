@@ -8,7 +8,6 @@ import msgpack
 
 from dataflow.protocols import Partition, Rest
 from state.ids import WorkerId
-from state.time import MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,9 @@ class Order:
 
     @property
     def begins(self) -> int:
-        """What the records of a partition that nobody has read have at least."""
-        return max(self.time, MIN_TIME + 1)
+        """What the records of a partition that nobody has read have at least: where those stand
+        that were idle and had to let the order pass."""
+        return self.time + 1
 
     def to_bytes(self) -> bytes:
         """As it travels on the wire."""

@@ -24,7 +24,7 @@ from dataflow.testing import ListReader, ListSink, ListSource, TestFlow
 from schemas.errors import SetupError
 from state.ids import WorkerId
 from state.time import MIN_TIME
-from tests.hand import until
+from tests.hand import lane_times, until
 
 RECORDS, PARTITIONS = 500, 3
 ZERO, ONE, TWO = map(WorkerId, range(3))
@@ -246,6 +246,21 @@ def test_a_topic_in_memory_grows() -> None:
         run.run()
         assert run.states("n") == {"a": 4, "b": 2}
         assert [event["partition"] for event in run.events] == [2]
+
+
+def test_one_that_is_empty_stands_where_the_idle_others_do() -> None:
+    """Or it would be said to hold them back, though nobody waits."""
+    flow = Flow("counts", bins=2)
+    counts = flow.source(KafkaSource("in")).key_by(lambda v: v)
+    counts.fold("n", lambda: 0, lambda n, v: (n + 1, [v, n])).sink(KafkaSink("out"))
+    with topics.TestFlow(flow) as run:
+        run.feed("in", "a", "b", "a", ms=7)
+        run.advance(1.0)
+        run.strike(Grow("source"))
+        run.advance(1.0)
+        assert [event["partition"] for event in run.events] == [2]
+        assert len(lanes := lane_times(run)) == 3
+        assert len({*lanes.values()}) == 1
 
 
 def test_a_source_that_the_flow_does_not_have_does_not_grow() -> None:
