@@ -53,12 +53,12 @@ Journal = Callable[[Decision], Callable[[], bool]]
 
 
 def rulings_of(journal: Iterable[Decision]) -> list[Ruling]:
-    """What a journal says of records' times: a partition that was new began at its order's.
+    """What a journal says of records' times: a new partition began just past its order.
 
     >>> from dataflow.protocols import Partition
     >>> order = Order(0, Partition(3), 7, WorkerId(1), offset=0)
     >>> rulings_of([Joins(WorkerId(2), 7), order, Ruled((Ruling(0, Partition(3), 4, 9),))])[0].time
-    7
+    8
     """
     rulings: list[Ruling] = []
     for decision in journal:
