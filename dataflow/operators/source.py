@@ -299,15 +299,17 @@ class SourceOperator:
 
     # -- moving on
 
-    def _move(self, lane: Lane, time: int) -> None:
-        if time > lane.time:
-            lane.capability.downgrade(time)
-            lane.moved_at = self._clock.monotonic()
+    def _move(self, lane: Lane, time: int) -> bool:
+        """Whether it stood before that time, and so has moved."""
+        if time <= lane.time:
+            return False
+        lane.capability.downgrade(time)
+        lane.moved_at = self._clock.monotonic()
+        return True
 
     def _rule(self, lane: Lane, time: int) -> None:
         """Move a partition on by itself, and say so: what comes next has at least that time."""
-        if time > lane.time:
-            self._move(lane, time)
+        if self._move(lane, time):
             ruling = Ruling(self._origin, lane.partition, lane.next_offset, time)
             self._progress.rulings.append(ruling)
 
@@ -324,10 +326,8 @@ class SourceOperator:
 
     def _follow_rulings(self) -> bool:
         """Move as has been ruled, once all before that has been sent."""
-        behind = [lane for lane in self._lanes.values() if lane.floor > lane.time]
-        for lane in behind:
-            self._move(lane, lane.floor)
-        return bool(behind)
+        moved = [self._move(lane, lane.floor) for lane in self._lanes.values()]
+        return any(moved)
 
     def _close_ended(self) -> bool:
         ended = [
