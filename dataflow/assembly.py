@@ -57,6 +57,7 @@ from state.antichain import Antichain
 from state.codec import StateCodec, UnencodableError
 from state.ids import Incarnation, LayerId, WorkerId
 from state.shelf import Shelf
+from state.slots import Layout
 from state.store import Store
 from state.topic import StateTopic
 
@@ -77,7 +78,7 @@ class Site:
     clock: Clock
     topic: StateTopic
     dead: DeadLetters
-    open_store: Callable[[str, StateCodec], Store]
+    open_store: Callable[[str, StateCodec, Layout | None], Store]
     open_shelf: Callable[[str], Shelf]
     open_reader: Callable[[SourceNode], SourceReader]
     open_writer: Callable[[SinkNode], SinkWriter]
@@ -226,7 +227,7 @@ class Assembly:
             pointers,
             self._outputs(node),
             self._logic(node),
-            self.site.open_store(node.name, node.codec),
+            self.site.open_store(node.name, node.codec, node.layout),
             node.order,
             self.plan.flow.space,
             self.site.topic,

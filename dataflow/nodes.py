@@ -17,7 +17,8 @@ from dataflow.operators.keyed import Order
 from dataflow.operators.logic import OnTimer, OnValue
 from dataflow.operators.steps import Step
 from dataflow.protocols import SinkSpec, SourceSpec
-from state.codec import StateCodec
+from state.codec import PLAIN, StateCodec
+from state.slots import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,14 @@ class KeyedNode:
     order: Order
     codec: StateCodec
     on_error: OnError
+
+    @property
+    def layout(self) -> Layout | None:
+        """The columns of its states, where these are mere numbers."""
+        if not isinstance(self.logic, ColumnFold) or self.codec.name != PLAIN.name:
+            return None
+        layout = self.logic.layout
+        return layout if layout.numbers else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,7 +390,7 @@ class TestFlow:
             clock,
             topic,
             self._dead,
-            lambda name, codec: database.store(f"{self._namespace}/{me}/{name}", codec),
+            lambda name, *how: database.store(f"{self._namespace}/{me}/{name}", *how),
             lambda name: Shelf(database, f"{self._namespace}/{me}/{name}"),
             lambda node: self._reader(node, me),
             lambda node: self._writer(node, me),

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from operator import is_
 from sys import getsizeof
-from typing import Final, cast
+from typing import Final, Protocol, TypeVar, cast
 
+from schemas.errors import MeanderError
 from state.codec import Sealed, encoded
 
 ENTRY_BYTES: Final = 160
@@ -26,16 +27,30 @@ _ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
 ABSENT: Final = object()
 """In place of the state of a key that is not held."""
 BIN_BYTES: Final = 2
+T = TypeVar("T", bound="Held")
+
+
+class Held(Protocol):
+    """The states of one operator's keys, and the keys of each of its bins."""
+
+    prefix: bytes
+    """Of its keys in the database; a bin's two bytes follow."""
+    bins: dict[int, dict[bytes, None]]
+
+    def take(self, keys: Sequence[bytes]) -> list[object]:
+        """The sealed states of some keys, all of which are held."""
+
+    def remove(self, keys: Sequence[bytes]) -> int:
+        """Drop the states of some keys, all of which are held; how many bytes they took."""
 
 
 class Table:
-    """The sealed states of one operator's keys, and the keys of each of its bins."""
+    """Sealed states of any kind, by their keys."""
 
     __slots__ = ("bins", "prefix", "states")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
-        """Of its keys in the database; a bin's two bytes follow."""
         self.states: dict[bytes, object] = {}
         self.bins: dict[int, dict[bytes, None]] = {}
 
@@ -43,12 +58,20 @@ class Table:
         """The sealed state of each key, `ABSENT` for those that are not held."""
         return list(map(self.states.get, keys, repeat(ABSENT)))
 
+    def take(self, keys: Sequence[bytes]) -> list[object]:
+        """The sealed states of some keys, all of which are held."""
+        return list(map(self.states.__getitem__, keys))
+
+    def remove(self, keys: Sequence[bytes]) -> int:
+        """Drop the states of some keys, all of which are held; how many bytes they took."""
+        return _weigh_all(list(map(self.states.pop, keys)))
+
 
 class Memtable:
     r"""Tables within one bound.
 
     >>> memtable = Memtable()
-    >>> table = memtable.table(b"a/")
+    >>> table = memtable.add(Table(b"a/"))
     >>> memtable.write(table, [7, 7, 8], [b"2", b"1", b"3"], [20, 10, 30])
     >>> memtable.entries(table, 7)
     [(b'1', 10), (b'2', 20)]
@@ -58,13 +81,15 @@ class Memtable:
     """
 
     def __init__(self) -> None:
-        self.tables: dict[bytes, Table] = {}
+        self.tables: dict[bytes, Held] = {}
         self.size = 0
         """Bytes, estimated."""
 
-    def table(self, prefix: bytes) -> Table:
-        """The table of an operator, by the prefix that its keys have in the database."""
-        return self.tables.setdefault(prefix, Table(prefix))
+    def add(self, table: T) -> T:
+        """One more table. Raises MeanderError where another has its prefix."""
+        if self.tables.setdefault(table.prefix, table) is not table:
+            raise MeanderError(f"table {table.prefix!r}", "it is open already", "open it once")
+        return table
 
     def write(
         self, table: Table, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]
@@ -87,27 +112,31 @@ class Memtable:
         if lacking(before):
             states = zip(keys, before, after, strict=True)
             new = [k for k, was, now in states if was is ABSENT and now is not ABSENT]
-            for key in new:
-                table.bins.setdefault(bin_of(key), {})[key] = None
+            self.note(table, bin_of, new)
             before = [state for state in before if state is not ABSENT]
             after = [state for state in after if state is not ABSENT]
-            self.size += ENTRY_BYTES * len(new) + sum(map(len, new))
         self.size += _weigh_all(after) - _weigh_all(before)
 
-    def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
-        """The keys and sealed states of a bin, in key order, as they are now."""
-        return [(key, table.states[key]) for key in sorted(table.bins.get(bin, ()))]
+    def note(self, table: Held, bin_of: Callable[[bytes], int], keys: Sequence[bytes]) -> None:
+        """Some keys, all different, are held from now on; their states have yet to be weighed."""
+        for key in keys:
+            table.bins.setdefault(bin_of(key), {})[key] = None
+        self.size += ENTRY_BYTES * len(keys) + sum(map(len, keys))
 
-    def forget(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
+    def entries(self, table: Held, bin: int) -> list[tuple[bytes, object]]:
+        """The keys and sealed states of a bin, in key order, as they are now."""
+        keys = sorted(table.bins.get(bin, ()))
+        return list(zip(keys, table.take(keys), strict=True))
+
+    def forget(self, table: Held, bin: int, keys: Iterable[bytes]) -> None:
         """Drop some keys of a bin, held or not."""
         held = table.bins.get(bin, {})
         gone = [key for key in keys if held.pop(key, ABSENT) is None]
-        states = list(map(table.states.pop, gone))
-        self.size -= _weigh_all(states) + sum(map(len, gone)) + ENTRY_BYTES * len(gone)
+        self.size -= table.remove(gone) + sum(map(len, gone)) + ENTRY_BYTES * len(gone)
         if not held:
             table.bins.pop(bin, None)
 
-    def drop(self, table: Table, bin: int) -> None:
+    def drop(self, table: Held, bin: int) -> None:
         """Drop all keys of a bin."""
         self.forget(table, bin, list(table.bins.get(bin, ())))
 
@@ -116,9 +145,11 @@ class Memtable:
         the encoded states."""
         table = next(table for table in self.tables.values() if table.bins)
         bin, held = next(iter(table.bins.items()))
-        oldest = [(key, table.states[key]) for key in islice(held, count)]
-        self.forget(table, bin, [key for key, _ in oldest])
+        keys = list(islice(held, count))
+        states = table.take(keys)
+        self.forget(table, bin, keys)
         group = table.prefix + bin.to_bytes(BIN_BYTES, "big")
+        oldest = zip(keys, states, strict=True)
         return group, ((group + key, encoded(state)) for key, state in oldest)
 
 

@@ -11,28 +11,21 @@ Cost: 1000 hot keys are fetched and written in about 1 ms, a miss costs about 3 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, cast
+from typing import Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    WriteBatch,
-    WriteBufferManager,
-    WriteOptions,
-)
+from rocksdict import Cache, Rdict, WriteBatch, WriteOptions
 
 from schemas.errors import MeanderError, SetupError
-from state.codec import PLAIN, Sealed, StateCodec, encoded
+from state.codec import PLAIN, Sealed, StateCodec, decode, encoded
 from state.ids import Bin
 from state.memtable import ABSENT, BIN_BYTES, Memtable, Table, lacking
+from state.rocks import below, options, successor
+from state.slots import NO_SLOT, Columns, Layout, SlotTable
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
@@ -63,20 +56,23 @@ class Database:
         """The prefixes of the bins of which something lies in RocksDB."""
         self._memtable_bytes = budget_bytes // 2
         self._cache = Cache(budget_bytes * 3 // 8)
-        options = _options(self._cache, budget_bytes // 8)
+        settings = options(self._cache, budget_bytes // 8)
         self._unlogged = WriteOptions()
         # The stubs call this property a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
         try:
-            Rdict.destroy(str(path), options)
-            self._rocks = Rdict(str(path), options)
+            Rdict.destroy(str(path), settings)
+            self._rocks = Rdict(str(path), settings)
         except Exception as error:  # rocksdict raises nothing narrower
             raise SetupError(
                 f"the state database at {path}", str(error), "give each worker a folder of its own"
             ) from error
 
-    def store(self, operator: str, codec: StateCodec = PLAIN) -> Store:
-        """The states of one operator. Raises MeanderError for a name that cannot be kept apart."""
+    def store(
+        self, operator: str, codec: StateCodec = PLAIN, layout: Layout | None = None
+    ) -> Store:
+        """The states of one operator, as columns of a layout where there is one. Raises
+        MeanderError for a name that cannot be kept apart."""
         if "\0" in operator:
             raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "name it anew")
         if codec.name == PLAIN.name and codec is not PLAIN:
@@ -85,7 +81,7 @@ class Database:
                 f"it bears the default's name, '{PLAIN.name}', but may write other bytes",
                 "give it a name of its own",
             )
-        return Store(self, operator, codec)
+        return Store(self, operator, codec, layout)
 
     def used(self) -> int:
         """Bytes held in memory; the budget bounds it."""
@@ -98,6 +94,17 @@ class Database:
     def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of some keys, None for what is not there."""
         return cast(list[bytes | None], self._rocks.get([*keys]))
+
+    def find(
+        self, groups: _Groups, keys: Sequence[bytes], bins: Mapping[bytes, int]
+    ) -> dict[bytes, bytes]:
+        """The encoded states of those of one operator's keys that lie on disk."""
+        if not self.groups:
+            return {}
+        placed = ((key, groups[bins[key]]) for key in keys)
+        asked = {key: group + key for key, group in placed if group in self.groups}
+        values = self.read(asked.values()) if asked else []
+        return {k: data for k, data in zip(asked, values, strict=True) if data is not None}
 
     def put(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         """Write some keys as one batch."""
@@ -118,12 +125,12 @@ class Database:
         before `first`, which has no prefix either, are left out."""
         # The iterator is opened here, as a generator's body would first run at the first entry.
         found = self._rocks.items(from_key=prefix + first)
-        return _below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
+        return below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
 
     def delete(self, prefix: bytes) -> None:
         """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
         if next(self.entries(prefix), None) is not None:
-            self._rocks.delete_range(prefix, _successor(prefix), self._unlogged)
+            self._rocks.delete_range(prefix, successor(prefix), self._unlogged)
 
     def remove(self, keys: Iterable[bytes]) -> None:
         """Drop some keys as one batch."""
@@ -136,15 +143,25 @@ class Database:
 class Store:
     """The sealed states of one operator's keys on this worker; see `Database` for an example."""
 
-    def __init__(self, database: Database, operator: str, codec: StateCodec) -> None:
-        self.operator, self.codec = operator, codec
+    def __init__(
+        self, database: Database, operator: str, codec: StateCodec, layout: Layout | None
+    ) -> None:
+        self.operator, self.codec, self.layout = operator, codec, layout
         self._database = database
         self._groups = _Groups(operator.encode() + b"\0")
-        self._table = database.memtable.table(self._groups.stem)
+        stem = self._groups.stem
+        table = Table(stem) if layout is None else SlotTable(stem, layout)
+        self._table: Table | SlotTable = database.memtable.add(table)
 
     def lend(self, keys: Sequence[bytes], bins: Bins) -> Loan:
         """The sealed states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
+        assert isinstance(self._table, Table), "the states are columns"
         return Loan(self._database, self._table, self._groups, keys, bins)
+
+    def lend_columns(self, keys: Sequence[bytes], bins: Bins) -> ColumnLoan:
+        """The same as columns, where the store has a layout."""
+        assert isinstance(self._table, SlotTable), "the states are no columns"
+        return ColumnLoan(self._database, self._table, self._groups, keys, bins)
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
         """Keys and encoded states of a bin in key order, as it is now, encoded as they are taken.
@@ -225,14 +242,84 @@ class Loan:
     def _load(self, groups: _Groups) -> None:
         """Bring what lies on disk into memory."""
         states = zip(self._keys, self._before, strict=True)
-        missing = ((key, groups[self._bins[key]]) for key, state in states if state is ABSENT)
-        asked = {key: group + key for key, group in missing if group in self._database.groups}
-        values = self._database.read(asked.values()) if asked else []
-        found = {k: Sealed(data) for k, data in zip(asked, values, strict=True) if data is not None}
-        if found:
-            bins = [self._bins[key] for key in found]
-            self._database.memtable.write(self._table, bins, [*found], [*found.values()])
+        missing = [key for key, state in states if state is ABSENT]
+        on_disk = self._database.find(groups, missing, self._bins)
+        if on_disk:
+            bins = [self._bins[key] for key in on_disk]
+            found = [Sealed(data) for data in on_disk.values()]
+            self._database.memtable.write(self._table, bins, [*on_disk], found)
             self._before = self._table.get(self._keys)
+
+
+class ColumnLoan:
+    """The states of a batch's records as columns: each record's key has a slot.
+
+    A key that had no state has a new one's, and none again where it is not set.
+    """
+
+    __slots__ = ("_bins", "_database", "_new", "_set", "_slots", "_table")
+
+    def __init__(
+        self,
+        database: Database,
+        table: SlotTable,
+        groups: _Groups,
+        keys: Sequence[bytes],
+        bins: Bins,
+    ) -> None:
+        self._database, self._table = database, table
+        self._new: dict[bytes, int] = {}
+        """The slots of keys that had no state."""
+        self._set: set[int] = set()
+        """Those slots among them that have been set, and others."""
+        self._slots = table.find(keys)
+        missing = np.flatnonzero(self._slots == NO_SLOT).tolist()
+        self._bins = {keys[row]: int(bins[row]) for row in missing}
+        if missing:
+            self._admit(groups, [*self._bins])
+            self._slots = table.find(keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def read(self, rows: Bins) -> Columns:
+        """The states of some records' keys, columns of shape (n,)."""
+        return self._table.read(self._slots[rows])
+
+    def write(self, rows: Bins, columns: Columns) -> None:
+        """Set the states of some records' keys, all different. Raises as `SlotTable.write`."""
+        slots = self._slots[rows]
+        self._table.write(slots, columns)
+        if self._new:
+            self._set.update(slots.tolist())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._new:
+            self._table.remove([key for key, slot in self._new.items() if slot not in self._set])
+            self._hold([key for key, slot in self._new.items() if slot in self._set])
+        self._database.spill()
+
+    def _admit(self, groups: _Groups, keys: list[bytes]) -> None:
+        """Bring what lies on disk into memory, and make room for what does nowhere."""
+        found = self._database.find(groups, keys, self._bins)
+        slots = self._table.fresh(keys)
+        rows = [row for row, key in enumerate(keys) if key in found]
+        if found:
+            self._table.put(slots[rows], [decode(found[keys[row]]) for row in rows])
+            self._hold([keys[row] for row in rows])
+        self._new = {
+            key: slot for key, slot in zip(keys, slots.tolist(), strict=True) if key not in found
+        }
+
+    def _hold(self, keys: list[bytes]) -> None:
+        memtable = self._database.memtable
+        memtable.note(self._table, self._bins.__getitem__, keys)
+        memtable.size += self._table.weight(len(keys))
 
 
 class _Groups(dict[int, bytes]):
@@ -249,15 +336,6 @@ class _Groups(dict[int, bytes]):
 
 def _bin(data: bytes) -> Bin:
     return Bin(int.from_bytes(data, "big"))
-
-
-def _successor(prefix: bytes) -> bytes:
-    """The least bytes after all that begin with a prefix.
-
-    >>> _successor(b"az")
-    b'a{'
-    """
-    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 
 def _overlay(
@@ -278,36 +356,3 @@ def _overlay(
     if head is not None:
         yield head
         yield from newer
-
-
-def _below(prefix: bytes, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """The entries as far as their keys begin with a prefix, without it.
-
-    The end is looked for here, as rocksdict reads an iterator's upper bound after freeing it.
-    """
-    for key, data in entries:
-        if not key.startswith(prefix):
-            return
-        yield key[len(prefix) :], data
-
-
-def _options(cache: Cache, write_buffer_bytes: int) -> Options:
-    """Given again at every open: rocksdict keeps none of them for a database that exists."""
-    blocks = BlockBasedOptions()
-    blocks.set_block_cache(cache)
-    blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_bloom_filter(10, False)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(blocks)
-    options.set_write_buffer_manager(
-        WriteBufferManager.new_write_buffer_manager_with_cache(
-            write_buffer_bytes, allow_stall=False, cache=cache
-        )
-    )
-    options.set_write_buffer_size(write_buffer_bytes // 2)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_max_background_jobs(2)
-    options.set_max_open_files(512)
-    options.set_keep_log_file_num(1)
-    return options

@@ -11,7 +11,7 @@ from itertools import count
 
 import numpy as np
 
-from dataflow.batch import Batch
+from dataflow.batch import Batch, Int64s
 from dataflow.graph import Edge, Graph, Location
 from dataflow.nested import Rounds
 from dataflow.operators.base import InputPort, Message, OutputPort
@@ -24,9 +24,11 @@ from dataflow.stay import Stay
 from dataflow.wire import Payload
 from state import codec
 from state.bins import BinSpace
+from state.codec import PLAIN, StateCodec
 from state.ids import WorkerId
 from state.shelf import Shelf
-from state.store import Database
+from state.slots import Layout
+from state.store import Database, Store
 from state.time import MIN_TIME, Time
 
 
@@ -116,6 +118,16 @@ def _database() -> Database:
     return Database(_folder().name, 8 << 20)
 
 
+def store(codec_: StateCodec = PLAIN, layout: Layout | None = None) -> Store:
+    """A store of its own."""
+    return _database().store(f"store {next(_owners)}", codec_, layout)
+
+
+def contents(of: Store) -> dict[bytes, object]:
+    """All states that a store holds, by encoded key."""
+    return {key: codec.decode(data) for bin in of.bins() for key, data in of.scan(bin)}
+
+
 def pool(ordered: bool = False, most: int = 1 << 30) -> Pool:
     """Where records wait, of whose disk `most` bytes are free; none that is refused is there."""
     disk, owner = Disk(most), f"pool {next(_owners)}"
@@ -128,6 +140,12 @@ def pool(ordered: bool = False, most: int = 1 << 30) -> Pool:
 
 
 _owners = count()
+
+
+def bins_of(batch: Batch) -> Int64s:
+    """The bins of a batch's keys."""
+    assert batch.hashes is not None
+    return BinSpace().bins_of(batch.hashes)
 
 
 def records(

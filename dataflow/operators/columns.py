@@ -8,24 +8,26 @@ is in the next round. Cost: O(rounds) calls per batch, where a round holds each 
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from dataflow.batch import Batch, Int64s, UInt64s, pick
 from dataflow.operators.errors import FAILURES, Guard
-from dataflow.operators.logic import NOTHING, Beside, Sealing, States, Why
+from dataflow.operators.logic import NOTHING, Beside, Sealing, Why
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
-from state import codec
+from state.slots import Column as Column
+from state.slots import Columns as Columns
+from state.slots import Layout, exact, fitting
+from state.store import Bins, Store
 
-Column = npt.NDArray[np.generic]
-Columns = tuple[Column, ...]
 ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
 """`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""
 
@@ -51,10 +53,15 @@ class ColumnFold:
     dtype: str
     of: str | None = None
 
+    @property
+    def layout(self) -> Layout:
+        """The columns of its states."""
+        return Layout(self.init, self.dtypes)
+
     def __post_init__(self) -> None:
         try:
             for value, dtype in zip(self.init, self.dtypes, strict=True):
-                _exact([value], dtype)
+                exact([value], dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise SetupError(
                 "a fold over columns",
@@ -117,34 +124,65 @@ def _extreme(choose: Callable[[Column, Column], Column], of: str | None, dtype: 
     return ColumnFold((0, 0.0 if dtype == "float64" else 0), step, ("int8", dtype), dtype, of)
 
 
+class Lent(Protocol):
+    """The states of a batch's records, to be read and set as columns."""
+
+    def read(self, rows: Int64s) -> Columns:
+        """Those of some rows' keys, columns of shape (n,)."""
+
+    def write(self, rows: Int64s, columns: Columns) -> None:
+        """Set those of some rows' keys, all different. Raises ValueError, and sets none, where
+        they are not what the columns' types hold."""
+
+
+class _Sealed:
+    """The same where states are no mere numbers: they are kept sealed, each as a tuple."""
+
+    def __init__(
+        self, layout: Layout, sealing: Sealing, keys: list[bytes], states: dict[bytes, object]
+    ) -> None:
+        self._layout, self._sealing, self._keys, self._states = layout, sealing, keys, states
+
+    def read(self, rows: Int64s) -> Columns:
+        keys = pick(self._keys, rows.tolist())
+        sealed = map(self._states.get, keys, repeat(self._layout.init))
+        states = cast(list[tuple[object, ...]], list(map(self._sealing.unseal, sealed)))
+        return tuple(map(_column, zip(*states, strict=True), self._layout.dtypes))
+
+    def write(self, rows: Int64s, columns: Columns) -> None:
+        kept = (fitting(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
+        states = zip(*(column.tolist() for column in kept), strict=True)
+        sealed = list(map(self._sealing.seal, states))
+        self._states.update(zip(pick(self._keys, rows.tolist()), sealed, strict=True))
+
+
 class Columnar:
     """The logic of a columnar fold."""
 
     timed = False
 
     def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
-        self._fold, self._sealing, self._guard = fold, sealing, guard
+        self._fold, self._guard = fold, guard
         self._whole = np.dtype(fold.dtype).kind in "iu"
-        numbers = all(np.dtype(dtype).kind in "biuf" for dtype in fold.dtypes)
-        # Tuples of numbers of a few bytes are their own seals.
-        self._sealed = sealing.plain and numbers
-        # And a single number stands for a tuple of one.
-        self._bare = self._sealed and len(fold.dtypes) == 1
+        self._sealing = sealing
 
-    def apply(self, states: States, rows: Rows) -> Batch:
+    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
         """One result per record, in order."""
-        batch, values = self._values(rows.batch)
+        taken, values = self._values(rows.batch)
+        batch = rows.batch.take(taken) if len(taken) < len(bins) else rows.batch
         results: list[object] = [None] * len(batch)
         answered = np.ones(len(batch), np.bool_)
         assert batch.hashes is not None
-        for chosen in _rounds(batch.hashes):
-            answered[chosen] = self._round(states, batch, values, chosen, results)
+        assert batch.keys is not None
+        with self._lend(store, batch.keys, bins[taken]) as states:
+            for chosen in _rounds(batch.hashes):
+                answered[chosen] = self._round(states, batch, values, chosen, results)
         if answered.all():
             return batch.with_values(results)
         kept = np.flatnonzero(answered)
         return batch.take(kept).with_values([results[i] for i in kept.tolist()])
 
-    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
         """A fold asks for nothing."""
         raise AssertionError("a fold has no timers")
 
@@ -152,13 +190,22 @@ class Columnar:
         """Nothing ever."""
         return NOTHING
 
+    @contextlib.contextmanager
+    def _lend(self, store: Store, keys: list[bytes], bins: Bins) -> Iterator[Lent]:
+        if store.layout is None:
+            with store.lend(keys, bins) as sealed:
+                yield _Sealed(self._fold.layout, self._sealing, keys, sealed)
+        else:
+            with store.lend_columns(keys, bins) as columns:
+                yield columns
+
     def _round(
-        self, states: States, batch: Batch, values: Column, rows: Column, results: list[object]
+        self, states: Lent, batch: Batch, values: Column, rows: Int64s, results: list[object]
     ) -> npt.NDArray[np.bool_]:
         if self._guard.pulse.due:
             self._guard.pulse.beat()
         try:
-            self._step(states, batch, values, rows.tolist(), results)
+            answers = self._step(states, values[rows], rows)
         except FAILURES as error:
             if len(rows) == 1:
                 self._guard.failed(batch, int(rows[0]), error)
@@ -170,44 +217,25 @@ class Columnar:
                     for i in range(len(rows))
                 ]
             )
+        for row, answer in zip(rows.tolist(), answers, strict=True):
+            results[row] = answer
         return np.ones(len(rows), np.bool_)
 
-    def _step(
-        self,
-        states: States,
-        batch: Batch,
-        values: Column,
-        rows: list[int],
-        results: list[object],
-    ) -> None:
-        fold, sealing = self._fold, self._sealing
-        assert batch.keys is not None
-        keys = pick(batch.keys, rows)
-        init = fold.init[0] if self._bare else fold.init
-        before: list[Any] = list(map(states.get, keys, repeat(init)))
-        if codec.Sealed in map(type, before):
-            before = list(map(sealing.unseal, before))
-        parts = [before] if self._bare else [list(part) for part in zip(*before, strict=True)]
-        columns = tuple(map(_column, parts, fold.dtypes))
-        after, answers = fold.step(columns, values[rows])
-        kept = [_plain(c, dtype) for c, dtype in zip(after, fold.dtypes, strict=True)]
-        fresh: list[object] = kept[0] if self._bare else list(zip(*kept, strict=True))
-        sealed = fresh if self._sealed else list(map(sealing.seal, fresh))
-        plain = answers.tolist()
-        if len(sealed) != len(rows) or len(plain) != len(rows):
+    def _step(self, states: Lent, values: Column, rows: Int64s) -> list[object]:
+        after, answers = self._fold.step(states.read(rows), values)
+        plain: list[object] = answers.tolist()
+        if len(plain) != len(rows):
             raise ValueError(f"the step returned {len(plain)} results for {len(rows)} keys")
-        states.update(zip(keys, sealed, strict=True))
-        for row, answer in zip(rows, plain, strict=True):
-            results[row] = answer
+        states.write(rows, after)
+        return plain
 
-    def _values(self, batch: Batch) -> tuple[Batch, Column]:
-        """The column of values, without the rows that have none of its type."""
+    def _values(self, batch: Batch) -> tuple[Int64s, Column]:
+        """The rows that have a value of its type, and the column of these."""
         try:
-            return batch, self._column(batch.values)
+            return np.arange(len(batch)), self._column(batch.values)
         except Exception:  # noqa: BLE001 - the rows at fault are found one by one
             kept = [row for row in range(len(batch)) if self._fits(batch, row)]
-        batch = batch.take(np.array(kept, np.int64))
-        return batch, self._column(batch.values)
+        return np.array(kept, np.int64), self._column(pick(batch.values, kept))
 
     def _column(self, values: list[object]) -> Column:
         if self._fold.of is None and self._fold.dtype == "object":
@@ -236,27 +264,6 @@ class Columnar:
 def _column(values: Sequence[object], dtype: str) -> Column:
     column = np.empty(len(values), np.dtype(dtype))
     column[:] = values
-    return column
-
-
-def _plain(column: Column, dtype: str) -> list[object]:
-    """A column of states as plain values of its declared type."""
-    plain: list[object] = column.tolist()
-    # Columns of other libraries have no such type, and do as well.
-    if getattr(column, "dtype", None) != dtype or column.ndim != 1:
-        plain = _exact(plain, dtype).tolist()
-    return plain
-
-
-def _exact(values: Sequence[object], dtype: str) -> Column:
-    """A column of just these values. Raises ValueError where its type cannot hold one."""
-    column = _column(values, dtype)
-    if column.dtype.kind == "O":
-        return column
-    for value, held in zip(values, column.tolist(), strict=True):
-        # NaN, which is not equal to itself, is held as NaN.
-        if value != held and value == value:
-            raise ValueError(f"the state {value!r} would become {held!r} in a column of {dtype}")
     return column
 
 

@@ -23,7 +23,7 @@ from dataflow.bound import Bound
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.nested import Rounds, at, outward, place, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
-from dataflow.operators.logic import Logic, States, Why
+from dataflow.operators.logic import Logic, Why
 from dataflow.operators.notices import Notices
 from dataflow.operators.outputs import Outputs
 from dataflow.operators.pool import Pool
@@ -34,11 +34,13 @@ from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, LayerId
 from state.layer import Extraction
-from state.store import Store
+from state.store import Bins, Store
 from state.time import Time, to_millis
 from state.topic import StateTopic
 
 Order = Literal["time", "arrival"]
+Work = Callable[[Store, Bins], Batch]
+"""What is done with the states of a batch's keys, which lie in these bins."""
 
 SLICE = 3072
 """Records applied per turn, so that no turn is long."""
@@ -272,10 +274,8 @@ class Keyed(Quiet):
         self._run(fired, partial(self._logic.fire, fired=fired, why=why), rounds_of(time))
         return len(keys)
 
-    def _run(self, batch: Batch, work: Callable[[States], Batch], rounds: Rounds = ()) -> None:
-        assert batch.keys is not None
-        with self.store.lend(batch.keys, self._bins(batch)) as states:
-            results = work(states)
+    def _run(self, batch: Batch, work: Work, rounds: Rounds = ()) -> None:
+        results = work(self.store, self._bins(batch))
         beside = self._logic.beside()
         for time, key in beside.timers:
             self.timers.set(Bin(self._space.bin_of(key)), time, key)

@@ -1,6 +1,6 @@
 """What a stateful operator does with its records: fold, or the general process function.
 
-A logic sees the sealed states of the keys at hand and the records in order; it changes the states
+A logic is lent the states of the keys at hand and sees the records in order; it changes the states
 and yields results. States are sealed after each record (`state.codec`): a function that fails
 half-way leaves the state as it was, and nobody keeps a reference to a state that changes.
 """
@@ -23,6 +23,7 @@ from state import codec
 from state.codec import StateCodec
 from state.layer import STATE_LIMIT
 from state.memtable import weigh
+from state.store import Bins, Store
 from state.time import from_millis, to_millis, whole
 
 States = dict[bytes, object]
@@ -63,10 +64,10 @@ class Logic(Protocol):
     """Whether records of one time must be applied before later ones are begun, as something of its
     own may come between."""
 
-    def apply(self, states: States, rows: Rows) -> Batch:
+    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
         """Apply records in order; the results, each under its input's place in the order."""
 
-    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
         """Call back the keys of `fired`, a batch without values, one row per key and time."""
 
     def beside(self) -> Beside:
@@ -126,9 +127,14 @@ class Fold:
         self._init, self._step, self._sealing, self._guard = init, step, sealing, guard
         self._plain = sealing.plain
 
-    def apply(self, states: States, rows: Rows) -> Batch:
+    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
         """One result per record that the function took."""
-        batch, seal, unseal, step = rows.batch, self._sealing.seal, self._sealing.unseal, self._step
+        assert rows.batch.keys is not None
+        with store.lend(rows.batch.keys, bins) as states:
+            return self._fold(states, rows.batch)
+
+    def _fold(self, states: States, batch: Batch) -> Batch:
+        seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
         assert batch.keys is not None
         lost: list[int] = []
         results: list[object] = []
@@ -154,7 +160,7 @@ class Fold:
         answered = batch.take(np.delete(np.arange(len(batch)), lost)) if lost else batch
         return answered.with_values(results)
 
-    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
         """A fold asks for nothing."""
         raise AssertionError("a fold has no timers")
 
@@ -279,17 +285,18 @@ class Process:
         self._beside = NOTHING
         self.timed = bool(self._back)
 
-    def apply(self, states: States, rows: Rows) -> Batch:
+    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
         """Call the function of each record's input."""
-        batch = rows.batch
+        batch, sides = rows.batch, rows.sides.tolist()
         outcome = _Outcome.of(tuple(self._back), self._side)
-        sides = rows.sides.tolist()
-        for row, value in enumerate(batch.values):
-            on_value = self._on_values[sides[row]]
-            self._call(states, batch, row, outcome, partial(_with_value, on_value, value))
+        assert batch.keys is not None
+        with store.lend(batch.keys, bins) as states:
+            for row, value in enumerate(batch.values):
+                on_value = self._on_values[sides[row]]
+                self._call(states, batch, row, outcome, partial(_with_value, on_value, value))
         return self._results(batch, outcome)
 
-    def fire(self, states: States, fired: Batch, why: Why) -> Batch:
+    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
         """Call the timer function of each row's key, or that for notices."""
         if why not in self._back:
             raise MeanderError(
@@ -298,8 +305,10 @@ class Process:
         # A notice that asks for another of its time would never end.
         calls = tuple(call for call in self._back if why != "notice" or call != why)
         outcome = _Outcome.of(calls, self._side)
-        for row in range(len(fired)):
-            self._call(states, fired, row, outcome, self._back[why])
+        assert fired.keys is not None
+        with store.lend(fired.keys, bins) as states:
+            for row in range(len(fired)):
+                self._call(states, fired, row, outcome, self._back[why])
         return self._results(fired, outcome)
 
     def beside(self) -> Beside:

@@ -28,7 +28,7 @@ from state import codec
 from state.codec import PLAIN
 from state.ids import Bin, WorkerId
 from state.time import from_millis, to_millis
-from tests.bench import Dead, guard, records
+from tests.bench import Dead, bins_of, contents, guard, records, store
 from tests.unit.conftest import Start
 
 Entry = tuple[int, object]
@@ -48,12 +48,12 @@ def run(fold: ColumnFold, batches: list[list[Entry]]) -> tuple[list[object], Sta
     """All results in order, the final states, and what was set aside."""
     errors, dead, _ = guard("dead_letter", "fold")
     logic = Columnar(fold, Sealing(PLAIN), errors)
-    states: States = {}
+    states = store(layout=fold.layout if fold.layout.numbers else None)
     results: list[object] = []
     for batch in batches:
         rows = records([value for _, value in batch], keys=[key for key, _ in batch])
-        results += logic.apply(states, Rows.of(rows, 0)).values
-    return results, {key: whole(codec.unseal(state)) for key, state in states.items()}, dead
+        results += logic.apply(states, bins_of(rows), Rows.of(rows, 0)).values
+    return results, {key: whole(state) for key, state in contents(states).items()}, dead
 
 
 def whole(state: object) -> object:
@@ -270,7 +270,8 @@ def test_a_worker_is_heard_of_before_each_call_of_a_column_step() -> None:
         "fold", "skip", Dead(), Counter(), pulse=Pulse(lambda: calls.append("alive"), due=True)
     )
     logic = Columnar(own(step), Sealing(PLAIN), errors)
-    logic.apply({}, Rows.of(records([1, 7, 3], keys=[0, 1, 0]), 0))
+    batch = records([1, 7, 3], keys=[0, 1, 0])
+    logic.apply(store(layout=own(step).layout), bins_of(batch), Rows.of(batch, 0))
     assert calls == [
         "alive", "step of 2", "alive", "step of 1", "alive", "step of 1", "alive", "step of 1",
     ]  # fmt: skip

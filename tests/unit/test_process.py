@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dataflow import Flow, KeyedStream
-from dataflow.operators.logic import Context, Fold, Sealing, States
+from dataflow.operators.logic import Context, Fold, Sealing
 from dataflow.operators.rows import Rows
 from dataflow.testing import ListSink, ListSource
 from state import codec
 from state.codec import PLAIN
-from tests.bench import guard, records
+from tests.bench import bins_of, contents, guard, records, store
 from tests.hand import HandSource
 from tests.one_key import KEY, Entry, run_process
 from tests.unit.conftest import Start
@@ -25,10 +25,9 @@ from tests.unit.conftest import Start
 def _fold(step: Callable[[Any, Any], tuple[object, object]], values: list[object]) -> Any:
     errors, dead, _ = guard("dead_letter")
     logic = Fold(list, step, Sealing(PLAIN), errors)
-    states: States = {}
-    rows = Rows.of(records(values, keys=[KEY] * len(values)), 0)
-    results = logic.apply(states, rows).values
-    return results, codec.unseal(states[codec.encode(KEY)]), dead
+    batch, states = records(values, keys=[KEY] * len(values)), store()
+    results = logic.apply(states, bins_of(batch), Rows.of(batch, 0)).values
+    return results, contents(states)[codec.encode(KEY)], dead
 
 
 def test_a_function_that_fails_half_way_leaves_the_state_as_it_was() -> None:
@@ -81,9 +80,12 @@ def _append(state: Any, value: object) -> tuple[object, object]:
 def test_each_key_begins_with_a_state_of_its_own() -> None:
     errors, _, _ = guard()
     logic = Fold(list, _append, Sealing(PLAIN), errors)
-    states: States = {}
-    logic.apply(states, Rows.of(records([1, 2, 3], keys=["a", "b", "a"]), 0))
-    assert {codec.decode(k): codec.unseal(s) for k, s in states.items()} == {"a": [1, 3], "b": [2]}
+    batch, states = records([1, 2, 3], keys=["a", "b", "a"]), store()
+    logic.apply(states, bins_of(batch), Rows.of(batch, 0))
+    assert {codec.decode(k): state for k, state in contents(states).items()} == {
+        "a": [1, 3],
+        "b": [2],
+    }
 
 
 # -- order

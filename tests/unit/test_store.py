@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from schemas.errors import MeanderError, SetupError
 from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
-from state.memtable import ENTRY_BYTES, Memtable, weigh
+from state.memtable import ENTRY_BYTES, Memtable, Table, weigh
 from state.store import Database, Store
 from tests.lent import got, put
 
@@ -127,14 +127,14 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         if hasattr(self, "database"):
             memtable = self.database.memtable
             assert memtable.size <= SMALL // 2
-            held = [
-                weigh(state) + len(key) + ENTRY_BYTES
-                for table in memtable.tables.values()
-                for key, state in table.states.items()
-            ]
-            assert memtable.size == sum(held)
+            held = 0
             for table in memtable.tables.values():
-                assert sorted(chain(*table.bins.values())) == sorted(table.states)
+                keys = list(chain(*table.bins.values()))
+                assert isinstance(table, Table)
+                assert sorted(keys) == sorted(table.states)
+                held += sum(len(key) + ENTRY_BYTES for key in keys)
+                held += sum(map(weigh, table.states.values()))
+            assert memtable.size == held
 
 
 TestStoreAgainstDictionary = StoreAgainstDictionary.TestCase
@@ -311,7 +311,7 @@ def spilled(memtable: Memtable, count: int) -> tuple[bytes, list[tuple[bytes, by
 
 def test_the_memtable_spills_oldest_first() -> None:
     memtable = Memtable()
-    table = memtable.table(b"t")
+    table = memtable.add(Table(b"t"))
     a, b = b"t\x00\x01", b"t\x00\x02"
     memtable.write(table, [1, 2, 1], [b"x", b"y", b"z"], [10, 20, 30])
     assert spilled(memtable, 1) == (a, [(a + b"x", encode(10))])

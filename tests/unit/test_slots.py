@@ -1,0 +1,187 @@
+"""A store of columns is a dictionary of numbers, whatever lies in slots and what in RocksDB (I4),
+within the same budget (I6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from schemas.errors import MeanderError
+from state.codec import decode, encode
+from state.memtable import ENTRY_BYTES
+from state.slots import FIRST, Layout, SlotTable
+from state.store import Database, Store
+
+SMALL = 64 << 10
+"""A budget that holds some hundred keys."""
+BINS = [0, 1, 65535]
+PAIR = Layout((0, 0.5), ("int64", "float64"))
+LONE = Layout((7,), ("int32",))
+Pair = tuple[int, float]
+
+keys = st.integers(0, 400)
+bins = st.sampled_from(BINS)
+numbers = st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False))
+
+
+def write(
+    store: Store, bin: int, entries: dict[bytes, Pair], rows: list[int] | None = None
+) -> None:
+    """Set the states of the keys at some rows; of all that are lent."""
+    chosen = np.array(range(len(entries)) if rows is None else rows, np.int64)
+    with store.lend_columns([*entries], np.full(len(entries), bin)) as lent:
+        states = [[*entries.values()][row] for row in chosen.tolist()]
+        counts = np.array([count for count, _ in states], np.int64)
+        lent.write(chosen, (counts, np.array([total for _, total in states], np.float64)))
+
+
+def read(store: Store, bin: int, wanted: list[bytes]) -> list[Pair]:
+    with store.lend_columns(wanted, np.full(len(wanted), bin)) as lent:
+        counts, totals = lent.read(np.arange(len(wanted)))
+    return list(zip(counts.tolist(), totals.tolist(), strict=True))
+
+
+class ColumnsAgainstDictionary(RuleBasedStateMachine):
+    """Each bin has keys of its own, as a key's bin follows from the key."""
+
+    @initialize()
+    def open(self) -> None:
+        self.folder = TemporaryDirectory()
+        self.database = Database(self.folder.name, budget_bytes=SMALL)
+        self.store = self.database.store("op", layout=PAIR)
+        self.held: dict[int, dict[bytes, Pair]] = {bin: {} for bin in BINS}
+        self.scans: list[tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]] = []
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            for scan, expected in self.scans:
+                assert list(scan) == expected
+            self.database.close()
+            self.folder.cleanup()
+
+    @rule(bin=bins, entries=st.dictionaries(keys, numbers, max_size=120), some=st.booleans())
+    def write(self, bin: int, entries: dict[int, Pair], some: bool) -> None:
+        """All that is lent, or each second of it: what is not set is as before."""
+        own = {key(bin, number): state for number, state in entries.items()}
+        rows = list(range(0, len(own), 1 + some))
+        write(self.store, bin, own, rows)
+        self.held[bin].update([[*own.items()][row] for row in rows])
+
+    @rule(bin=bins, entries=st.dictionaries(keys, numbers, max_size=25))
+    def install(self, bin: int, entries: dict[int, Pair]) -> None:
+        own = {key(bin, number): state for number, state in entries.items()}
+        self.store.install(bin, [*own], [encode(state) for state in own.values()])
+        self.held[bin].update(own)
+
+    @rule(bin=bins)
+    def drop(self, bin: int) -> None:
+        self.store.drop(bin)
+        self.held[bin].clear()
+
+    @rule(bin=bins, wanted=st.lists(keys, max_size=60))
+    def read(self, bin: int, wanted: list[int]) -> None:
+        """A key without a state reads as a new one's, and has none afterwards."""
+        own = [key(bin, number) for number in wanted]
+        assert read(self.store, bin, own) == [self.held[bin].get(one, PAIR.init) for one in own]
+
+    @rule(bin=bins, taken=st.integers(min_value=0, max_value=10))
+    def begin_scan(self, bin: int, taken: int) -> None:
+        """A scan that is finished at the end, after whatever else happens in between."""
+        expected = [(one, encode(self.held[bin][one])) for one in sorted(self.held[bin])]
+        scan = self.store.scan(bin)
+        assert [entry for entry, _ in zip(scan, range(taken), strict=False)] == expected[:taken]
+        # `zip` takes one entry more than it gives, where there is one.
+        self.scans.append((scan, expected[taken + 1 :]))
+
+    @invariant()
+    def the_store_holds_what_it_should(self) -> None:
+        for bin, held in getattr(self, "held", {}).items():
+            assert list(self.store.scan(bin)) == [(one, encode(held[one])) for one in sorted(held)]
+
+    @invariant()
+    def the_memtable_is_within_its_half_of_the_budget(self) -> None:
+        if hasattr(self, "database"):
+            memtable = self.database.memtable
+            (table,) = memtable.tables.values()
+            assert isinstance(table, SlotTable)
+            held = list(chain(*table.bins.values()))
+            assert len(held) == len(set(held)) == len(table)
+            assert memtable.size <= SMALL // 2
+            assert memtable.size == table.weight(len(held)) + sum(
+                len(one) + ENTRY_BYTES for one in held
+            )
+
+
+def key(bin: int, number: int) -> bytes:
+    return b"%d/%d" % (bin, number)
+
+
+TestColumnsAgainstDictionary = ColumnsAgainstDictionary.TestCase
+TestColumnsAgainstDictionary.settings = settings(
+    max_examples=40, stateful_step_count=25, deadline=None
+)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "state", budget_bytes=8 << 20)
+    yield opened
+    opened.close()
+
+
+def test_slots_are_used_again_and_columns_grow_where_none_is_free() -> None:
+    table = SlotTable(b"op", LONE)
+    many = [b"%d" % n for n in range(3 * FIRST)]
+    first = table.fresh(many)
+    assert len(set(first.tolist())) == len(many)
+    table.write(first, (np.arange(len(many), dtype=np.int32),))
+    table.remove(many[::2])
+    again = table.fresh([b"new %d" % n for n in range(len(many) // 2)])
+    assert {*again.tolist()} <= {*range(4 * FIRST)}
+    assert table.take(many[1::2]) == list(range(1, len(many), 2)), "who stays keeps its own"
+    assert table.take([b"new 0"]) == [7], "who comes has a new key's state"
+
+
+def test_a_lone_number_stands_for_a_tuple_of_one(database: Database) -> None:
+    """As where states are sealed: both kinds of fold read what the other has written."""
+    store = database.store("op", layout=LONE)
+    with store.lend_columns([b"a"], np.zeros(1, np.int64)) as lent:
+        lent.write(np.zeros(1, np.int64), (np.array([3], np.int32),))
+    assert [(key, decode(state)) for key, state in store.scan(0)] == [(b"a", 3)]
+
+
+def test_who_fails_in_the_middle_leaves_no_key_without_a_state(database: Database) -> None:
+    """I4."""
+    store = database.store("op", layout=LONE)
+
+    def fail() -> None:
+        with store.lend_columns([b"a", b"b"], np.zeros(2, np.int64)) as lent:
+            lent.write(np.zeros(1, np.int64), (np.array([3], np.int32),))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [key for key, _ in store.scan(0)] == [b"a"]
+
+
+@pytest.mark.parametrize("state", ["x", 1.5, 1 << 40, (1, 2), None])
+def test_a_state_that_the_columns_cannot_hold_is_refused(database: Database, state: object) -> None:
+    """I4: it is not bent to fit."""
+    store = database.store("op", layout=LONE)
+    store.install(0, [b"a"], [encode(state)])
+    with pytest.raises(MeanderError, match="operator 'op': it does not fit columns of int32"):
+        store.lend_columns([b"a"], np.zeros(1, np.int64))
+
+
+def test_an_operators_states_are_opened_once(database: Database) -> None:
+    database.store("op")
+    with pytest.raises(MeanderError, match="it is open already"):
+        database.store("op", layout=LONE)
