@@ -20,7 +20,7 @@ import typer
 
 from app import cli_broker, cli_topics
 from app.following import follow, produce
-from app.given import settings
+from app.given import kafka, settings
 from app.migrating import parse_bins, show
 from app.options import Options
 from app.output import Output, log_to
@@ -142,11 +142,10 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show a flow's workers, frontiers, lag, bins and migrations."""
-    kafka, output = settings(config, set_, bootstrap).kafka(), Output.of(as_json)
-    topic = names(prefix, flow).status
+    output, topic = Output.of(as_json), names(prefix, flow).status
     with contextlib.ExitStack() as opened:
         with output.working("asking Kafka"):
-            reader = StatusReader(kafka, topic, flow)
+            reader = StatusReader(kafka(config, set_, bootstrap), topic, flow)
             opened.callback(reader.close)
         seen = overview(flow, _all(reader, output) if whole else reader.recent())
     now = time.time_ns() // 1_000_000
@@ -193,7 +192,7 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Move bins of keys to a worker while the flow runs."""
-    kafka, output = settings(config, set_, bootstrap).kafka(), Output.of(as_json)
+    output = Output.of(as_json)
     if key and not whole_bins:
         cause = "all keys of a bin move together, so more would move than the keys named"
         raise SetupError("--key", cause, "add --whole-bins if they may, or name --bins")
@@ -202,7 +201,8 @@ def migrate(
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
         time=at, strategy=strategy,
     )  # fmt: skip
-    _give(command, kafka, prefix, flow, output, show if wait else None)
+    cluster = kafka(config, set_, bootstrap)
+    _give(command, cluster, prefix, flow, output, show if wait else None)
 
 
 @app.command(epilog="Example: meander rescale counts --workers 3")
@@ -218,9 +218,10 @@ def rescale(
     as_json: Json = False,
 ) -> None:
     """Have workers join a running flow, or those leave it that joined last."""
-    kafka, output = settings(config, set_, bootstrap).kafka(), Output.of(as_json)
+    output = Output.of(as_json)
     command = Rescale.model_construct(type="rescale", id=name or _new_id(), workers=workers)
-    _give(command, kafka, prefix, flow, output, show_staff if wait else None)
+    cluster = kafka(config, set_, bootstrap)
+    _give(command, cluster, prefix, flow, output, show_staff if wait else None)
 
 
 def _new_id() -> str:
@@ -229,7 +230,7 @@ def _new_id() -> str:
 
 def _give(
     command: Command,
-    kafka: dict[str, str],
+    cluster: dict[str, str],
     prefix: str,
     flow: str,
     output: Output,
@@ -238,11 +239,11 @@ def _give(
     """Put a command on its topic and, where it is to be shown, follow it to its end."""
     topics = names(prefix, flow)
     if show is None:
-        produce(kafka, topics, flow, command)
+        produce(cluster, topics, flow, command)
         output.say(f"{command.id}: on {topics.control}")
         return
     output.say(f"{command.id}:")
-    if code := show(output, follow(kafka, topics, flow, command)):
+    if code := show(output, follow(cluster, topics, flow, command)):
         raise typer.Exit(code)
 
 

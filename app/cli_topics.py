@@ -8,7 +8,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from app.given import settings
+from app.given import kafka
 from app.output import Output
 from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
 from connectors import client
@@ -36,7 +36,7 @@ def topics(
     """List the internal topics of flows with their purpose, or create topics."""
     if context.invoked_subcommand is not None:
         return
-    admin = client.admin(settings(config, set_, bootstrap).kafka())
+    admin = client.admin(kafka(config, set_, bootstrap))
     flows = [flow] if flow is not None else _flows(admin, prefix)
     rows = [_row(row) for name in flows for row in describe(admin, prefix, name)]
     output = Output.of(as_json)
@@ -56,7 +56,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create topics for a flow to read or write; what exists stays as it is."""
-    admin = client.admin(settings(config, set_, bootstrap).kafka())
+    admin = client.admin(kafka(config, set_, bootstrap))
     made = admin.create_topics(
         [NewTopic(name, partitions, copies) for name in dict.fromkeys(names)],
         operation_timeout=client.ANSWER,

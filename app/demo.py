@@ -39,6 +39,7 @@ from app.settings import BOOTSTRAP, Settings
 from app.signals import Interrupted, Signals
 from connectors import client
 from connectors.kafka_jars import kafka_jars
+from connectors.reach import expect_reachable
 from connectors.topics import names
 from dataflow.batch import Int64s
 from state import codec
@@ -104,6 +105,8 @@ def main(
     stages = Stages(console)
     given = settings or Settings.load(None, os.environ)
     local = given.values[BOOTSTRAP].origin == "default"
+    if not local:
+        expect_reachable(given.kafka())
     prefix = f"demo-{uuid4().hex[:6]}."
     png, figures = build / "demo.png", build / "demo.json"
     with _starting_spark() as spark:

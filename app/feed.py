@@ -18,7 +18,7 @@ from rich.progress import track
 
 from app.demo_data import Records, load, unpack
 from app.flows.flights import topics
-from app.given import settings
+from app.given import kafka
 from connectors import client
 from connectors.outbox import Outbox, noted
 from connectors.topics import partitions_of
@@ -52,12 +52,12 @@ def main(
 ) -> None:
     """Put the flights of 2013 onto the topic of the shipped flow."""
     try:
-        kafka = settings(None, None, None).kafka()
+        cluster = kafka(None, None, None)
         source, _, _ = topics(os.environ.get("MEANDER_FLIGHTS_PREFIX", ""))
-        partitions = partitions_of(client.admin(kafka), source)
+        partitions = partitions_of(client.admin(cluster), source)
         with tempfile.TemporaryDirectory() as folder:
             records = load(unpack(Path(folder)), partitions)
-        feed(kafka, source, records, rate)
+        feed(cluster, source, records, rate)
     except MeanderError as error:
         typer.echo(error, err=True)
         raise typer.Exit(error.exit_code) from None

@@ -8,11 +8,19 @@ from pathlib import Path
 from app.cli_broker import DATA
 from app.settings import Settings
 from connectors.broker import broker_status
+from connectors.reach import expect_reachable
 
 
 def settings(config: Path | None, given: list[str] | None, bootstrap: str | None) -> Settings:
     """File, then environment, then flags; the later wins."""
     return Settings.load(config, os.environ, given or [], bootstrap, _local_broker())
+
+
+def kafka(config: Path | None, given: list[str] | None, bootstrap: str | None) -> dict[str, str]:
+    """All of it as librdkafka takes it. Raises SetupError where no broker can be reached."""
+    found = settings(config, given, bootstrap).kafka()
+    expect_reachable(found)
+    return found
 
 
 def _local_broker() -> str | None:

@@ -15,6 +15,7 @@ from app.clock import SystemClock
 from app.loader import Source, collect, load_flow
 from app.options import Options
 from connectors import client
+from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
 from connectors.status import claim
@@ -56,6 +57,7 @@ def prepare(module: Path, options: Options) -> Prepared:
     position(options.start)
     source = collect(module)
     plan = Plan(load_flow(module))
+    expect_reachable(options.kafka)
     admin = client.admin(options.kafka)
     for topic in _topics(plan):
         partitions_of(admin, topic)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
@@ -268,6 +269,7 @@ _SETTLING = {
     KafkaError.NETWORK_EXCEPTION,
     KafkaError._WAIT_COORD,
 }
+_LOCAL = re.compile(r"(\w+://)?(127\.|localhost\b|\[::1\])")
 _LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
@@ -322,12 +324,7 @@ def translate(
     if code in _MISSING:
         return missing(concerns)
     if code in _SILENT:
-        at = "" if bootstrap is None else f" at {bootstrap}"
-        return SetupError(
-            concerns,
-            f"no broker answers{at} ({text})",
-            "start it, or correct bootstrap.servers (--bootstrap or MEANDER_BOOTSTRAP)",
-        )
+        return unreachable(concerns, text, bootstrap)
     if code == KafkaError._INVALID_ARG:
         return SetupError(concerns, text, "correct it: meander config shows where it comes from")
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -350,6 +347,22 @@ def _refusal(error: KafkaError) -> KafkaError:
     known = map(KafkaError, [KafkaError.MSG_SIZE_TOO_LARGE, *_REFUSED, *_MISSING])
     ended = error.code() == KafkaError._GAPLESS_GUARANTEE
     return next((one for one in known if ended and one.str() in error.str()), error)
+
+
+def unreachable(concerns: str, reason: str, bootstrap: str | None) -> SetupError:
+    """The error for a cluster that does not answer; `bootstrap` is who was asked, if known.
+
+    >>> print(unreachable("Kafka", "refused", "127.0.0.1:9092"))
+    Kafka: no broker answers at 127.0.0.1:9092 (refused); start one with meander broker start, ...
+    """
+    at = "" if bootstrap is None else f" at {bootstrap}"
+    local = bootstrap is not None and _LOCAL.match(bootstrap)
+    remedy = (
+        "start one with meander broker start, or name yours with --bootstrap or MEANDER_BOOTSTRAP"
+        if local
+        else "start it, or correct bootstrap.servers (--bootstrap or MEANDER_BOOTSTRAP)"
+    )
+    return SetupError(concerns, f"no broker answers{at} ({reason})", remedy)
 
 
 def missing(concerns: str) -> SetupError:

@@ -260,22 +260,39 @@ def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
 
 
 HASTY = """
-from connectors import client, topics
-client.ANSWER = topics.ANSWER = 0.5
+from connectors import reach
+reach.REACH = 0.5
 from app.cli import main
 main()
 """
-"""The command, but for its patience with a broker that does not answer."""
+"""The command, but for its patience with a broker that does not listen."""
 
 
-def test_without_a_broker_it_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topics"],
+        ["topics", "create", "lines"],
+        ["status", "counts"],
+        ["migrate", "counts", "--bins", "0", "--worker", "1"],
+        ["rescale", "counts", "--workers", "3", "--no-wait"],
+        ["run", "flow.py"],
+    ],
+)
+def test_without_a_broker_every_command_says_how_to_start_one(
+    tmp_path: Path, words: list[str]
+) -> None:
+    flow_folder(tmp_path, "")
     done = subprocess.run(
-        [sys.executable, "-c", HASTY, "topics", "--flow", "x"], env=environment("127.0.0.1:1"),
-        cwd=tmp_path, timeout=PATIENCE, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", HASTY, *words], env=environment("127.0.0.1:1"), cwd=tmp_path,
+        timeout=PATIENCE, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert done.returncode == 2
-    assert "no broker answers at 127.0.0.1:1 (" in done.stderr
+    assert done.stderr == (
+        "Kafka: no broker answers at 127.0.0.1:1 (Connection refused); start one with meander"
+        " broker start, or name yours with --bootstrap or MEANDER_BOOTSTRAP.\n"
+    )
 
 
 @pytest.mark.parametrize(

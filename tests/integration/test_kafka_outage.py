@@ -143,7 +143,7 @@ def test_no_broker_at_the_start_is_a_sentence_that_names_it(
     monkeypatch.setattr(topics, "ANSWER", 0.5)
     rig = Rig("127.0.0.1:1", "t.")
     with pytest.raises(
-        SetupError, match="no broker answers at 127.0.0.1:1 .*; start it, or correct bootstrap"
+        SetupError, match="no broker answers at 127.0.0.1:1 .*; start one with meander"
     ):
         KafkaSink("out").open(rig.context())
 
