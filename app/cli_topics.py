@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import astuple
 from typing import Annotated
 
 import typer
@@ -12,7 +14,7 @@ from app.given import kafka
 from app.output import Output
 from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
 from connectors import client
-from connectors.topics import Names, TopicRow, describe, partitions_of
+from connectors.topics import Names, TopicRow, describe, names, partitions_of
 from schemas.errors import SetupError
 
 commands = typer.Typer(
@@ -47,7 +49,7 @@ def topics(
 
 @commands.command(epilog="Example: meander topics create lines counts --partitions 4")
 def create(
-    names: Annotated[list[str], typer.Argument(help="The topics' names.", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(help="The topics' names.", show_default=False)],
     partitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each topic.")] = 4,
     copies: Annotated[int, typer.Option(min=1, max=10_000, help="Of each record.")] = 1,
     bootstrap: Bootstrap = None,
@@ -58,11 +60,11 @@ def create(
     """Create topics for a flow to read or write; what exists stays as it is."""
     admin = client.admin(kafka(config, set_, bootstrap))
     made = admin.create_topics(
-        [NewTopic(name, partitions, copies) for name in dict.fromkeys(names)],
+        [NewTopic(name, partitions, copies) for name in dict.fromkeys(topics)],
         operation_timeout=client.ANSWER,
         request_timeout=client.ANSWER,
     )
-    rows = []
+    rows, hints = [], []
     for name, future in made.items():
         state = "created"
         try:
@@ -76,8 +78,26 @@ def create(
                 raise client.translate(error, f"topic {name!r}", admin.bootstrap) from None
             found = partitions_of(admin, name)
             state = "exists" if found == partitions else f"exists, with {found} partitions"
+            if found != partitions:
+                hints.append(_hint(admin, name, found, partitions))
         rows.append([name, state])
     Output.of(as_json).table("topics", ["topic", "state"], rows)
+    for hint in hints:
+        print(hint, file=sys.stderr)
+
+
+def _hint(admin: client.Admin, topic: str, found: int, asked: int) -> str:
+    """What can be done about a topic that has another number of partitions."""
+    if any(topic in astuple(names("", flow)) for flow in _flows(admin, "")):
+        remedy = "leave it so: it is a flow's internal topic, which rests on their number"
+    elif found > asked:
+        remedy = "take another name, as Kafka takes no partitions away"
+    else:
+        remedy = (
+            f"add some with kafka-topics.sh --bootstrap-server {admin.bootstrap} --alter --topic"
+            f" {topic} --partitions {asked}: a flow that reads it takes them up while it runs"
+        )
+    return f"topic {topic!r}: it has {found} partitions, not {asked}; {remedy}."
 
 
 _REMEDIES = {

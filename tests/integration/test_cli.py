@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import pytest
 
-from connectors.topics import names
+from connectors.client import admin
+from connectors.topics import ensure_internal, names
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, consume_all, until
@@ -198,6 +199,30 @@ def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) ->
     assert {str(line["state"]) for line in first.lines} == {"created"}
     assert {str(line["state"]) for line in second.lines} == {"exists"}
     assert consume_all(broker.bootstrap, prefix + "a") == []
+
+
+def test_who_wants_another_number_of_partitions_is_told_what_helps(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    topic, flow = prefix + "lines", prefix + "flow"
+    ensure_internal(admin({"bootstrap.servers": broker.bootstrap}), prefix, "flow")
+    words = ["topics", "create", topic, "--partitions"]
+    assert call(tmp_path, broker.bootstrap, *words, "2").err == ""
+    more = call(tmp_path, broker.bootstrap, *words, "8")
+    fewer = call(tmp_path, broker.bootstrap, *words, "1")
+    internal = call(
+        tmp_path, broker.bootstrap, "topics", "create", f"{flow}.state", "--partitions", "9"
+    )
+
+    assert more.lines == [{"topic": topic, "state": "exists, with 2 partitions"}]
+    assert more.err == (
+        f"topic '{topic}': it has 2 partitions, not 8; add some with kafka-topics.sh"
+        f" --bootstrap-server {broker.bootstrap} --alter --topic {topic} --partitions 8:"
+        " a flow that reads it takes them up while it runs.\n"
+    )
+    assert "it has 2 partitions, not 1; take another name" in fewer.err
+    assert "it has 8 partitions, not 9; leave it so: it is a flow's internal topic" in internal.err
+    assert more.code == fewer.code == internal.code == 0
 
 
 def test_config_shows_where_a_setting_comes_from_and_no_secret(tmp_path: Path) -> None:
