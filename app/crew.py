@@ -237,7 +237,7 @@ class Crew:
 
     def _failed(self, hand: Hand, failure: Failure) -> None:
         if failure.trace:
-            log.error("%s failed:\n%s", member_name(hand.id), failure.trace)
+            log.error("%s\n%s", _said(hand, failure), failure.trace.rstrip())
         if hand.id not in self.hands:
             if not self._dismissed:
                 self.newcomers.give_up(hand.id, _said(hand, failure), self.hands)

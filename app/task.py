@@ -58,6 +58,7 @@ from connectors.state_topic import KafkaStateTopic
 from connectors.topics import names
 from dataflow.assembly import Site
 from dataflow.histogram import Histogram
+from dataflow.operators.errors import FunctionFailed
 from dataflow.plan import Plan
 from dataflow.pulse import Pulse
 from dataflow.waits import Wait, Waits
@@ -149,10 +150,9 @@ class Task:
             self._fail(error)
 
     def _fail(self, error: Exception, lost: int | None = None) -> None:
-        trace = "" if isinstance(error, MeanderError) else traceback.format_exc()
         log.debug("this worker fails", exc_info=error)
         self._links.part()
-        self._tell(Failure.of(member_name(self._me), error, trace, lost))
+        self._tell(Failure.of(member_name(self._me), error, trace_of(error), lost))
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Worker]:
@@ -302,6 +302,14 @@ class Task:
             self._pulse.due = True
             if time.monotonic() - self._heard > 1.5 * self._arguments.lease:
                 os._exit(1)
+
+
+def trace_of(error: Exception) -> str:
+    """Where to look for what a worker ends with, beside the sentence that says it: in the user's
+    function, or in Meander's own code where nobody expected it."""
+    if isinstance(error, FunctionFailed):
+        return error.trace
+    return "" if isinstance(error, MeanderError) else traceback.format_exc()
 
 
 def beat_of(worker: Worker) -> Beat:

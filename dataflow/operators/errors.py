@@ -35,6 +35,15 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+class FunctionFailed(MeanderError):
+    """A user's function has failed where its operator wants the flow to end with that."""
+
+    def __init__(self, concerns: str, cause: str, remedy: str, trace: str) -> None:
+        super().__init__(concerns, cause, remedy)
+        self.trace = trace
+        """Of what the function raised: shows the user's own lines."""
+
+
 class Guard:
     """One operator's user functions on one worker: what they fail on, how long they take."""
 
@@ -50,18 +59,18 @@ class Guard:
         self.pulse = pulse
 
     def failed(self, batch: Batch, row: int, error: BaseException) -> None:
-        """Deal with one record. Raises MeanderError under `fail`."""
-        reason = told(error)
+        """Deal with one record. Raises FunctionFailed under `fail`."""
+        if self._policy == "skip":
+            self._counters["skipped"] += 1
+            return
+        reason, trace = told(error), "".join(traceback.format_exception(error))
         if self._policy == "fail":
             where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
-            raise MeanderError(
+            raise FunctionFailed(
                 f"operator {self.operator!r}",
                 f"its function failed on the record of {where}: {reason}",
                 "mend the function, or choose on_error='dead_letter' or 'skip'",
+                trace,
             ) from error
-        if self._policy == "dead_letter":
-            self._counters["dead_letters"] += 1
-            trace = "".join(traceback.format_exception(error))
-            self._dead.add(self.operator, batch, row, reason, trace)
-        else:
-            self._counters["skipped"] += 1
+        self._counters["dead_letters"] += 1
+        self._dead.add(self.operator, batch, row, reason, trace)

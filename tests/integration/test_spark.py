@@ -262,14 +262,27 @@ def test_a_slow_function_is_no_dead_worker(rig: Rig, quick: str, slow: str, answ
     assert len(rig.results()) == 40
 
 
-def test_a_function_that_fails_ends_the_flow_with_its_error(rig: Rig) -> None:
+def test_a_function_that_fails_ends_the_flow_with_its_error_and_the_users_own_lines(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     lines(rig.bootstrap, rig.prefix, ["a b"])
-    source = rig.module.read_text().replace("flat_map(str.split)", "flat_map(int, on_error='fail')")
-    rig.module.write_text(source)
+    parsing = "def parsed(line):\n    return [int(line)]  # the user's line\n"
+    source = rig.module.read_text()
+    rig.module.write_text(
+        parsing + source.replace("flat_map(str.split)", "flat_map(parsed, on_error='fail')")
+    )
 
-    with pytest.raises(MeanderError, match="worker .*int.*'a b'") as caught:
-        rig.run()
+    options = rig.options()
+    options.kafka["sasl.password"] = "pssst"
+    with pytest.raises(MeanderError, match="worker .*'flat_map'.*offset 0: .*'a b'") as caught:
+        rig.run(options)
     assert type(caught.value) is MeanderError
+    (shown,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    first, *trace, last = shown.splitlines()
+    assert first == str(caught.value)
+    assert "    return [int(line)]  # the user's line" in trace
+    assert last == "ValueError: invalid literal for int() with base 10: 'a b'"
+    assert "pssst" not in caplog.text
 
 
 @pytest.mark.parametrize(
