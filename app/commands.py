@@ -34,7 +34,6 @@ from schemas.status import (
     Rescaling,
 )
 from state.ids import Incarnation
-from state.time import to_millis
 
 
 class Journal:
@@ -157,19 +156,18 @@ class Commands:
 
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
         match event:
-            case {"event": "accepted", "id": str(name), "time": int(at)}:
+            case {"type": "accepted", "id": str(name)}:
                 # What is no command of its own belongs to the one that has workers come and go.
                 offset = self._offsets.pop(name, None)
                 lies = self._rescaler.offset if offset is None else offset
-                more = {"at": at, "time": to_millis(at), "offset": lies}
-                yield Accepted.model_validate(event | more)
-            case {"event": "completed"}:
+                yield Accepted.model_validate(event | {"offset": lies})
+            case {"type": "completed"}:
                 yield Completed.model_validate(event)
-            case {"event": "partition_moved"}:
+            case {"type": "partition_moved"}:
                 yield PartitionMoved.model_validate(event)
-            case {"event": "partition_added", "time": int(at)}:
-                yield PartitionAdded.model_validate(event | {"at": at, "time": to_millis(at)})
-            case {"event": "bin_moved"}:
+            case {"type": "partition_added"}:
+                yield PartitionAdded.model_validate(event)
+            case {"type": "bin_moved"}:
                 yield from self._moved(event)
         yield from self._rescaler.note(event)
 
@@ -182,8 +180,8 @@ class Commands:
         if known.operators == len(self._plan.keyed):
             del self._installed[one.id, one.bin]
             yield BinMoved.model_validate({
-                "id": one.id, "bin": one.bin, "from": one.source, "to": one.worker,
-                "at": one.time, "bytes": known.bytes, "keys": known.keys, "ms": one.ms,
+                "id": one.id, "bin": one.bin, "from": one.source, "to": one.target,
+                "at": one.at, "bytes": known.bytes, "keys": known.keys, "ms": one.ms,
             })  # fmt: skip
 
 
@@ -194,8 +192,8 @@ class _Moved:
     id: str
     bin: int
     source: int
-    worker: int
-    time: int
+    target: int
+    at: int
     bytes: int
     keys: int
     ms: float
@@ -204,8 +202,8 @@ class _Moved:
     def of(event: EngineEvent) -> _Moved:
         match event:
             case {
-                "id": str(id), "bin": int(bin), "from": int(source), "worker": int(worker),
-                "time": int(time), "bytes": int(size), "keys": int(keys), "ms": float(ms),
+                "id": str(id), "bin": int(bin), "from": int(source), "to": int(target),
+                "at": int(at), "bytes": int(size), "keys": int(keys), "ms": float(ms),
             }:  # fmt: skip
-                return _Moved(id, bin, source, worker, time, size, keys, ms)
+                return _Moved(id, bin, source, target, at, size, keys, ms)
         raise AssertionError(f"the engine reports {event}")

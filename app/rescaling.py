@@ -85,14 +85,14 @@ class Rescaler:
         """The engine's part of it goes on."""
         change = self._change
         match event:
-            case {"event": "joined", "worker": int(number)} if change is not None:
+            case {"type": "joined", "worker": int(number)} if change is not None:
                 worker = WorkerId(number)
                 change.awaited.discard(worker)
                 change.came.append(worker)
                 yield Joined(id=change.id, worker=worker)
-            case {"event": "left", "worker": int(number)}:
+            case {"type": "left", "worker": int(number)}:
                 self._crew.release(WorkerId(number))
-            case {"event": "completed" | "partition_moved", "id": name} if change is not None:
+            case {"type": "completed" | "partition_moved", "id": name} if change is not None:
                 change.moves.discard(name)
 
     def _begin(self, command: Rescale, offset: int) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""What the controller says of commands: events, JSON-able; `schemas.status` says what they mean."""
+"""What the controller says of commands: events, JSON-able, in the words of `schemas.status`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataflow.reading import Handing
 from dataflow.rounds import Round, Running
 from state.ids import Bin, WorkerId
+from state.time import to_millis
 
 Event = dict[str, object]
 
@@ -15,9 +16,10 @@ def accepted(running: Running, time: int, bins: Sequence[Bin]) -> Event:
     """A command will be obeyed, from a time on."""
     command = running.command
     return {
-        "event": "accepted",
+        "type": "accepted",
         "id": command.id,
-        "time": time,
+        "time": to_millis(time),
+        "at": time,
         "strategy": command.strategy,
         "worker": int(command.worker),
         "bins": [int(bin) for bin in bins],
@@ -30,13 +32,13 @@ def bin_moved(
     """A worker has installed a bin of an operator, so many seconds after its round began."""
     bin = int(str(installed["bin"]))
     return {
-        "event": "bin_moved",
+        "type": "bin_moved",
         "id": running.command.id,
         "operator": str(installed["operator"]),
         "bin": bin,
         "from": int(round.sources[bin]),
-        "worker": int(worker),
-        "time": round.moves.time,
+        "to": int(worker),
+        "at": round.moves.time,
         "bytes": int(str(installed["bytes"])),
         "keys": int(str(installed["keys"])),
         "ms": round_ms(seconds),
@@ -46,7 +48,7 @@ def bin_moved(
 def completed(running: Running, seconds: float) -> Event:
     """All that a command asked for is done."""
     return {
-        "event": "completed",
+        "type": "completed",
         "id": running.command.id,
         "ms": round_ms(seconds),
         "bins": running.bins,
@@ -61,13 +63,14 @@ def partition_given(handing: Handing, source: str) -> Event:
     order = handing.order
     new = order.offset is not None
     named: Event = (
-        {"event": "partition_added"} if new else {"event": "partition_moved", "id": handing.id}
+        {"type": "partition_added"} if new else {"type": "partition_moved", "id": handing.id}
     )
     return named | {
         "source": source,
         "partition": int(order.partition),
         "worker": int(order.target),
-        "time": order.time,
+        "time": to_millis(order.time),
+        "at": order.time,
     }
 
 

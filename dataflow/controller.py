@@ -173,7 +173,7 @@ class Controller:
             case MemberFrame() as news:
                 self._roster.take(sender, news)
                 self.staff.gone(sender)
-                self._events.append({"event": "left", "worker": int(sender)})
+                self._events.append({"type": "left", "worker": int(sender)})
             case DataFrame():
                 raise MeanderError(member_name(sender), "it sent data to the coordinator")
             case _:
@@ -300,7 +300,7 @@ class Controller:
         self.staff.admit(worker)
         for moves in introduction(self._routing, forsworn):
             self._tell(worker, self._plan.migrator.inputs[0], moves)
-        self._events.append({"event": "joined", "worker": int(worker)})
+        self._events.append({"type": "joined", "worker": int(worker)})
 
     def _tell_all(self, at: Location, decision: Moves | Order) -> None:
         for worker in self.staff.working:

@@ -260,7 +260,7 @@ class Simulation:
             self._submit(command)
         except Refused as refusal:
             id = "" if isinstance(command, Join | Grow) else command.id
-            self.events.append({"event": "rejected", "id": id, "reason": str(refusal)})
+            self.events.append({"type": "rejected", "id": id, "reason": str(refusal)})
         self.collect()
 
     def _submit(self, command: Command) -> None:

@@ -25,6 +25,7 @@ from typing import Literal, Self
 from dataflow.assembly import NO_PAST, Site
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
 from dataflow.flow import Flow
+from dataflow.hiring import Hiring
 from dataflow.lists import (
     DeadLetter,
     ListDead,
@@ -35,13 +36,13 @@ from dataflow.lists import (
     Result,
 )
 from dataflow.lost import KILLED, lost
-from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.command import Migrate
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.progress import outer
 from dataflow.protocols import SinkWriter, SourceReader
 from dataflow.rulings import Past
-from dataflow.sim import Command, Join, SimClock, SimLinks, SimTopic, Simulation, simulate
+from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
 from schemas.control import Rejected, Rescale, parse_command
 from schemas.errors import MeanderError, SetupError
@@ -66,11 +67,19 @@ REST = 250
 """Steps without any change after which a flow is taken to be at rest."""
 
 
+Said = Literal["accepted", "completed", "rescaling", "rescaled", "rejected"]
+_GOOD: dict[str, Said] = {
+    "accepted": "accepted", "completed": "completed",
+    "rescaling": "rescaling", "rescaled": "rescaled",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The last that was said of a command, so far."""
 
-    said: Literal["accepted", "completed", "rejected"]
+    said: Said
+    """In the words of the status topic."""
     reason: str = ""
     """Why it was rejected, and what would be right."""
     moved: int = 0
@@ -116,11 +125,10 @@ class TestFlow:
         self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
         self._traps, self._pending = Traps(), Pending([*faults])
         self._over: MeanderError | None = None
-        self._changes: dict[str, set[object]] = {}
-        """What each change of the staff waits for: moves by their ids, leavers by their numbers."""
         self._dead = ListDead()
         self._plan = Plan(self._traps.laid(flow))
         self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands)
+        self._hiring = Hiring(self.sim)
 
     def __enter__(self) -> Self:
         return self
@@ -182,6 +190,7 @@ class TestFlow:
             for at in self._pending.due(*now):
                 self.strike(at.fault)
         self.sim.act()
+        self._hiring.hear()
 
     def strike(self, fault: Fault | Command) -> None:
         """A fault, or a command, now. Raises SetupError for one that the flow cannot have."""
@@ -204,7 +213,7 @@ class TestFlow:
                 raise SetupError(f"fault {fault}", "this flow cannot have it",
                                  "use connectors.testing.TestFlow")  # fmt: skip
             case _:
-                self._submit(fault)
+                self._hiring.submit(fault)
 
     def control(self, command: Mapping[str, object] | bytes) -> None:
         """Put a record on the control topic: a command, as anyone would produce it."""
@@ -213,18 +222,19 @@ class TestFlow:
         try:
             asked = parse_command(data, space.count)
             if isinstance(asked, Rescale):
-                self._rescale(asked)
+                self._hiring.rescale(asked)
             else:
-                self._submit(Migrate.asked(asked, space))
+                self._hiring.submit(Migrate.asked(asked, space))
         except Rejected as refusal:
             name = refusal.command or ""
-            self.events.append({"event": "rejected", "id": name, "reason": str(refusal)})
+            self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
 
     # -- what has become of it
 
     @property
     def events(self) -> list[dict[str, object]]:
-        """What became of the commands, all that was said."""
+        """What became of the commands, all that was said, in the words of the status topic."""
+        self._hiring.hear()
         return self.sim.events
 
     @property
@@ -248,18 +258,12 @@ class TestFlow:
 
         Of one that is rejected as its id is taken this tells the first: see `events`.
         """
-        if id in self._changes:
-            return self._changed(id)
-        answer = None
+        answer, moved = None, self._moved(id)
         for event in self.events:
-            if event.get("id") != id:
-                continue
             match event:
-                case {"event": "accepted"}:
-                    answer = Answer("accepted")
-                case {"event": "completed", "bins": int(bins)}:
-                    answer = Answer("completed", moved=bins)
-                case {"event": "rejected", "reason": str(reason)} if answer is None:
+                case {"id": name, "type": type} if name == id and type in _GOOD:
+                    answer = Answer(_GOOD[str(type)], moved=moved)
+                case {"id": name, "reason": str(reason)} if name == id and answer is None:
                     answer = Answer("rejected", reason)
         return answer
 
@@ -308,10 +312,6 @@ class TestFlow:
         return self.sim.calm
 
     @property
-    def _staff(self) -> list[WorkerId]:
-        return self.sim.controller.staff.staying
-
-    @property
     def _read(self) -> int:
         """Records read so far, also those that could not be."""
         counters = self.counters
@@ -323,49 +323,18 @@ class TestFlow:
         inflight = [worker.inflight for worker in self.workers]
         return self.counters, inflight, len(self.events), controller.frontiers()
 
+    def _moved(self, id: str) -> int:
+        """Bins that a command has moved, or those commands that it has brought about."""
+        done = [event for event in self.events if event["type"] == "completed"]
+        ours = [event for event in done if f"{event['id']}/".startswith(f"{id}/")]
+        return sum(int(str(event["bins"])) for event in ours)
+
     def _member(self, number: int) -> WorkerId:
         known = [COORDINATOR, *(worker.me for worker in self.workers)]
         if number not in known:
             raise SetupError(f"worker {number}", "it takes no part in the flow",
                              f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
         return WorkerId(number)
-
-    def _rescale(self, asked: Rescale) -> None:
-        """Workers join and get their share, or those with the highest numbers leave."""
-        controller, first = self.sim.controller, self.sim.hired
-        try:
-            if leavers := sorted(self._staff)[asked.workers :]:
-                controller.leave(asked.id, leavers)
-                self._changes[asked.id] = {*leavers}
-                return
-            controller.use(asked.id)
-            for _ in range(asked.workers - len(self._staff)):
-                self._submit(Join())
-            newcomers = [worker for worker in self._staff if worker >= first]
-            self._changes[asked.id] = {*controller.share(asked.id, newcomers)}
-        except Refused as refusal:
-            self.events.append({"event": "rejected", "id": asked.id, "reason": str(refusal)})
-
-    def _changed(self, id: str) -> Answer:
-        over, moved = set[object](), 0
-        for event in self.events:
-            match event:
-                case {"event": "left", "worker": worker}:
-                    over.add(worker)
-                case {"event": "partition_moved", "id": part}:
-                    over.add(part)
-                case {"event": "completed", "id": str(part), "bins": int(bins)}:
-                    over.add(part)
-                    moved += bins * part.startswith(f"{id}/")
-        return Answer("completed" if self._changes[id] <= over else "accepted", moved=moved)
-
-    def _submit(self, command: Command) -> None:
-        while not self.sim.controller.ready:
-            self.sim.act()
-        hired = self.sim.hired
-        self.sim.submit(command)
-        while self.sim.hired > hired and hired not in self._staff:
-            self.sim.act()
 
     def _reader(self, node: SourceNode, me: WorkerId) -> SourceReader:
         if not isinstance(node.spec, ListSource):

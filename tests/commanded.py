@@ -44,7 +44,7 @@ class Commanded:
         self.run.settle()
 
     def events(self, kind: str) -> list[dict[str, object]]:
-        return [event for event in self.run.events if event["event"] == kind]
+        return [event for event in self.run.events if event["type"] == kind]
 
     def owners(self) -> list[int]:
         return [int(owner) for owner in self.run.sim.controller.owners()]

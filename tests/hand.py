@@ -202,7 +202,7 @@ class HandFlow(TestFlow):
 
     def said(self, command: str) -> list[object]:
         """What has become of a command, in order."""
-        return [event["event"] for event in self.events if event["id"] == command]
+        return [event["type"] for event in self.events if event["id"] == command]
 
     def _answers_are_due(self) -> bool:
         operators = [o for worker in self.workers for o in assembly(worker).operators]

@@ -119,7 +119,7 @@ def watch(
     with run:
         watched = Watched(run, made)
         watched.play()
-        return Counter(looks=watched.looks) + Counter(str(one["event"]) for one in run.events)
+        return Counter(looks=watched.looks) + Counter(str(one["type"]) for one in run.events)
 
 
 @pytest.mark.soak

@@ -98,10 +98,10 @@ class Run:
         with run:
             run.run()
             self.spilled = run.spilled
-            self.changes = Counter(str(event["event"]) for event in run.events)
-            added = [event for event in run.events if event["event"] == "partition_added"]
+            self.changes = Counter(str(event["type"]) for event in run.events)
+            added = [event for event in run.events if event["type"] == "partition_added"]
             self.begun = {
-                (str(e["source"]), int(str(e["partition"]))): int(str(e["time"])) for e in added
+                (str(e["source"]), int(str(e["partition"]))): int(str(e["at"])) for e in added
             }
             assert len(self.begun) == len(added), "each new partition is given away once"
             self.check_times(run)
@@ -186,10 +186,8 @@ class Run:
         space = BinSpace(self.case.bits)
         moved: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for event in run.events:
-            if event["event"] == "bin_moved":
-                moved[int(str(event["bin"]))].append(
-                    (int(str(event["time"])), int(str(event["worker"])))
-                )
+            if event["type"] == "bin_moved":
+                moved[int(str(event["bin"]))].append((int(str(event["at"])), int(str(event["to"]))))
         for result in self.sink.results:
             assert result.key is not None
             bin = space.bin_of(result.key)
@@ -202,7 +200,7 @@ class Run:
     def check_commands(self, run: TestFlow) -> None:
         said = defaultdict(list)
         for event in run.events:
-            said[event.get("id")].append(event["event"])
+            said[event.get("id")].append(event["type"])
         for command in self.case.commands:
             first, *_, last = (*said[command.id], said[command.id][-1])
             assert (first, last) in {("accepted", "completed"), ("rejected", "rejected")}

@@ -106,8 +106,8 @@ def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(see
         states = run.state()
 
     assert run.dead_letters == []
-    moved = [event for event in run.events if event["event"] == "bin_moved"]
-    carried = {(event["operator"], event["worker"]) for event in moved if event["keys"]}
+    moved = [event for event in run.events if event["type"] == "bin_moved"]
+    carried = {(event["operator"], event["to"]) for event in moved if event["keys"]}
     assert {("visit", 1), ("visit", 0), ("linger", 0)} <= carried
     codec = Tours()
     visit_results, visit_states = reference.fold(records(raw), key, Tour, visit)

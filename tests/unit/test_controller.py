@@ -105,7 +105,7 @@ def test_a_refusal_is_an_event_and_changes_nothing(flow: Commanded) -> None:
     flow.run.sim.submit(Migrate("m", (Bin(9),), WorkerId(1)))
     flow.run.settle()
     (event,) = [e for e in flow.run.events if e["id"] == "m"]
-    assert event["event"] == "rejected" and "bin 9" in str(event["reason"])
+    assert event["type"] == "rejected" and "bin 9" in str(event["reason"])
     assert (flow.run.forsworn, flow.owners()) == (before, [0, 0, 1, 1])
 
 
@@ -140,7 +140,7 @@ def test_sudden_moves_all_bins_of_all_operators_at_one_time(flow: Commanded) -> 
     flow.read(3000)
     moved = flow.events("bin_moved")
     assert {(e["operator"], e["bin"]) for e in moved} == {(o, b) for o in "ab" for b in (0, 1)}
-    assert {e["time"] for e in moved} == {from_millis(2000)}
+    assert {e["at"] for e in moved} == {from_millis(2000)}
     (completed,) = flow.events("completed")
     assert completed["bins"] == 2
     assert completed["bytes"] == sum(int(str(e["bytes"])) for e in moved)
@@ -173,7 +173,7 @@ def test_fluid_completes_each_bin_before_it_begins_the_next(flow: Commanded) -> 
     flow.source.give(0, *((3000, key) for key in range(20)))
     until(lambda: flow.run.said("m")[-1] == "completed", tick)
     assert max(under_way) == 1
-    moved = [(e["bin"], e["operator"], e["time"]) for e in flow.events("bin_moved")]
+    moved = [(e["bin"], e["operator"], e["at"]) for e in flow.events("bin_moved")]
     assert [bin for bin, _, _ in moved] == [1, 1, 0, 0]
     times = [int(str(time)) for _, _, time in moved]
     assert times[0] == times[1] == from_millis(2000) < times[2] == times[3]
@@ -201,7 +201,7 @@ def test_a_command_without_a_time_gets_the_least_that_is_not_forsworn(flow: Comm
     t = flow.run.forsworn
     flow.submit("m", (0,), 1)
     (accepted,) = flow.events("accepted")
-    assert accepted["time"] == t
+    assert accepted["at"] == t
     assert accepted["worker"] == 1 and accepted["strategy"] == "sudden"
 
 
@@ -211,7 +211,7 @@ def test_two_commands_without_a_time_for_one_bin_get_two_times(flow: Commanded) 
         move = Migrate(name, (Bin(0),), WorkerId(worker))
         flow.run.sim.controller.submit(move)
     flow.run.wait(0.02)
-    first, second = (e["time"] for e in flow.events("accepted"))
+    first, second = (e["at"] for e in flow.events("accepted"))
     assert int(str(first)) < int(str(second))
     assert flow.owners()[0] == 0
     assert flow.run.said("m1") == flow.run.said("m2") == [

@@ -271,7 +271,7 @@ def test_workers_join_and_leave_and_partitions_change_hands() -> None:
     with fed(TestFlow(counting(), faults=faults)) as run:
         run.run()
         expect_counts(run)
-        happened = {event["event"] for event in run.events}
+        happened = {event["type"] for event in run.events}
         assert happened >= {"joined", "completed", "partition_moved", "left"}
         assert {run.owner(key) for key in KEYS} == {2}
         assert [worker.me for worker in run.workers] == [1, 2]
@@ -294,7 +294,7 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
         run.run()
         moved = sum(BinSpace(BINS).first_owner(b, 2) == 0 for b in range(bins))  # type: ignore[arg-type]
         assert cast(Any, run.answer("m")).moved == moved
-        reasons = [str(event["reason"]) for event in run.events if event["event"] == "rejected"]
+        reasons = [str(event["reason"]) for event in run.events if event["type"] == "rejected"]
         assert "it is not JSON" in reasons[0]
         assert "worker 2 is unknown: name one of 0 to 1" in reasons[1]
         assert "there is no bin 16; name bins from 0 to 15" in reasons[2]
@@ -350,16 +350,16 @@ def test_a_fault_of_what_the_flow_does_not_have_is_named(says: str) -> None:
 def test_workers_come_and_go_by_a_command() -> None:
     with fed(TestFlow(counting(), workers=1)) as run:
         run.control({"type": "rescale", "id": "up", "workers": 3})
-        assert run.answer("up") == Answer("accepted")
+        assert run.answer("up") == Answer("rescaling")
         run.settle()
-        assert run.answer("up") == Answer("completed", moved=10)
+        assert run.answer("up") == Answer("rescaled", moved=10)
         assert run.answer("up/1") == run.answer("up/2") == Answer("completed", moved=5)
         run.control({"type": "rescale", "id": "up", "workers": 1})
         assert "id 'up' was used before" in str(run.events[-1]["reason"])
         run.control({"type": "rescale", "id": "down", "workers": 1})
-        assert run.answer("down") == Answer("accepted")
+        assert run.answer("down") == Answer("rescaling")
         run.run()
-        assert run.answer("down") == Answer("completed", moved=10)
-        left = {event["worker"] for event in run.events if event["event"] == "left"}
+        assert run.answer("down") == Answer("rescaled", moved=10)
+        left = {event["worker"] for event in run.events if event["type"] == "left"}
         assert left == {1, 2} and run.sim.controller.staff.staying == [0]
         expect_counts(run)

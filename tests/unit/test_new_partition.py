@@ -23,7 +23,7 @@ from dataflow.sim import Grow, HandOver, Join, Leave
 from dataflow.testing import ListReader, ListSink, ListSource, TestFlow
 from schemas.errors import SetupError
 from state.ids import WorkerId
-from state.time import MIN_TIME
+from state.time import MIN_TIME, to_millis
 from tests.hand import lane_times, until
 
 RECORDS, PARTITIONS = 500, 3
@@ -57,7 +57,7 @@ class Growing:
         until(holds, self.run.act, 100_000)
 
     def said(self, event: str) -> list[dict[str, object]]:
-        return [one for one in self.run.events if one["event"] == event]
+        return [one for one in self.run.events if one["type"] == event]
 
     def readers(self) -> dict[int, int]:
         """Who reads which partition."""
@@ -99,8 +99,8 @@ def test_all_that_notice_it_bring_about_one_decision(flow: Growing) -> None:
     assert (order.partition, order.target, order.offset) == (PARTITIONS, ONE, 0)
     (event,) = flow.said("partition_added")
     assert event == {
-        "event": "partition_added", "source": "source", "partition": PARTITIONS, "worker": 1,
-        "time": order.time,
+        "type": "partition_added", "source": "source", "partition": PARTITIONS, "worker": 1,
+        "time": to_millis(order.time), "at": order.time,
     }  # fmt: skip
     assert flow.readers()[PARTITIONS] == 1
     flow.check(PARTITIONS + 1)

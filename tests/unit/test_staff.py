@@ -50,7 +50,7 @@ class Changing:
         until(holds, self.sim.act, 100_000)
 
     def said(self, event: str) -> list[dict[str, object]]:
-        return [one for one in self.sim.events if one["event"] == event]
+        return [one for one in self.sim.events if one["type"] == event]
 
     def join(self) -> None:
         """Two workers join."""
@@ -109,7 +109,7 @@ def test_a_flow_without_state_hands_its_partitions_over() -> None:
         until(lambda: run.sim.controller.ready, run.sim.act)
         run.sim.controller.leave("l", [ONE])
         run.run()
-        assert [event["worker"] for event in run.events if event["event"] == "left"] == [1]
+        assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
         assert {result.worker for result in sink.results if result.offset > RECORDS // 2} == {0}
     assert sorted(map(str, sink.values)) == sorted(str(v) for part in records for _, v in part)
 
