@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import index
+from typing import SupportsIndex, cast
 
 from connectors.dead_letter import Unreadable
 from connectors.formats import Decoder, Format, encoder
@@ -221,23 +223,27 @@ class TestFlow(testing.TestFlow):
             )
 
     def _feed(self, fault: Feed) -> None:
-        self._check_place(fault.topic, fault.partition)
         source = self._sources.get(fault.topic)
         if source is None:
             raise SetupError(f"topic {fault.topic!r}", "the flow does not read it",
                              f"name one of {', '.join(self._sources)}")  # fmt: skip
+        if self._ending:
+            raise SetupError(f"topic {fault.topic!r}", "the run has come to its end",
+                             "feed before `run`; `settle` leaves it open")  # fmt: skip
+        self._check_place(fault.topic, fault.partition)
         self._topics[fault.topic].append(
-            _raw(fault.topic, source.value, fault.value),
-            _raw(fault.topic, source.key, fault.key),
-            fault.headers,
-            self.sim.clock.now_ms() if fault.ms is None else fault.ms,
+            _raw(fault.topic, "value", source.value, fault.value),
+            _raw(fault.topic, "key", source.key, fault.key),
+            _headers(fault.topic, fault.headers),
+            self.sim.clock.now_ms() if fault.ms is None else _millis(fault.topic, fault.ms),
             fault.partition,
         )
 
-    def _check_place(self, name: str, partition: int) -> None:
-        if not 0 <= partition < self._topic(name).partitions:
-            raise SetupError(f"topic {name!r}", f"it has no partition {partition}",
-                             "give the run more partitions")  # fmt: skip
+    def _check_place(self, name: str, partition: object) -> None:
+        count = self._topic(name).partitions
+        if not isinstance(partition, int) or not 0 <= partition < count:
+            raise SetupError(f"topic {name!r}", f"it has no partition {partition!r}",
+                             f"name one of 0 to {count - 1}, or give the run more")  # fmt: skip
 
     def _topic_of(self, source: str) -> str:
         """The topic of a source, which is named as in the flow."""
@@ -293,11 +299,37 @@ class TestFlow(testing.TestFlow):
         )
 
 
-def _raw(topic: str, form: Format | Decoder, data: object) -> bytes | None:
+def _raw(topic: str, part: str, form: Format | Decoder, data: object) -> bytes | None:
     """Data as a record's value or key."""
     if data is None or isinstance(data, bytes):
         return data
     if not isinstance(form, str):
         raise SetupError(f"topic {topic!r}", f"a function of the flow reads it, and not {data!r}",
                          "feed bytes")  # fmt: skip
-    return encoder(form)(data)
+    try:
+        return encoder(form)(data)
+    except (TypeError, ValueError) as error:
+        raise SetupError(
+            f"topic {topic!r}",
+            f"{data!r} is no {part} that its source reads as {form!r} ({error})",
+            "feed what the source reads back, or bytes as they are",
+        ) from error
+
+
+def _millis(topic: str, ms: object) -> int:
+    """A record's timestamp."""
+    if not isinstance(ms, SupportsIndex):
+        raise SetupError(f"topic {topic!r}", f"ms={ms!r} is no time of a record",
+                         "give whole milliseconds since 1970")  # fmt: skip
+    return index(ms)
+
+
+def _headers(topic: str, headers: object) -> Headers:
+    """A record's headers, as Kafka takes them."""
+    for header in headers if isinstance(headers, Sequence) else [headers]:
+        match header:
+            case (str(), str() | bytes() | None):
+                continue
+        raise SetupError(f"topic {topic!r}", f"{header!r} is no header of a record",
+                         "give pairs of a name and text, bytes or None")  # fmt: skip
+    return cast(Headers, headers)

@@ -217,7 +217,7 @@ class TestFlow:
 
     def control(self, command: Mapping[str, object] | bytes) -> None:
         """Put a record on the control topic: a command, as anyone would produce it."""
-        data = command if isinstance(command, bytes) else json.dumps(command).encode()
+        data = command if isinstance(command, bytes) else _written(command)
         space = self._plan.flow.space
         try:
             asked = parse_command(data, space.count)
@@ -367,3 +367,14 @@ class TestFlow:
             past=self._past,
         )
         return Worker(self._plan, site, links)
+
+
+def _written(command: Mapping[str, object]) -> bytes:
+    try:
+        return json.dumps(command).encode()
+    except (TypeError, ValueError) as error:
+        raise SetupError(
+            f"command {command!r}",
+            f"it cannot be written as JSON ({error})",
+            "give texts, numbers and lists, or bytes as they are",
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
@@ -15,6 +16,7 @@ from connectors.testing import (
     Control,
     Crash,
     Feed,
+    Grow,
     HandOver,
     Idle,
     Join,
@@ -26,9 +28,11 @@ from connectors.testing import (
     TestFlow,
 )
 from dataflow import Flow, columns
+from dataflow.faults import Fault
 from dataflow.lost import KILLED, lost
 from dataflow.testing import Answer
 from schemas.errors import MeanderError, SetupError
+from schemas.status import parse_event
 from state.bins import BinSpace
 
 BINS = 4
@@ -331,13 +335,28 @@ def test_a_fault_has_one_time(times: dict[str, int]) -> None:
         At(Pause(1, 10), **times)
 
 
-UNKNOWN = {
+def wrong(**parts: object) -> Feed:
+    """A record as no type checker would have it."""
+    return Feed("in", "x", **cast(dict[str, Any], parts))
+
+
+UNKNOWN: dict[str, Fault | Grow] = {
     "worker 5: it takes no part in the flow; name one of 0, 1": Pause(5, 1),
     "worker -2: it takes no part in the flow; name one of 0, 1": Slow(0, -2, 1),
     "operator 'm': the flow has no such function; name one of key_by, n": Raise("m"),
     "topic 'i': it is none of the flow's; name one of in, out": Idle("i", 0, 1),
-    "topic 'in': it has no partition 2; give the run more partitions": Feed("in", "x", partition=2),
+    "topic 'in': it has no partition 2; name one of 0 to 1, or give": Feed("in", "x", partition=2),
     "topic 'out': the flow does not read it; name one of in": Feed("out", "x"),
+    "topic 'source': the flow does not read it; name one of in": Feed("source", "x"),
+    "source 'in': the flow has none of that name; name one of source": Grow("in"),
+    "topic 'in': 5 is no value that its source reads as 'str'": Feed("in", 5),
+    "topic 'in': 7 is no key that its source reads as 'str'": Feed("in", "x", key=7),
+    "topic 'in': ms='noon' is no time of a record; give whole milli": wrong(ms="noon"),
+    "topic 'in': ms=1.5 is no time of a record": wrong(ms=1.5),
+    "topic 'in': it has no partition '1'; name one of 0 to 1": wrong(partition="1"),
+    r"topic 'in': \('time', 5\) is no header of a record; give pairs": wrong(headers=[("time", 5)]),
+    "topic 'in': {'time': '5'} is no header of a record": wrong(headers={"time": "5"}),
+    r"command \{'bins': \{1\}\}: it cannot be written as JSON": Control({"bins": {1}}),
 }
 
 
@@ -345,6 +364,17 @@ UNKNOWN = {
 def test_a_fault_of_what_the_flow_does_not_have_is_named(says: str) -> None:
     with TestFlow(counting()) as run, pytest.raises(SetupError, match=says):
         run.strike(UNKNOWN[says])
+
+
+def test_what_is_fed_after_the_end_is_refused() -> None:
+    with fed(TestFlow(counting())) as run:
+        run.run()
+        with pytest.raises(SetupError, match="topic 'in': the run has come to its end; feed befo"):
+            run.feed("in", "k0")
+
+
+ELSEWHERE = {"offset": 0, "ms": 0.0, "counters": {}, "id": ""}
+"""What events have on the status topic only."""
 
 
 def test_workers_come_and_go_by_a_command() -> None:
@@ -360,6 +390,8 @@ def test_workers_come_and_go_by_a_command() -> None:
         assert run.answer("down") == Answer("rescaling")
         run.run()
         assert run.answer("down") == Answer("rescaled", moved=10)
+        for event in run.events:
+            parse_event(json.dumps(ELSEWHERE | event).encode())
         left = {event["worker"] for event in run.events if event["type"] == "left"}
         assert left == {1, 2} and run.sim.controller.staff.staying == [0]
         expect_counts(run)
