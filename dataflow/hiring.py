@@ -2,10 +2,12 @@
 
 Guarantees that what is said of a command is said in the words of the status topic
 (`schemas.status`), and that it has ended once all who leave have left, or those who have come have
-got their share.
+got their share. Commands take their turns, as in a real flow.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from dataflow.migrate.command import Refused
 from dataflow.sim import Command, Join, Simulation
@@ -18,8 +20,11 @@ class Hiring:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim, self._heard = sim, 0
-        self._awaited: dict[str, set[object]] = {}
-        """What each command waits for: moves by their ids, leavers by their numbers."""
+        self._asked: deque[Rescale] = deque()
+        self._changing: str | None = None
+        """The command under way."""
+        self._awaited: set[object] = set()
+        """What it waits for: moves by their ids, leavers by their numbers."""
 
     def submit(self, command: Command) -> None:
         """Give a command once the flow is ready for it; who joins has joined then."""
@@ -30,45 +35,41 @@ class Hiring:
         while self._sim.hired > hired and hired not in self._sim.controller.staff.staying:
             self._sim.act()
 
-    def rescale(self, asked: Rescale) -> None:
+    def ask(self, command: Rescale) -> None:
+        """A command has come; its turn comes once those before it have ended."""
+        self._asked.append(command)
+        self.step()
+
+    def step(self) -> None:
+        """Go on with what can be done now."""
+        self._hear()
+        while self._changing is None and self._asked:
+            self._begin(self._asked.popleft())
+            self._hear()
+
+    def _begin(self, command: Rescale) -> None:
         """Workers join and get their share, or those with the highest numbers leave."""
         controller, first = self._sim.controller, self._sim.hired
         staff = sorted(controller.staff.staying)
-        leaving = staff[asked.workers :]
-        joining = range(first, first + asked.workers - len(staff))
+        leaving = staff[command.workers :]
+        joining = range(first, first + command.workers - len(staff))
         try:
             if leaving:
-                controller.leave(asked.id, leaving)
+                controller.leave(command.id, leaving)
             else:
-                controller.use(asked.id)
+                controller.use(command.id)
         except Refused as refusal:
-            self._tell("rejected", asked.id, reason=str(refusal))
+            self._tell("rejected", command.id, reason=str(refusal))
             return
         self._tell(
-            "rescaling", asked.id,
-            workers=asked.workers, joining=[*joining], leaving=[*map(int, leaving)],
+            "rescaling", command.id,
+            workers=command.workers, joining=[*joining], leaving=[*map(int, leaving)],
         )  # fmt: skip
+        self._changing = command.id
         for _ in joining:
             self.submit(Join())
         newcomers = [worker for worker in controller.staff.staying if worker >= first]
-        self._awaited[asked.id] = {*leaving} or self._share(asked.id, newcomers)
-
-    def hear(self) -> None:
-        """See which commands have ended by what has happened."""
-        for event in self._sim.events[self._heard :]:
-            match event:
-                case {"type": "left", "worker": part}:
-                    pass
-                case {"type": "completed" | "partition_moved", "id": part}:
-                    pass
-                case _:
-                    continue
-            for awaited in self._awaited.values():
-                awaited.discard(part)
-        for id in [id for id, awaited in self._awaited.items() if not awaited]:
-            del self._awaited[id]
-            self._tell("rescaled", id, workers=len(self._sim.controller.staff.staying))
-        self._heard = len(self._sim.events)
+        self._awaited = {*leaving} or self._share(command.id, newcomers)
 
     def _share(self, id: str, newcomers: list[WorkerId]) -> set[object]:
         try:
@@ -76,6 +77,20 @@ class Hiring:
         except Refused:
             # Once the sources have ended there is nothing left to do for them.
             return set()
+
+    def _hear(self) -> None:
+        """See whether the command under way has ended by what has happened."""
+        for event in self._sim.events[self._heard :]:
+            match event:
+                case {"type": "left", "worker": part}:
+                    self._awaited.discard(part)
+                case {"type": "completed" | "partition_moved", "id": part}:
+                    self._awaited.discard(part)
+        if self._changing is not None and not self._awaited:
+            staff = self._sim.controller.staff.staying
+            self._tell("rescaled", self._changing, workers=len(staff))
+            self._changing = None
+        self._heard = len(self._sim.events)
 
     def _tell(self, kind: str, id: str, **more: object) -> None:
         self._sim.events.append({"type": kind, "id": id} | more)

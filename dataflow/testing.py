@@ -159,6 +159,7 @@ class TestFlow:
         while not self.sim.done:
             self.act()
         self.sim.collect()
+        self._hiring.step()
         left = self._pending.left
         assert not left, f"the flow came to its end before {left[0]} could strike"
 
@@ -190,7 +191,7 @@ class TestFlow:
             for at in self._pending.due(*now):
                 self.strike(at.fault)
         self.sim.act()
-        self._hiring.hear()
+        self._hiring.step()
 
     def strike(self, fault: Fault | Command) -> None:
         """A fault, or a command, now. Raises SetupError for one that the flow cannot have."""
@@ -222,7 +223,7 @@ class TestFlow:
         try:
             asked = parse_command(data, space.count)
             if isinstance(asked, Rescale):
-                self._hiring.rescale(asked)
+                self._hiring.ask(asked)
             else:
                 self._hiring.submit(Migrate.asked(asked, space))
         except Rejected as refusal:
@@ -234,7 +235,6 @@ class TestFlow:
     @property
     def events(self) -> list[dict[str, object]]:
         """What became of the commands, all that was said, in the words of the status topic."""
-        self._hiring.hear()
         return self.sim.events
 
     @property
