@@ -9,6 +9,7 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -21,6 +22,9 @@ from app.flows.flights import CarrierState, Flight, PlaneState, add_flight, add_
 from connectors.testing import (
     At,
     Control,
+    Crash,
+    Feed,
+    Grow,
     HandOver,
     Idle,
     Join,
@@ -32,6 +36,8 @@ from connectors.testing import (
     TestFlow,
 )
 from dataflow import Flow
+from dataflow.lost import KILLED, lost
+from schemas.errors import MeanderError
 from state import codec
 from tests.readme import example
 
@@ -63,17 +69,35 @@ TROUBLE: dict[str, list[At]] = {
         At(Pause(worker=2, steps=500), records=120),
         At(Leave("l", 1), records=150),
     ],
+    "commands have workers come and go": [
+        At(Control({"type": "rescale", "id": "r1", "workers": 4}), records=40),
+        At(Control({"type": "rescale", "id": "r2", "workers": 1}), records=200),
+    ],
+    "the topic gets partitions, with records and without, while bins move": [
+        At(Control({"id": "m1", "worker": 1} | HALF), records=50),
+        At(Grow("source"), records=60),
+        At(Slow(sender=1, receiver=0, steps=500), records=60),
+        At(Grow("source"), records=100),
+        At(Control({"id": "m2", "worker": 0} | HALF), records=120),
+    ],
 }
+LATE = 40
+"""Records that come onto the first new partition, where there is one."""
 
 
-def trouble(name: str, topic: str) -> list[At]:
-    """The faults of that name for a flow that reads this topic."""
-    return [
-        At(Idle(topic, at.fault.partition, at.fault.steps), step=at.step)
+def trouble(name: str, feeds: list[Feed], sooner: int = 1) -> tuple[list[Feed], list[At]]:
+    """What is fed to a flow before it runs, and the faults of that name, `sooner` so many times."""
+    faults = [
+        replace(at, fault=replace(at.fault, topic=feeds[0].topic))
         if isinstance(at.fault, Idle)
-        else at
+        else replace(at, records=at.records and at.records // sooner)
         for at in TROUBLE[name]
     ]
+    grown = next((n for n, at in enumerate(faults) if isinstance(at.fault, Grow)), None)
+    if grown is None:
+        return feeds, faults
+    late = [replace(faults[grown], fault=replace(f, partition=PARTITIONS)) for f in feeds[-LATE:]]
+    return feeds[:-LATE], [*faults[: grown + 1], *late, *faults[grown + 1 :]]
 
 
 def by_source(results: Sequence[Result]) -> set[tuple[int, int]]:
@@ -84,7 +108,7 @@ def check_commands(run: TestFlow, faults: list[At]) -> None:
     given = [at.fault.command for at in faults if isinstance(at.fault, Control)]
     ids = [str(command["id"]) for command in given if not isinstance(command, bytes)]
     for answer in map(run.answer, ids):
-        assert answer is not None and answer.said == "completed" and answer.moved
+        assert answer is not None and answer.said in {"completed", "rescaled"} and answer.moved
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +122,22 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> demo_data.Records:
     return demo_data.load(small, PARTITIONS)
 
 
+def feeds_of(records: demo_data.Records) -> list[Feed]:
+    topic, _, _ = flights.topics()
+    placed = zip(records.values, records.keys, records.partitions, records.times, strict=True)
+    return [
+        Feed(topic, value, key, partition=int(partition), headers=(("time", str(time)),))
+        for value, key, partition, time in placed
+    ]
+
+
 @pytest.mark.parametrize("name", TROUBLE)
 def test_flights_are_counted_per_plane_and_carrier(name: str, records: demo_data.Records) -> None:
     topic, planes, carriers = flights.topics()
-    faults = trouble(name, topic)
+    feeds, faults = trouble(name, feeds_of(records))
     with TestFlow(flights.build(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:
-        placed = zip(records.keys, records.values, records.times, records.partitions, strict=True)
-        for key, value, time, partition in placed:
-            header = ("time", str(time))
-            run.feed(topic, value, key=key, partition=int(partition), headers=(header,))
+        for feed in feeds:
+            run.strike(feed)
         run.run()
         plane_states: dict[str, PlaneState] = {}
         carrier_states: dict[str, CarrierState] = {}
@@ -130,27 +161,53 @@ def test_flights_are_counted_per_plane_and_carrier(name: str, records: demo_data
         check_commands(run, faults)
 
 
-TEXTS = [f"to be{i % 5} or not{i % 3} to be" for i in range(60)]
+TEXTS = [f"to be{i % 5} or not{i % 3} to be" for i in range(100)]
+LINES = [Feed("lines", t, ms=1000 + n, partition=n % PARTITIONS) for n, t in enumerate(TEXTS)]
+WORDS = Counter(word for text in TEXTS for word in text.split())
+
+
+def readmes_flow() -> Flow:
+    flow = example("counts.py")["flow"]
+    assert isinstance(flow, Flow)
+    return flow
+
+
+def counted(run: TestFlow) -> Counter[str]:
+    """How often each word has come; asserts that each was counted one by one."""
+    counts: Counter[str] = Counter()
+    for result in run.results("counts"):
+        word = cast(dict[str, str], result.value)["word"]
+        counts[word] += 1
+        assert result.value == {"word": word, "count": counts[word]}
+    return counts
 
 
 @pytest.mark.parametrize("name", TROUBLE)
 def test_the_readmes_flow_counts_words(name: str) -> None:
-    flow = example("counts.py")["flow"]
-    assert isinstance(flow, Flow)
-    faults = [At(at.fault, records=at.records // 4) if at.records else at
-              for at in trouble(name, "lines")]  # fmt: skip
-    with TestFlow(flow, seed=len(name), partitions=PARTITIONS, faults=faults) as run:
-        for n, text in enumerate(TEXTS):
-            run.feed("lines", text, partition=n % PARTITIONS, ms=1000 + n)
+    feeds, faults = trouble(name, LINES, sooner=4)
+    with TestFlow(readmes_flow(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:
+        for feed in feeds:
+            run.strike(feed)
         run.run()
-        counts: Counter[str] = Counter()
-        for result in run.results("counts"):
-            word = cast(dict[str, str], result.value)["word"]
-            counts[word] += 1
-            assert result.value == {"word": word, "count": counts[word]}
-        assert counts == Counter(word for text in TEXTS for word in text.split())
+        counts = counted(run)
+        assert counts == WORDS
         assert run.states("count") == counts
         check_commands(run, faults)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_crash_ends_the_readmes_flow_with_a_sentence_and_what_it_has_said_is_right(
+    seed: int,
+) -> None:
+    """Until checkpoints exist."""
+    with TestFlow(readmes_flow(), seed=seed, faults=[At(Crash(1), records=60)]) as run:
+        for feed in LINES:
+            run.strike(replace(feed, partition=feed.partition % 2))
+        for _ in range(2):
+            with pytest.raises(MeanderError) as ended:
+                run.run()
+            assert str(ended.value) == str(lost("worker 1", KILLED))
+        assert counted(run) < WORDS
 
 
 def test_the_readmes_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +228,11 @@ def test_the_measured_flow_counts_records(
     monkeypatch.setenv("MEANDER_BENCH_FOLD", fold)
     monkeypatch.setenv("MEANDER_BENCH_ORDER", order)
     flow = runpy.run_path(str(ROOT / "benchmarks" / "counting.py"))["flow"]
-    faults = trouble(name, "in")
+    keyed = [Feed("in", b"key %d" % (n % 7), None, 1000 + n, n % PARTITIONS) for n in range(300)]
+    feeds, faults = trouble(name, keyed)
     with TestFlow(flow, seed=len(name), partitions=PARTITIONS, faults=faults) as run:
-        for n in range(300):
-            run.feed("in", b"key %d" % (n % 7), partition=n % PARTITIONS, ms=1000 + n)
+        for feed in feeds:
+            run.strike(feed)
         run.run()
         fed = Counter(record.value for record in run.records("in"))
         for key, count in fed.items():
