@@ -231,9 +231,7 @@ class CurveLinks:
         return messages
 
     def wait(self, timeout: float) -> None:
-        """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed; what
-        is queued leaves first."""
-        self.flush()
+        """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed."""
         if not self._frames and not self._messages and self._broken is None:
             ready = dict(self._poller.poll(max(0, math.ceil(timeout * 1000))))
             if self._coming in ready or not self._monitors.keys().isdisjoint(ready):
