@@ -106,7 +106,7 @@ class KafkaReader:
         self._average = 2.0 * RECORD
         self._commits = Commits(context.settings, topic, group)
         self._look, self._bounded = Look(context.settings, topic, known), context.until_end
-        self._total = self._noticed = known.partitions
+        self._total = known.partitions
         self._orders: deque[Callable[[], None]] = deque()
         self._handover: Fetched | None = None
         self._ours = True
@@ -333,16 +333,19 @@ class KafkaReader:
     def _look_around(self) -> None:
         """Look at the topic now and then; the consumer has to learn of what has come to it."""
         self._look.now_and_then()
-        if self._noticed < self._look.total:
-            self._noticed = self._look.total
-            self._orders.append(partial(self._learn, self._noticed))
+        if self._total < self._look.total:
+            self._learn(self._look.total)
 
     def _learn(self, total: int) -> None:
-        """Before it is to read a new partition, as by itself it would find out a second later."""
+        """Before it is to read a new partition, as by itself it would find out a second later.
+
+        Whoever owns the queue: the answer does not come by it.
+        """
         with contextlib.suppress(KafkaException):
-            self._consumer.list_topics(self._topic, timeout=_ANSWER)
-        self._total = total
-        self._wakeup.set()
+            known = self._consumer.list_topics(self._topic, timeout=_ANSWER)
+            if len(known.topics[self._topic].partitions) >= total:
+                self._total = total
+                self._wakeup.set()
 
     def _order(self, order: Callable[[], None]) -> None:
         """Have the consumer do something that only the queue's owner may have it do."""

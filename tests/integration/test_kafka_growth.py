@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from confluent_kafka.admin import NewPartitions
+import threading
+from typing import ClassVar
 
-from connectors import KafkaSource, topics, upkeep
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import ClusterMetadata, NewPartitions
+
+from connectors import KafkaSource, client, topics, upkeep
 from dataflow.protocols import Partition, Rest
 from schemas.errors import SetupError
 from tests.brokers import Broker
@@ -48,6 +52,31 @@ def test_a_topic_that_gets_a_partition_is_noticed_and_that_one_can_be_read(
         assert reading.reader.partitions == [0, 1], "who reads it is not the reader's to decide"
         reading.reader.adopt(Partition(2), Rest(0, None))
         reading.until(lambda: reading.values == [7], "it is read")
+
+
+class Asked(Consumer):
+    """A consumer that knows who asked for the topic, and how many partitions were told."""
+
+    told: ClassVar[list[tuple[threading.Thread, int]]] = []
+
+    def list_topics(self, topic: str, timeout: float) -> ClusterMetadata:  # type: ignore[override]
+        found: ClusterMetadata = super().list_topics(topic, timeout=timeout)
+        self.told.append((threading.current_thread(), len(found.topics[topic].partitions)))
+        return found
+
+
+def test_the_workers_own_thread_never_waits_until_its_client_has_learned_of_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that has the queue all the time; and nothing is told of it before."""
+    monkeypatch.setattr(client, "Consumer", Asked)
+    monkeypatch.setattr(Asked, "told", [])
+    topic = rig.topic("in", 2)
+    with rig.reading(KafkaSource(topic), rig.context(until_end=False)) as reading:
+        grow(rig, topic, 3)
+        until(lambda: not reading.reader.poll() and reading.reader.total == 3, "it is told")
+        assert Asked.told[-1][1] == 3
+        assert {thread for thread, _ in Asked.told} == {reading.reader._waiter}
 
 
 def test_a_bounded_run_ends_with_the_partitions_of_its_start(rig: Rig) -> None:
