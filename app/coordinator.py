@@ -349,7 +349,8 @@ class Coordinator:
         controller, sources = self._controller, [one.name for one in self._prepared.plan.sources]
         unsent, under_way = controller.decisions.unsent, controller.reading.under_way
         look = self._waits.look
-        look("partitions", explained.partitions(under_way, sources, unsent))
+        unread = controller.reading.unread(controller.staff.staying)
+        look("partitions", explained.partitions(under_way, sources, unsent, unread))
         look("comings", explained.comings(unsent))
         look("goings", explained.goings(controller.staff.leaving, unsent))
         look("partings", explained.partings(self._crew.hands))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from app.hand import Hand
 from connectors.links import member_name
 from dataflow.decisions import Decision, Joins, Leaves
-from dataflow.reading import Handing
+from dataflow.reading import Handing, Place
 from dataflow.rounds import Round
 from dataflow.staff import Leaving
 from dataflow.waits import Wait
@@ -78,9 +78,17 @@ def partitions(
     handings: Iterable[tuple[Handing, WorkerId | None]],
     sources: Sequence[str],
     unsent: Collection[Decision],
+    unread: Mapping[Place, WorkerId],
 ) -> dict[Hashable, Wait]:
     """The partitions on their way from one worker to another, and new ones to their first."""
     found: dict[Hashable, Wait] = {}
+    for place, worker in unread.items():
+        number, partition = place
+        to_be = member_name(worker)
+        found[place, worker] = Wait(
+            f"partition {partition} of source {sources[number]!r} (new): {to_be} to know of it",
+            f"the Kafka client of {to_be}, which is to read it, has noticed it too",
+        )
     for handing, reader in handings:
         order = handing.order
         by = f"({handing.id!r})" if handing.id else "(new)"

@@ -92,11 +92,18 @@ class Reading:
             self._unread.clear()
         for place in [*self._unread]:
             number, partition = place
-            held = Counter(worker for worker, other in self._shares() if other[0] == number)
-            target = min(staying, key=lambda worker: (held[worker], worker))
+            target = self._reader_to_be(place, staying)
             if partition < self._totals.get((target, number), 0):
                 self._unread.remove(place)
                 self._begin("", place, target, self._forswearing.open_time(), FIRST_OFFSET)
+
+    def unread(self, staying: Sequence[WorkerId]) -> dict[Place, WorkerId]:
+        """The partitions that nobody reads yet, and who of these is to, once it knows of them."""
+        return {place: self._reader_to_be(place, staying) for place in self._unread}
+
+    def _reader_to_be(self, place: Place, staying: Sequence[WorkerId]) -> WorkerId:
+        held = Counter(worker for worker, other in self._shares() if other[0] == place[0])
+        return min(staying, key=lambda worker: (held[worker], worker))
 
     def _shares(self) -> Iterable[tuple[WorkerId, Place]]:
         """Who reads which partition once all orders are carried out."""

@@ -115,7 +115,7 @@ def staff() -> Iterator[Changing]:
 def partitions(staff: Changing) -> list[str]:
     controller = staff.sim.controller
     unsent = controller.decisions.unsent
-    return said(explained.partitions(controller.reading.under_way, ["in"], unsent))
+    return said(explained.partitions(controller.reading.under_way, ["in"], unsent, {}))
 
 
 def goings(staff: Changing) -> list[str]:

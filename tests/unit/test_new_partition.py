@@ -59,6 +59,13 @@ class Growing:
     def said(self, event: str) -> list[dict[str, object]]:
         return [one for one in self.run.events if one["type"] == event]
 
+    def waits(self) -> list[str]:
+        """What partitions wait for, in words."""
+        reading, staying = self.controller.reading, self.controller.staff.staying
+        unsent, unread = self.controller.decisions.unsent, reading.unread(staying)
+        found = explained.partitions(reading.under_way, ["in"], unsent, unread)
+        return [f"{wait.what}: {wait.when}" for wait in found.values()]
+
     def readers(self) -> dict[int, int]:
         """Who reads which partition."""
         found = [
@@ -113,8 +120,15 @@ def test_it_waits_until_its_reader_knows_of_it(flow: Growing) -> None:
     flow.run.strike(Pause(worker=1, steps=3000))
     flow.run.strike(LATE)
     begun = flow.run.sim.actions
+    flow.until(lambda: bool(flow.waits()))
+    (wait,) = flow.waits()
+    assert wait == (
+        "partition 3 of source 'in' (new): worker 1 to know of it: the Kafka client of worker 1,"
+        " which is to read it, has noticed it too"
+    )
     flow.until(lambda: bool(flow.written))
     assert flow.run.sim.actions > begun + 3000
+    assert not any("to know of it" in wait for wait in flow.waits())
     flow.check(PARTITIONS + 1)
 
 
@@ -137,10 +151,10 @@ def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> No
         flow.run.act()
     assert flow.readers().keys() == set(range(PARTITIONS))
     assert flow.controller.forsworn == flow.written[0].time, "its time is not forsworn meanwhile"
-    unsent, under_way = flow.controller.decisions.unsent, flow.controller.reading.under_way
-    (wait,) = explained.partitions(under_way, ["in"], unsent).values()
-    assert wait.what == "partition 3 of source 'in' (new): its decision to be on its topic"
-    (wait,) = explained.partitions(under_way, ["in"], []).values()
+    decided = "partition 3 of source 'in' (new): its decision to be on its topic: "
+    assert flow.waits() == [decided + "the broker confirms it"]
+    under_way = flow.controller.reading.under_way
+    (wait,) = explained.partitions(under_way, ["in"], [], {}).values()
     assert wait.what == "partition 3 of source 'in' (new) on its way to worker 1"
     flow.durable = True
     flow.check(PARTITIONS + 1)
