@@ -118,6 +118,7 @@ class Task:
         self._me = WorkerId(arguments.worker)
         self._beat_every = min(1.0, arguments.lease / 5)
         self._heard = self._beat_at = time.monotonic()
+        self._silence = silence(arguments.lease)
         self._stop = self._bye = self._left = self._over = False
         self._worker: Worker | None = None
         self._waits = Waits(SystemClock())
@@ -241,7 +242,9 @@ class Task:
         if now >= self._beat_at:
             self._beat_at = now + self._beat_every
             self._tell(beat_of(worker))
-        if now - self._heard > self._arguments.lease:
+        silent = now - self._heard
+        self._waits.look("coordinator", self._silence if silent > 2 * self._beat_every else NOTHING)
+        if silent > self._arguments.lease:
             raise LinkBroken(COORDINATOR, f"nothing was heard for {self._arguments.lease:g} s")
 
     def _hear(self) -> None:
@@ -338,6 +341,16 @@ def beat_of(worker: Worker) -> Beat:
         sent={int(peer): size for peer, size in sent.items()},
         taken={int(peer): size for peer, size in taken.items()},
     )
+
+
+def silence(lease: float) -> dict[Hashable, Wait]:
+    """What a worker waits for that has not heard of the coordinator, which beats as often as it."""
+    return {
+        "": Wait(
+            "the coordinator, which is silent",
+            f"it speaks again, or this worker ends after {lease:g} s without a word of it",
+        )
+    }
 
 
 def links(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ from tests.flow_process import UP, FlowProcess, alive, flow_folder, lines, meand
 from tests.kafka_tools import PATIENCE, await_records, consume_all, until
 
 LEASE = "4"
+LOUD = """
+logging = __import__("logging")
+logging.getLogger("meander.waits").addHandler(logging.FileHandler({path!r}))
+"""
+"""What a flow's module does besides, so that its workers' waits are seen beside the driver, too."""
+SILENT = "for the coordinator, which is silent: it speaks again, or this worker ends after "
 
 
 @pytest.fixture
@@ -116,7 +123,9 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     lines(broker.bootstrap, prefix, ["to be"] * 20)
-    module = flow_folder(tmp_path, prefix)
+    module, waits = flow_folder(tmp_path, prefix), tmp_path / "waits"
+    with module.open("a") as text:
+        text.write(LOUD.format(path=str(waits)))
     words = ["run", str(module), "--prefix", prefix, "--lease", str(PATIENCE)]
     with meander(tmp_path, broker.bootstrap, *words) as running:
 
@@ -124,12 +133,19 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
             await_records(broker.bootstrap, prefix + "counts", lambda all: len(all) >= count)
 
         answered(40)
+        # Until it has seen how fast the data's time runs, the driver rules out nothing beyond it.
+        beats = len(running.of("heartbeat"))
+        until(lambda: len(running.of("heartbeat")) >= beats + 3, "the driver has seen a second")
         os.kill(running.process.pid, signal.SIGSTOP)
         lines(broker.bootstrap, prefix, ["or not"] * 20, create=False)
         answered(80)
+        until(lambda: waits.read_text().count(SILENT) == 2, "both workers say what they wait for")
         lines(broker.bootstrap, prefix, ["or not"] * 20, create=False, after=3_600_000)
         os.kill(running.process.pid, signal.SIGCONT)
         answered(120)
+        said = [f"worker {n}: waited " for n in range(2)]
+        until(lambda: all(text in running.said for text in said), "its end is told")
+        assert all(re.search(rf"worker {n}: waits since .* {SILENT}", running.said) for n in (0, 1))
         running.process.send_signal(signal.SIGINT)
         assert running.exit_code() == 128 + signal.SIGINT
     counts = [
