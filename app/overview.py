@@ -21,21 +21,21 @@ from schemas.status import (
     Failed,
     Finished,
     Heartbeat,
-    HeldBack,
     Joined,
-    Latency,
     Left,
-    LinkQueue,
     Migration,
     NotJoined,
-    PartitionFrontier,
-    PartitionLag,
     Started,
-    Throughput,
 )
 
 MOST_STAFFING = 20
 """Comings and goings of workers that are kept."""
+
+SILENCE = Heartbeat(
+    driver="", incarnation=0, lease=0.0, workers=0, lag=0, counters={}, frontiers={}, bins=[],
+    moving=[], untold=0,
+)  # fmt: skip
+"""What is known of a flow before its first heartbeat."""
 
 
 @dataclass(slots=True)
@@ -47,23 +47,8 @@ class Overview:
     reason: str = ""
     heartbeat_ms: int | None = None
     """When the broker took the last heartbeat, milliseconds since 1970."""
-    lease: float = 0.0
-    """Seconds of silence after which the driver counts as dead."""
-    workers: int = 0
-    up: int = 0
-    """How many of them have registered with the driver."""
-    lag: int = 0
-    counters: dict[str, int] = field(default_factory=dict)
-    frontiers: dict[str, int] = field(default_factory=dict)
-    """Milliseconds since 1970, by the name of probe or sink."""
-    bins: list[int] = field(default_factory=list)
-    """How many each worker owns."""
-    numbers: list[int] = field(default_factory=list)
-    """Those of the workers, in the order of `bins` and `inflight`."""
-    inflight: list[int] = field(default_factory=list)
-    """Bytes that each worker has read and the sinks have not passed."""
-    spilled: list[int] = field(default_factory=list)
-    """Bytes of records that wait on each worker's disk."""
+    beat: Heartbeat = SILENCE
+    """The last heartbeat, and what was said after it."""
     staffing: list[Joined | NotJoined | Left] = field(default_factory=list)
     """Who has come and gone, as far as it is known; the last `MOST_STAFFING`."""
     migrations: dict[str, Migration] = field(default_factory=dict)
@@ -71,41 +56,26 @@ class Overview:
     """Migrations that ended before are not known; None where all of this life are."""
     untold: int = 0
     """How many more are under way than `migrations` holds."""
-    lags: list[PartitionLag] = field(default_factory=list)
-    lags_untold: int = 0
-    throughput: list[Throughput] = field(default_factory=list)
-    throughput_untold: int = 0
-    held: list[HeldBack] = field(default_factory=list)
-    held_untold: int = 0
-    queues: list[LinkQueue] = field(default_factory=list)
-    queues_untold: int = 0
-    partitions: list[PartitionFrontier] = field(default_factory=list)
-    partitions_untold: int = 0
-    latencies: list[Latency] = field(default_factory=list)
-    latencies_untold: int = 0
-    metrics: str = ""
-    """Where the driver serves metrics on its own machine; '' for nowhere."""
-    _driver: str = ""
     _claimed: set[str] = field(default_factory=set)
 
     def silent(self, now_ms: int) -> bool:
         """Whether a driver that has not said that it ends has gone silent."""
         alive = self.state in {"starting", "running"}
-        return alive and now_ms - (self.heartbeat_ms or 0) > self.lease * 1000
+        return alive and now_ms - (self.heartbeat_ms or 0) > self.beat.lease * 1000
 
     def take(self, told: Told) -> None:
         """Follow one more event."""
         match told.event:
             case Heartbeat() as beat:
-                self._beat(told.millis, beat)
+                self._hear(told.millis, beat)
             case Claimed(driver=driver):
                 self._claimed.add(driver)
             case Started(workers=workers):
                 self.state, self.reason = "running", ""
-                self.workers = self.up = workers
+                self._learn(workers=workers, up=workers)
             case Finished(counters=counters):
                 self._end("finished", "")
-                self.counters = self.counters | counters
+                self._learn(counters=self.beat.counters | counters)
             case Failed(reason=reason):
                 self._end("failed", reason)
             case Joined() | NotJoined() | Left() as event:
@@ -113,26 +83,26 @@ class Overview:
             case event:
                 note(self.migrations, event)
 
-    def _beat(self, millis: int, beat: Heartbeat) -> None:
-        if beat.driver != self._driver:
-            self._driver, self.migrations, self.staffing = beat.driver, {}, []
+    def _hear(self, millis: int, beat: Heartbeat) -> None:
+        if beat.driver != self.beat.driver:
+            self.migrations, self.staffing = {}, []
             self.since_ms = None if beat.driver in self._claimed else millis
         self.state, self.reason = "running" if beat.bins else "starting", ""
-        self.heartbeat_ms, self.lease = millis, beat.lease
-        self.workers, self.up, self.lag = beat.workers, beat.up, beat.lag
-        self.counters, self.frontiers, self.bins = beat.counters, beat.frontiers, beat.bins
-        self.numbers = beat.numbers or [*range(len(beat.bins))]
-        self.inflight, self.metrics = beat.inflight, beat.metrics
-        self.spilled = beat.spilled or [0] * len(beat.bins)
-        self.lags, self.lags_untold = beat.lags, beat.lags_untold
-        self.throughput, self.throughput_untold = beat.throughput, beat.throughput_untold
-        self.held, self.held_untold = beat.held, beat.held_untold
-        self.queues, self.queues_untold = beat.queues, beat.queues_untold
-        self.partitions, self.partitions_untold = beat.partitions, beat.partitions_untold
-        self.latencies, self.latencies_untold = beat.latencies, beat.latencies_untold
+        self.heartbeat_ms, self.beat = millis, beat
+        count = len(beat.bins)
+        self._learn(
+            # What older versions do not say.
+            numbers=beat.numbers or [*range(count)],
+            inflight=beat.inflight or [0] * count,
+            spilled=beat.spilled or [0] * count,
+        )
         self.migrations |= {one.id: one for one in beat.moving}
         known = sum(one.state == "moving" for one in self.migrations.values())
         self.untold = len(beat.moving) + beat.untold - known
+
+    def _learn(self, **fields: object) -> None:
+        """What the last heartbeat does not say."""
+        self.beat = self.beat.model_copy(update=fields)
 
     def _end(self, state: str, reason: str) -> None:
         self.state, self.reason = state, reason

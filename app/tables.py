@@ -7,28 +7,19 @@ from app.overview import Overview
 from app.staffing import sentence
 from dataflow.histogram import BOUNDS
 
+_DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}
+"""What of a heartbeat is shown only together with what other events say, or not at all."""
+
 
 def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
     """As one JSON object; `now` in milliseconds since 1970."""
     migrations = [one.model_dump() for one in seen.migrations.values()]
     return {
-        "flow": seen.flow, "state": state, "reason": seen.reason, "workers": seen.workers,
-        "up": seen.up, "heartbeat_ms": seen.heartbeat_ms,
+        "flow": seen.flow, "state": state, "reason": seen.reason,
+        "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
-        "lease": seen.lease, "lag": seen.lag, "counters": seen.counters,
-        "frontiers": seen.frontiers, "numbers": seen.numbers, "bins": seen.bins,
-        "inflight": seen.inflight, "spilled": seen.spilled,
-        "lags": [one.model_dump() for one in seen.lags], "lags_untold": seen.lags_untold,
-        "throughput": [one.model_dump() for one in seen.throughput],
-        "throughput_untold": seen.throughput_untold,
-        "held": [one.model_dump() for one in seen.held], "held_untold": seen.held_untold,
-        "queues": [one.model_dump() for one in seen.queues], "queues_untold": seen.queues_untold,
-        "partitions": [one.model_dump() for one in seen.partitions],
-        "partitions_untold": seen.partitions_untold,
-        "latencies": [one.model_dump() for one in seen.latencies],
-        "latencies_untold": seen.latencies_untold,
-        "staffing": [one.model_dump() for one in seen.staffing],
-        "metrics": seen.metrics, "migrations": migrations,
+        **seen.beat.model_dump(exclude=_DRAWN_TOGETHER),
+        "staffing": [one.model_dump() for one in seen.staffing], "migrations": migrations,
         "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
     }  # fmt: skip
 
@@ -39,18 +30,20 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
     output.table(
         f"flow {seen.flow}",
         ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
-        [[state, seen.workers, seen.up, seen.lag, age, seen.reason]],
+        [[state, seen.beat.workers, seen.beat.up, seen.beat.lag, age, seen.reason]],
     )
-    output.table("counters", ["counter", "records"], [[*pair] for pair in seen.counters.items()])
+    output.table(
+        "counters", ["counter", "records"], [[*pair] for pair in seen.beat.counters.items()]
+    )
     if state == "running":
         _frontier_table(output, seen)
         _operator_table(output, seen)
         _latency_table(output, seen)
         _place_tables(output, seen)
-    lags = [[one.topic, str(one.partition), one.records] for one in seen.lags]
+    lags = [[one.topic, str(one.partition), one.records] for one in seen.beat.lags]
     output.table("lag", ["topic", "partition", "records"], lags)
-    bytes = map(size, seen.inflight), map(size, seen.spilled)
-    workers = zip(map(str, seen.numbers), seen.bins, *bytes, strict=True)
+    bytes = map(size, seen.beat.inflight), map(size, seen.beat.spilled)
+    workers = zip(map(str, seen.beat.numbers), seen.beat.bins, *bytes, strict=True)
     output.table(
         "workers",
         ["worker", "bins", "in flight", "on disk"],
@@ -76,23 +69,23 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
         output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
     for untold, what in (
         (seen.untold, "migrations under way"),
-        (seen.lags_untold, "partitions, none of them further behind"),
-        (seen.throughput_untold, "operators"),
-        (seen.held_untold, "frontiers held back"),
-        (seen.latencies_untold, "sources whose deliveries are timed"),
-        (seen.partitions_untold, "partitions, none of them at an earlier time"),
-        (seen.queues_untold, "links, none of them with more on it"),
+        (seen.beat.lags_untold, "partitions, none of them further behind"),
+        (seen.beat.throughput_untold, "operators"),
+        (seen.beat.held_untold, "frontiers held back"),
+        (seen.beat.latencies_untold, "sources whose deliveries are timed"),
+        (seen.beat.partitions_untold, "partitions, none of them at an earlier time"),
+        (seen.beat.queues_untold, "links, none of them with more on it"),
     ):
         if untold:
             output.say(f"Not shown: {untold:,} more {what}.")
-    if seen.metrics and state == "running":
-        output.say(f"Metrics: {seen.metrics} on the driver's machine.")
+    if seen.beat.metrics and state == "running":
+        output.say(f"Metrics: {seen.beat.metrics} on the driver's machine.")
 
 
 def _frontier_table(output: Output, seen: Overview) -> None:
-    held = {one.probe: one for one in seen.held}
+    held = {one.probe: one for one in seen.beat.held}
     rows: list[list[object]] = []
-    for name, millis in seen.frontiers.items():
+    for name, millis in seen.beat.frontiers.items():
         if (one := held.get(name)) is None:
             rows.append([name, at_millis(millis), "", None, ""])
             continue
@@ -104,7 +97,7 @@ def _frontier_table(output: Output, seen: Overview) -> None:
 
 def _operator_table(output: Output, seen: Overview) -> None:
     rows: list[list[object]] = []
-    for one in seen.throughput:
+    for one in seen.beat.throughput:
         took = (_ms(one.p50), _ms(one.p99)) if one.count else (None, None)
         rows.append([one.operator, one.received, one.sent, *took])
     columns = ["operator", "records in/s", "records out/s", "p50 ms", "p99 ms"]
@@ -113,7 +106,7 @@ def _operator_table(output: Output, seen: Overview) -> None:
 
 def _latency_table(output: Output, seen: Overview) -> None:
     rows = [[f"{one.of} of {one.name}", one.count, _ms(one.p50), _ms(one.p99)]
-            for one in seen.latencies]  # fmt: skip
+            for one in seen.beat.latencies]  # fmt: skip
     output.table("latency", ["what", "times", "p50 ms", "p99 ms"], rows)
 
 
@@ -123,8 +116,8 @@ def _ms(seconds: float | None) -> object:
 
 def _place_tables(output: Output, seen: Overview) -> None:
     places = [[one.source, str(one.partition), str(one.worker), at_millis(one.millis)]
-              for one in seen.partitions]  # fmt: skip
+              for one in seen.beat.partitions]  # fmt: skip
     columns = ["source", "partition", "worker", "nothing comes before (UTC)"]
     output.table("source partitions", columns, places)
-    links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.queues]
+    links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.beat.queues]
     output.table("links", ["from worker", "queued"], links)

@@ -134,7 +134,9 @@ def test_heartbeats_stay_small_however_much_is_under_way(
     assert (len(known.migrations), known.untold) == (MOST_MOVING, 7)
     assert beat.lag == sum(range(5000))
     assert [one.partition for one in beat.lags[:3]] == [4999, 4998, 4997]
-    assert len(beat.lags) + beat.lags_untold == len(known.lags) + known.lags_untold == 5000
+    assert (
+        len(beat.lags) + beat.lags_untold == len(known.beat.lags) + known.beat.lags_untold == 5000
+    )
     assert len(beat.held) + beat.held_untold == 300
     assert len(beat.throughput) + beat.throughput_untold == 300
     assert len(beat.queues) + beat.queues_untold == 30 * 29

@@ -92,17 +92,17 @@ def test_who_came_and_went_is_known_of_this_life() -> None:
 
 
 def test_workers_are_known_by_their_numbers() -> None:
-    assert seen(beat(bins=[100, 156])).numbers == [0, 1]
+    assert seen(beat(bins=[100, 156])).beat.numbers == [0, 1]
     later = beat(bins=[100, 156]).model_copy(update={"numbers": [0, 3]})
-    assert seen(later).numbers == [0, 3]
+    assert seen(later).beat.numbers == [0, 3]
 
 
 def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
     last = seen(beat(bins=[1, 255], read=2), beat(bins=[100, 156], read=3))
-    assert last.counters == {"read": 3}
-    assert last.frontiers == {"per.plane": 5}
-    assert last.bins == [100, 156]
-    assert last.lag == 7
+    assert last.beat.counters == {"read": 3}
+    assert last.beat.frontiers == {"per.plane": 5}
+    assert last.beat.bins == [100, 156]
+    assert last.beat.lag == 7
 
 
 def test_what_a_heartbeat_of_an_older_version_does_not_say_is_not_known() -> None:
@@ -110,11 +110,14 @@ def test_what_a_heartbeat_of_an_older_version_does_not_say_is_not_known() -> Non
     newer = beat(bins=[1, 1]).model_copy(
         update={"lags": [lag], "lags_untold": 2, "metrics": "http://127.0.0.1:1/metrics"}
     )
-    assert seen(newer).lags == [lag]
-    assert (seen(newer).lags_untold, seen(newer).metrics) == (2, "http://127.0.0.1:1/metrics")
+    assert seen(newer).beat.lags == [lag]
+    assert (seen(newer).beat.lags_untold, seen(newer).beat.metrics) == (
+        2,
+        "http://127.0.0.1:1/metrics",
+    )
     older = newer.model_dump(exclude={"lags", "lags_untold", "throughput", "held", "metrics"})
     after = seen(newer, Heartbeat.model_validate(older))
-    assert (after.lags, after.lags_untold, after.metrics) == ([], 0, "")
+    assert (after.beat.lags, after.beat.lags_untold, after.beat.metrics) == ([], 0, "")
 
 
 def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> None:
@@ -125,7 +128,7 @@ def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> Non
     }
     untold = {f"{name}_untold": n for n, name in enumerate(said, 1)}
     known = seen(beat(bins=[1, 1]).model_copy(update=said | untold))
-    assert {name: getattr(known, name) for name in said | untold} == said | untold
+    assert {name: getattr(known.beat, name) for name in said | untold} == said | untold
 
 
 def test_only_a_flow_that_should_be_alive_can_be_silent() -> None:
@@ -185,8 +188,8 @@ def test_another_drivers_claim_changes_nothing() -> None:
     alone = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]))
     claim = Claimed(driver="e", incarnation=2, lease=10.0)
     claimed = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]), claim)
-    assert (claimed.state, claimed.bins, claimed.heartbeat_ms) == ("running", [1, 1], 1003)
-    assert (alone.state, alone.bins, alone.heartbeat_ms) == ("running", [1, 1], 1003)
+    assert (claimed.state, claimed.beat.bins, claimed.heartbeat_ms) == ("running", [1, 1], 1003)
+    assert (alone.state, alone.beat.bins, alone.heartbeat_ms) == ("running", [1, 1], 1003)
 
 
 def test_how_many_more_migrations_move_than_heartbeats_tell_of_is_known() -> None:

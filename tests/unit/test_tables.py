@@ -7,9 +7,14 @@ from io import StringIO
 from rich.console import Console
 
 from app.output import Output
-from app.overview import Overview
+from app.overview import SILENCE, Overview
 from app.tables import fields, tables
 from schemas.status import HeldBack, Latency, Throughput
+
+
+def said(**fields: object) -> Overview:
+    """By the last heartbeat."""
+    return Overview("f", beat=SILENCE.model_copy(update=fields))
 
 
 def printed(seen: Overview) -> str:
@@ -23,7 +28,7 @@ def printed(seen: Overview) -> str:
 def test_what_a_newer_flow_waits_for_and_times_is_shown_as_it_says() -> None:
     held = HeldBack(probe="out", by="the moon", since_ms=5, awaited=True, kind="moon", name="")
     took = Latency(of="eclipse", name="sun", count=1, seconds=0.1, p50=0.1, p99=0.1)
-    seen = Overview("f", frontiers={"out": 5}, held=[held], latencies=[took])
+    seen = said(frontiers={"out": 5}, held=[held], latencies=[took])
     assert "the moon" in printed(seen)
     assert "eclipse of sun" in printed(seen)
     assert fields(seen, "running", 9)["held"] == [held.model_dump()]
@@ -34,7 +39,19 @@ def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() 
         Throughput(operator="count", received=7, sent=8, count=9, p50=0.003, p99=None),
         Throughput(operator="lines", received=0, sent=7, p50=0.0001, p99=0.0001),
     ]
-    lines = printed(Overview("f", throughput=rates)).splitlines()
+    lines = printed(said(throughput=rates)).splitlines()
     shown = {words[0]: words[1:] for words in map(str.split, lines) if words}
     assert shown["count"] == ["7.0", "8.0", "3.0", "over", "30,000"]
     assert shown["lines"] == ["0.0", "7.0", "-", "-"]
+
+
+def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other_events() -> None:
+    shown = fields(Overview("f"), "never started", 9)
+    assert shown.keys() == {
+        "flow", "state", "reason", "workers", "up", "heartbeat_ms", "heartbeat_age_ms", "lease",
+        "lag", "counters", "frontiers", "numbers", "bins", "inflight", "spilled", "metrics",
+        "lags", "lags_untold", "throughput", "throughput_untold", "held", "held_untold",
+        "queues", "queues_untold", "partitions", "partitions_untold",
+        "latencies", "latencies_untold", "staffing",
+        "migrations", "migrations_ended_since_ms", "migrations_untold",
+    }  # fmt: skip
