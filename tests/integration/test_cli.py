@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -189,6 +191,26 @@ def test_what_the_users_module_logs_and_prints_reaches_the_drivers_log(running: 
 
     said = ["a line for the log", "a line for the terminal"]
     until(lambda: all(text in running.process.said for text in said), "it is there")
+
+
+def test_without_metrics_the_port_is_left_alone_and_the_status_names_none(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    """It is another's, which would end a flow that wants it."""
+    lines(broker.bootstrap, prefix, [])
+    module = flow_folder(tmp_path / "flow", prefix)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        words = ["run", str(module), "--prefix", prefix, "--metrics-port", port]
+        with meander(tmp_path, broker.bootstrap, *words, "--no-metrics") as process:
+            assert process.until_event("heartbeat")["metrics"] == ""
+            (seen,) = call(tmp_path, broker.bootstrap, "status", "counts", "--prefix", prefix).lines
+            assert (seen["state"], seen["metrics"]) == ("starting", "")
+            process.process.send_signal(signal.SIGTERM)
+            assert process.exit_code() == 128 + signal.SIGTERM
+            assert "metrics are at" not in process.said
+        done = call(tmp_path, broker.bootstrap, *words)
+        assert (done.code, f"port {port} for metrics" in done.err) == (2, True)
 
 
 def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) -> None:
