@@ -95,6 +95,7 @@ class FlowStatus:
                 partitions=fronts, partitions_untold=len(of_partitions) - len(fronts),
                 latencies=times, latencies_untold=len(of_time) - len(times),
                 metrics=self._board.address,
+                migrations_completed=self._told["completed"], bins_moved=self._told["bin_moved"],
             )
         )  # fmt: skip
 

@@ -52,7 +52,7 @@ def show(output: Output, events: Iterator[Event]) -> int:
                     progress.update(task, advance=1, description=f"moving, {size(carried)}")
                 case Completed() as done:
                     progress.update(task, total=done.bins, completed=done.bins)
-                    there = total - done.bins
+                    there = total - done.bins - len(done.unmoved)
                     were = f" ({there} were there already)" if there else ""
                     output.say(
                         f"completed: {done.bins} bins{were}, {size(done.bytes)}, {done.ms:,.0f} ms"

@@ -129,7 +129,10 @@ def note(migrations: dict[str, Migration], event: Event) -> None:
                 }
             )
         case Completed() as done if (known := migrations.get(done.id)) is not None:
-            migrations[done.id] = known.model_copy(update={"state": "completed", "ms": done.ms})
+            there = known.bins - done.bins - len(done.unmoved)
+            migrations[done.id] = known.model_copy(
+                update={"state": "completed", "ms": done.ms, "there": there}
+            )
         case CommandRejected(id=name, reason=reason) if name not in migrations:
             # A second command under an id in use says nothing of the first.
             migrations[name] = Migration(id=name, state="rejected", reason=reason)

@@ -6,6 +6,7 @@ from app.output import Output, at_millis, size
 from app.overview import Overview
 from app.staffing import sentence
 from dataflow.histogram import BOUNDS
+from schemas.status import Migration
 
 _DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}
 """What of a heartbeat is shown only together with what other events say, or not at all."""
@@ -53,7 +54,7 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
     output.table("who came and went", ["worker", "what", "id"], comings)
     rows: list[list[object]] = [
         [
-            one.id, one.state, one.strategy, f"{one.moved}/{one.bins}", size(one.bytes), one.keys,
+            one.id, one.state, one.strategy, _bins(one), size(one.bytes), one.keys,
             one.ms, "" if one.at_ms is None else at_millis(one.at_ms),
         ]
         for one in seen.migrations.values()
@@ -61,6 +62,9 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
     ]  # fmt: skip
     columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)"]
     output.table("migrations", columns, rows)
+    if done := seen.beat.migrations_completed:
+        moved = seen.beat.bins_moved
+        output.say(f"Since the driver began: {done:,} migrations completed, {moved:,} bins moved.")
     for one in seen.migrations.values():
         if one.state == "rejected":
             output.say(f"{one.id}: rejected: {one.reason}")
@@ -80,6 +84,16 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
             output.say(f"Not shown: {untold:,} more {what}.")
     if seen.beat.metrics and state == "running":
         output.say(f"Metrics: {seen.beat.metrics} on the driver's machine.")
+
+
+def _bins(one: Migration) -> str:
+    """How many of those that have to move have done so.
+
+    >>> _bins(Migration(id="m", state="completed", bins=256, moved=171, there=85))
+    '171/171 (85 there already)'
+    """
+    there = f" ({one.there:,} there already)" if one.there else ""
+    return f"{one.moved}/{one.bins - one.there}{there}"
 
 
 def _frontier_table(output: Output, seen: Overview) -> None:
@@ -107,7 +121,7 @@ def _operator_table(output: Output, seen: Overview) -> None:
 def _latency_table(output: Output, seen: Overview) -> None:
     rows = [[f"{one.of} of {one.name}", one.count, _ms(one.p50), _ms(one.p99)]
             for one in seen.beat.latencies]  # fmt: skip
-    output.table("latency", ["what", "times", "p50 ms", "p99 ms"], rows)
+    output.table("latency", ["what", "chunks of records", "p50 ms", "p99 ms"], rows)
 
 
 def _ms(seconds: float | None) -> object:

@@ -48,11 +48,13 @@ class Histogram:
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
     """Seconds within which so large a share stayed, to a bucket's precision; None where that is
-    longer than all bounds. Of nothing it is the least bound.
+    longer than all bounds, and where nothing has been observed.
 
     >>> quantile([2, 0, 1] + [0] * 10, 0.5), quantile([2, 0, 1] + [0] * 10, 0.99)
     (0.0001, 0.001)
-    >>> quantile([0] * 12 + [1], 0.5)
+    >>> quantile([0] * 12 + [1], 0.5), quantile([0] * 13, 0.5)
+    (None, None)
     """
+    wanted = share * sum(counts)
     bounds = zip(BOUNDS, accumulate(counts), strict=False)
-    return next((bound for bound, upto in bounds if upto >= share * sum(counts)), None)
+    return next((bound for bound, upto in bounds if upto >= wanted > 0), None)

@@ -64,12 +64,15 @@ class BinMoved(_OfCommand):
 
 
 class Completed(_OfCommand):
-    """All bins of a command have moved."""
+    """All bins of a command are where they should be, or the flow's sources have ended."""
 
     type: Literal["completed"] = "completed"
     ms: float
     bins: int
+    """How many have moved; the others were there already."""
     bytes: int
+    unmoved: list[int] = []
+    """Those that stay where they are, as the sources have ended."""
 
 
 class PartitionMoved(_OfCommand):
@@ -174,6 +177,8 @@ class Migration(BaseModel):
     at_ms: int | None = None
     bins: int = 0
     moved: int = 0
+    there: int = 0
+    """How many of the bins were there already; known once it is completed."""
     bytes: int = 0
     keys: int = 0
     ms: float | None = None
@@ -206,7 +211,7 @@ class Throughput(BaseModel):
     p50: float | None = None
     p99: float | None = None
     """Seconds within which half of these, and 99 of 100, stayed: bounds of buckets; None for longer
-    than the largest bound."""
+    than the largest bound, and where none has been timed."""
 
 
 class LinkQueue(BaseModel):
@@ -243,6 +248,7 @@ class Latency(BaseModel):
     name: str
     """Of the source."""
     count: int
+    """How many: of deliveries, chunks of records."""
     seconds: float
     """All together."""
     p50: float | None
@@ -344,6 +350,9 @@ class Heartbeat(_Living):
     """The slowest first; what has not been timed yet is not among them."""
     latencies_untold: int = 0
     """How many sources are left out."""
+    migrations_completed: int = 0
+    bins_moved: int = 0
+    """How many there have been since the driver began."""
 
 
 class Started(_OfFlow):

@@ -111,6 +111,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     assert (first.moving, first.bins, first.lease) == ([], [], 600.0)
     assert [one.id for one in last.moving] == ["m0", "m2"]
     assert known.migrations.keys() == {"m0", "m2"}
+    assert (last.migrations_completed, last.bins_moved) == (1, 0)
     assert (known.state, known.untold) == ("running", 0)
 
 

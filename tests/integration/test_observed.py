@@ -111,7 +111,8 @@ class Observed:
 
         def within(name: str, share: float) -> float:
             reached = (le for (of, le), n in buckets.items() if of == name)
-            return min(le for le in reached if buckets[name, le] >= share * counts[name])
+            within = (le for le in reached if buckets[name, le] >= share * counts[name] > 0)
+            return min(within, default=math.inf)
 
         return {
             (what, name): (count, within(name, 0.5), within(name, 0.99))
@@ -191,6 +192,12 @@ def test_a_migration_is_counted_and_bins_change_hands(counts: Observed) -> None:
     until(lambda: counts.total("bins", worker="1") == before + 10, "the bins are there")
     assert counts.total("bins_moved_total") == 10
     until(lambda: counts.total("migrations") == 0, "none is under way")
+
+    def said() -> bool:
+        (status,) = counts.call("status", "counts", "--json")
+        return (status["migrations_completed"], status["bins_moved"]) == (1, 10)
+
+    until(said, "the status says so, too")
 
 
 def test_status_shows_the_same(counts: Observed) -> None:

@@ -131,6 +131,12 @@ def test_counters_are_summed_over_the_workers() -> None:
     assert three.counters == {"read": 7, "bumps": 1}
 
 
+def test_of_an_operator_that_has_timed_nothing_no_time_is_known(observer: Observer) -> None:
+    idle = Operator(received=0, sent=0, busy=0.0, took=durations(seconds=0.0))
+    (shown,) = observer.throughput(heard(Beat(operators={"n": idle})))
+    assert (shown.count, shown.p50, shown.p99) == (0, None, None)
+
+
 def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
     observer: Observer,
 ) -> None:

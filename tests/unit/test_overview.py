@@ -146,6 +146,14 @@ def test_a_migration_is_followed_bin_by_bin() -> None:
     assert seen(accepted("m"), moved("m", 1), FAILED).migrations["m"].state == "ended"
 
 
+def test_of_a_completed_migration_it_is_known_which_bins_had_not_to_move() -> None:
+    done = Completed(id="m", ms=3.0, bins=1, bytes=10)
+    known = seen(accepted("m"), moved("m", 1), done).migrations["m"]
+    assert (known.bins, known.moved, known.there) == (2, 1, 1)
+    left = done.model_copy(update={"unmoved": [2]})
+    assert seen(accepted("m"), moved("m", 1), left).migrations["m"].there == 0
+
+
 def test_a_second_command_under_an_id_does_not_hide_the_first() -> None:
     twice = seen(accepted("m"), CommandRejected(id="m", offset=1, reason="its id was used before"))
     assert twice.migrations["m"].state == "moving"

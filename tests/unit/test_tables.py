@@ -9,7 +9,7 @@ from rich.console import Console
 from app.output import Output
 from app.overview import SILENCE, Overview
 from app.tables import fields, tables
-from schemas.status import HeldBack, Latency, Throughput
+from schemas.status import HeldBack, Latency, Migration, Throughput
 
 
 def said(**fields: object) -> Overview:
@@ -45,6 +45,21 @@ def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() 
     assert shown["lines"] == ["0.0", "7.0", "-", "-"]
 
 
+def test_a_migration_of_bins_that_were_there_already_reads_as_complete() -> None:
+    moved = Migration(id="m", state="completed", bins=256, moved=171, there=85)
+    seen = said(migrations_completed=1200, bins_moved=4000)
+    seen.migrations = {"m": moved, "n": Migration(id="n", state="moving", bins=256, moved=171)}
+    shown = printed(seen)
+    assert "171/171 (85 there already)" in shown
+    assert "171/256 " in shown
+    assert "1,200 migrations completed, 4,000 bins moved" in shown
+
+
+def test_deliveries_are_counted_in_chunks() -> None:
+    took = Latency(of="delivery", name="lines", count=7, seconds=0.1, p50=0.1, p99=0.1)
+    assert "chunks of records" in printed(said(latencies=[took]))
+
+
 def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other_events() -> None:
     shown = fields(Overview("f"), "never started", 9)
     assert shown.keys() == {
@@ -52,6 +67,6 @@ def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other
         "lag", "counters", "frontiers", "numbers", "bins", "inflight", "spilled", "metrics",
         "lags", "lags_untold", "throughput", "throughput_untold", "held", "held_untold",
         "queues", "queues_untold", "partitions", "partitions_untold",
-        "latencies", "latencies_untold", "staffing",
+        "latencies", "latencies_untold", "staffing", "migrations_completed", "bins_moved",
         "migrations", "migrations_ended_since_ms", "migrations_untold",
     }  # fmt: skip
