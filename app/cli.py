@@ -193,6 +193,9 @@ def migrate(
 ) -> None:
     """Move bins of keys to a worker while the flow runs."""
     output = Output.of(as_json)
+    if (bins is None) == (not key):
+        cause = "it has both --bins and --key" if key else "it has neither --bins nor --key"
+        raise SetupError("meander migrate", cause, "say what moves by one of them: --bins 0-2")
     if key and not whole_bins:
         cause = "all keys of a bin move together, so more would move than the keys named"
         raise SetupError("--key", cause, "add --whole-bins if they may, or name --bins")

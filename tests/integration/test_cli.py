@@ -276,6 +276,7 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
         (["run", "nowhere.py", "--start", "noon"], "start position 'noon': it is none that a flow"),
         (["topics", "create", "a b"], "topic 'a b': Kafka refuses to create it"),
         (["topics", "create", "lines", "--copies", "3"], "give fewer --copies, or start more brok"),
+        (["migrate", "nobody", "--worker", "0", "--no-wait"], "it has neither --bins nor --"),
         (["migrate", "nobody", "--bins", "x", "--worker", "0"], "--bins: 'x' names no bins"),
         (["topics", "--set", "no.such=1"], "setting 'no.such' (--set): no such setting"),
         (["broker", "status", "--data", "none"], "the broker in none: none runs"),
