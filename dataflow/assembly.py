@@ -55,9 +55,9 @@ from dataflow.summary import Summary
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.codec import StateCodec, UnencodableError
+from state.columns import Layout
 from state.ids import Incarnation, LayerId, WorkerId
 from state.shelf import Shelf
-from state.slots import Layout
 from state.store import Store
 from state.topic import StateTopic
 

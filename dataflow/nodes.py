@@ -18,7 +18,7 @@ from dataflow.operators.logic import OnTimer, OnValue
 from dataflow.operators.steps import Step
 from dataflow.protocols import SinkSpec, SourceSpec
 from state.codec import PLAIN, StateCodec
-from state.slots import Layout
+from state.columns import Layout
 
 
 @dataclass(frozen=True, slots=True)

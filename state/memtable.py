@@ -2,77 +2,78 @@
 
 Invariant: `size` is the sum of the weights of what is held, and at least what it takes in memory as
 far as Python tells. One memtable serves all operators of a process, so that they share one bound;
-what is spilled first is the oldest bin's oldest keys. A key's bin follows from the key, so one
-dictionary holds the states of all bins, and each bin knows its keys. Cost: a batch is written in
-native code (about 0.3 us a key), a key's first write and its spill cost about a microsecond.
+what is spilled first is the oldest bin's oldest keys. A key has a slot of its own for as long as it
+is held, so it is looked up once a batch; its bin follows from it, and each bin knows its keys.
+Cost: a look-up per record; a key's first write and its spill cost about a microsecond.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
-from operator import is_
-from sys import getsizeof
-from typing import Final, Protocol, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from typing import Final
+
+import numpy as np
 
 from schemas.errors import MeanderError
-from state.codec import Sealed, encoded
+from state.cells import Cells, Slots
+from state.codec import encoded
 
-ENTRY_BYTES: Final = 160
-"""What a key and its slots in two dictionaries take besides the key's bytes."""
-
-_NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset})
-_WEIGHED: Final[frozenset[type]] = frozenset({tuple, frozenset, Sealed})
-_ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
-ABSENT: Final = object()
-"""In place of the state of a key that is not held."""
+ENTRY_BYTES: Final = 192
+"""What a key, its slots in two dictionaries and the number of its slot take besides the key's
+bytes."""
 BIN_BYTES: Final = 2
-T = TypeVar("T", bound="Held")
-
-
-class Held(Protocol):
-    """The states of one operator's keys, and the keys of each of its bins."""
-
-    prefix: bytes
-    """Of its keys in the database; a bin's two bytes follow."""
-    bins: dict[int, dict[bytes, None]]
-
-    def take(self, keys: Sequence[bytes]) -> list[object]:
-        """The sealed states of some keys, all of which are held."""
-
-    def remove(self, keys: Sequence[bytes]) -> int:
-        """Drop the states of some keys, all of which are held; how many bytes they took."""
+NO_SLOT: Final = -1
 
 
 class Table:
-    """Sealed states of any kind, by their keys."""
+    """One operator's keys: the slot of each, whose state the cells hold, and those of each bin."""
 
-    __slots__ = ("bins", "prefix", "states")
-
-    def __init__(self, prefix: bytes) -> None:
-        self.prefix = prefix
-        self.states: dict[bytes, object] = {}
+    def __init__(self, prefix: bytes, cells: Cells) -> None:
+        self.prefix, self.cells = prefix, cells
+        """The prefix is that of its keys in the database; a bin's two bytes follow."""
+        self.slots: dict[bytes, int] = {}
         self.bins: dict[int, dict[bytes, None]] = {}
+        self._free = list(range(len(cells)))
 
-    def get(self, keys: Sequence[bytes]) -> list[object]:
-        """The sealed state of each key, `ABSENT` for those that are not held."""
-        return list(map(self.states.get, keys, repeat(ABSENT)))
+    def find(self, keys: Sequence[bytes]) -> Slots:
+        """The slot of each key, `NO_SLOT` for those that are not held; shape (n,)."""
+        return np.fromiter(map(self.slots.get, keys, repeat(NO_SLOT)), np.int64, len(keys))
 
-    def take(self, keys: Sequence[bytes]) -> list[object]:
-        """The sealed states of some keys, all of which are held."""
-        return list(map(self.states.__getitem__, keys))
+    def admit(self, bins: Mapping[bytes, int]) -> Slots:
+        """Hold some keys that are not held, each of a bin: their slots, which have no states."""
+        while len(self._free) < len(bins):
+            before = len(self.cells)
+            self.cells.grow()
+            self._free += range(before, len(self.cells))
+        first = len(self._free) - len(bins)
+        taken, self._free[first:] = self._free[first:], []
+        self.slots.update(zip(bins, taken, strict=True))
+        for key, bin in bins.items():
+            self.bins.setdefault(bin, {})[key] = None
+        return np.array(taken, np.int64)
 
-    def remove(self, keys: Sequence[bytes]) -> int:
-        """Drop the states of some keys, all of which are held; how many bytes they took."""
-        return _weigh_all(list(map(self.states.pop, keys)))
+    def release(self, bin: int, keys: Sequence[bytes]) -> None:
+        """Hold some keys of a bin no longer, all of which are held."""
+        held = self.bins[bin]
+        for key in keys:
+            del held[key]
+        if not held:
+            del self.bins[bin]
+        slots = list(map(self.slots.pop, keys))
+        self.cells.vacate(np.array(slots, np.int64))
+        self._free += slots
 
 
 class Memtable:
     r"""Tables within one bound.
 
-    >>> memtable = Memtable()
-    >>> table = memtable.add(Table(b"a/"))
-    >>> memtable.write(table, [7, 7, 8], [b"2", b"1", b"3"], [20, 10, 30])
+    >>> from state.cells import SealedCells
+    >>> memtable, cells = Memtable(), SealedCells()
+    >>> table = memtable.add(Table(b"a/", cells))
+    >>> for slot, state in zip(table.admit({b"2": 7, b"1": 7, b"3": 8}), [20, 10, 30]):
+    ...     cells.states[slot] = state
+    >>> memtable.noted(table, [b"2", b"1", b"3"])
     >>> memtable.entries(table, 7)
     [(b'1', 10), (b'2', 20)]
     >>> group, spilled = memtable.spill(2)
@@ -81,62 +82,34 @@ class Memtable:
     """
 
     def __init__(self) -> None:
-        self.tables: dict[bytes, Held] = {}
+        self.tables: dict[bytes, Table] = {}
         self.size = 0
         """Bytes, estimated."""
 
-    def add(self, table: T) -> T:
+    def add(self, table: Table) -> Table:
         """One more table. Raises MeanderError where another has its prefix."""
         if self.tables.setdefault(table.prefix, table) is not table:
             raise MeanderError(f"table {table.prefix!r}", "it is open already", "open it once")
         return table
 
-    def write(
-        self, table: Table, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]
-    ) -> None:
-        """Put the sealed states of some keys, all different, each with its bin."""
-        before = table.get(keys)
-        table.states.update(zip(keys, states, strict=True))
-        self.settle(table, dict(zip(keys, bins, strict=True)).__getitem__, keys, before)
+    def noted(self, table: Table, keys: Sequence[bytes]) -> None:
+        """Some keys have come into a table."""
+        self.size += self._weigh(table, keys)
 
-    def settle(
-        self,
-        table: Table,
-        bin_of: Callable[[bytes], int],
-        keys: Sequence[bytes],
-        before: Sequence[object],
-    ) -> None:
-        """Account for what has become of some keys, all different, whose states, as of `Table.get`,
-        were `before`."""
-        after = table.get(keys)
-        if lacking(before):
-            states = zip(keys, before, after, strict=True)
-            new = [k for k, was, now in states if was is ABSENT and now is not ABSENT]
-            self.note(table, bin_of, new)
-            before = [state for state in before if state is not ABSENT]
-            after = [state for state in after if state is not ABSENT]
-        self.size += _weigh_all(after) - _weigh_all(before)
-
-    def note(self, table: Held, bin_of: Callable[[bytes], int], keys: Sequence[bytes]) -> None:
-        """Some keys, all different, are held from now on; their states have yet to be weighed."""
-        for key in keys:
-            table.bins.setdefault(bin_of(key), {})[key] = None
-        self.size += ENTRY_BYTES * len(keys) + sum(map(len, keys))
-
-    def entries(self, table: Held, bin: int) -> list[tuple[bytes, object]]:
+    def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
         """The keys and sealed states of a bin, in key order, as they are now."""
         keys = sorted(table.bins.get(bin, ()))
-        return list(zip(keys, table.take(keys), strict=True))
+        return list(zip(keys, table.cells.take(table.find(keys)), strict=True))
 
-    def forget(self, table: Held, bin: int, keys: Iterable[bytes]) -> None:
+    def forget(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
         """Drop some keys of a bin, held or not."""
         held = table.bins.get(bin, {})
-        gone = [key for key in keys if held.pop(key, ABSENT) is None]
-        self.size -= table.remove(gone) + sum(map(len, gone)) + ENTRY_BYTES * len(gone)
-        if not held:
-            table.bins.pop(bin, None)
+        gone = [key for key in keys if key in held]
+        if gone:
+            self.size -= self._weigh(table, gone)
+            table.release(bin, gone)
 
-    def drop(self, table: Held, bin: int) -> None:
+    def drop(self, table: Table, bin: int) -> None:
         """Drop all keys of a bin."""
         self.forget(table, bin, list(table.bins.get(bin, ())))
 
@@ -146,34 +119,13 @@ class Memtable:
         table = next(table for table in self.tables.values() if table.bins)
         bin, held = next(iter(table.bins.items()))
         keys = list(islice(held, count))
-        states = table.take(keys)
+        states = table.cells.take(table.find(keys))
         self.forget(table, bin, keys)
         group = table.prefix + bin.to_bytes(BIN_BYTES, "big")
         oldest = zip(keys, states, strict=True)
         return group, ((group + key, encoded(state)) for key, state in oldest)
 
-
-def lacking(states: Sequence[object]) -> bool:
-    """Whether any of these, as of `Table.get`, is not held."""
-    return any(map(is_, states, repeat(ABSENT)))
-
-
-def _weigh_all(states: Sequence[object]) -> int:
-    """As `weigh`, for many; in native code where they nest one level at most."""
-    if _WEIGHED.isdisjoint(map(type, states)):
-        return sum(map(getsizeof, states))
-    if _ONLY_TUPLES.issuperset(map(type, states)):
-        parts = list(chain.from_iterable(cast(Sequence[tuple[object, ...]], states)))
-        if _WEIGHED.isdisjoint(map(type, parts)):
-            return sum(map(getsizeof, states)) + sum(map(getsizeof, parts))
-    return sum(map(weigh, states))
-
-
-def weigh(state: object) -> int:
-    """Bytes that a sealed state takes in memory, what it shares with others counted too."""
-    if type(state) is Sealed:
-        return getsizeof(state) + getsizeof(state.data)
-    if type(state) is tuple or type(state) is frozenset:
-        nested = not _NESTING.isdisjoint(map(type, state))
-        return getsizeof(state) + sum(map(weigh, state) if nested else map(getsizeof, state))
-    return getsizeof(state)
+    def _weigh(self, table: Table, keys: Sequence[bytes]) -> int:
+        """Bytes that some keys of a table take with their states."""
+        each = ENTRY_BYTES + table.cells.slot_bytes
+        return each * len(keys) + sum(map(len, keys)) + table.cells.weigh(table.find(keys))

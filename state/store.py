@@ -21,11 +21,12 @@ import numpy.typing as npt
 from rocksdict import Cache, Rdict, WriteBatch, WriteOptions
 
 from schemas.errors import MeanderError, SetupError
-from state.codec import PLAIN, Sealed, StateCodec, decode, encoded
+from state.cells import SealedCells
+from state.codec import PLAIN, StateCodec, encoded
+from state.columns import Layout, NumberCells
 from state.ids import Bin
-from state.memtable import ABSENT, BIN_BYTES, Memtable, Table, lacking
+from state.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
 from state.rocks import below, options, successor
-from state.slots import NO_SLOT, Columns, Layout, SlotTable
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
@@ -43,8 +44,8 @@ class Database:
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
     >>> store = database.store("per_plane")
-    >>> with store.lend([b"N14228", b"N24211"], np.array([3, 3])) as states:
-    ...     states[b"N14228"] = (1, 2.5)
+    >>> with store.lend([b"N14228", b"N24211"], np.array([3, 3])) as lent:
+    ...     lent.sealed[lent.slots[0]] = (1, 2.5)
     >>> list(store.scan(3)) == [(b"N14228", encoded((1, 2.5)))]
     True
     >>> database.close()
@@ -95,13 +96,11 @@ class Database:
         """The values of some keys, None for what is not there."""
         return cast(list[bytes | None], self._rocks.get([*keys]))
 
-    def find(
-        self, groups: _Groups, keys: Sequence[bytes], bins: Mapping[bytes, int]
-    ) -> dict[bytes, bytes]:
-        """The encoded states of those of one operator's keys that lie on disk."""
+    def find(self, groups: _Groups, bins: Mapping[bytes, int]) -> dict[bytes, bytes]:
+        """The encoded states of those of one operator's keys, each of a bin, that lie on disk."""
         if not self.groups:
             return {}
-        placed = ((key, groups[bins[key]]) for key in keys)
+        placed = ((key, groups[bin]) for key, bin in bins.items())
         asked = {key: group + key for key, group in placed if group in self.groups}
         values = self.read(asked.values()) if asked else []
         return {k: data for k, data in zip(asked, values, strict=True) if data is not None}
@@ -149,19 +148,12 @@ class Store:
         self.operator, self.codec, self.layout = operator, codec, layout
         self._database = database
         self._groups = _Groups(operator.encode() + b"\0")
-        stem = self._groups.stem
-        table = Table(stem) if layout is None else SlotTable(stem, layout)
-        self._table: Table | SlotTable = database.memtable.add(table)
+        cells = SealedCells() if layout is None else NumberCells(layout)
+        self._table = database.memtable.add(Table(self._groups.stem, cells))
 
     def lend(self, keys: Sequence[bytes], bins: Bins) -> Loan:
-        """The sealed states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
-        assert isinstance(self._table, Table), "the states are columns"
+        """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
         return Loan(self._database, self._table, self._groups, keys, bins)
-
-    def lend_columns(self, keys: Sequence[bytes], bins: Bins) -> ColumnLoan:
-        """The same as columns, where the store has a layout."""
-        assert isinstance(self._table, SlotTable), "the states are no columns"
-        return ColumnLoan(self._database, self._table, self._groups, keys, bins)
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
         """Keys and encoded states of a bin in key order, as it is now, encoded as they are taken.
@@ -203,12 +195,10 @@ class Store:
 
 
 class Loan:
-    """The states of some keys, to be changed in place: as a context, a dictionary of theirs.
+    """The states of a batch's keys, to be read and set in place while it is entered.
 
-    It holds those of other keys too, which are not to be touched, nor is a state to be removed.
+    A key that has no state yet has a slot for the while, and is nowhere again unless one is set.
     """
-
-    __slots__ = ("_before", "_bins", "_database", "_keys", "_table")
 
     def __init__(
         self,
@@ -219,107 +209,56 @@ class Loan:
         bins: Bins,
     ) -> None:
         self._database, self._table = database, table
-        self._keys = list(dict.fromkeys(keys))
-        self._before = table.get(self._keys)
-        self._bins: dict[bytes, int] = {}
-        if lacking(self._before):
-            self._bins.update(zip(keys, bins.tolist(), strict=True))
-            self._load(groups)
-
-    def __enter__(self) -> dict[bytes, object]:
-        return self._table.states
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        memtable = self._database.memtable
-        memtable.settle(self._table, self._bins.__getitem__, self._keys, self._before)
-        self._database.spill()
-
-    def _load(self, groups: _Groups) -> None:
-        """Bring what lies on disk into memory."""
-        states = zip(self._keys, self._before, strict=True)
-        missing = [key for key, state in states if state is ABSENT]
-        on_disk = self._database.find(groups, missing, self._bins)
-        if on_disk:
-            bins = [self._bins[key] for key in on_disk]
-            found = [Sealed(data) for data in on_disk.values()]
-            self._database.memtable.write(self._table, bins, [*on_disk], found)
-            self._before = self._table.get(self._keys)
-
-
-class ColumnLoan:
-    """The states of a batch's records as columns: each record's key has a slot.
-
-    A key that had no state has a new one's, and none again where it is not set.
-    """
-
-    __slots__ = ("_bins", "_database", "_new", "_set", "_slots", "_table")
-
-    def __init__(
-        self,
-        database: Database,
-        table: SlotTable,
-        groups: _Groups,
-        keys: Sequence[bytes],
-        bins: Bins,
-    ) -> None:
-        self._database, self._table = database, table
         self._new: dict[bytes, int] = {}
-        """The slots of keys that had no state."""
-        self._set: set[int] = set()
-        """Those slots among them that have been set, and others."""
-        self._slots = table.find(keys)
-        missing = np.flatnonzero(self._slots == NO_SLOT).tolist()
-        self._bins = {keys[row]: int(bins[row]) for row in missing}
+        """The bins of keys that have had no state."""
+        self.slots = table.find(keys)
+        """Where each key's state is, shape (n,)."""
+        missing = np.flatnonzero(self.slots == NO_SLOT).tolist()
         if missing:
-            self._admit(groups, [*self._bins])
-            self._slots = table.find(keys)
+            self._admit(groups, {keys[row]: int(bins[row]) for row in missing})
+            self.slots = table.find(keys)
+        self._weight = table.cells.weigh(self.slots)
+
+    @property
+    def sealed(self) -> list[object]:
+        """All sealed states by slot, of which only those lent are to be touched."""
+        assert isinstance(self._table.cells, SealedCells), "the states are columns"
+        return self._table.cells.states
+
+    @property
+    def numbers(self) -> NumberCells:
+        """The same where the states are columns."""
+        assert isinstance(self._table.cells, NumberCells), "the states are no columns"
+        return self._table.cells
 
     def __enter__(self) -> Self:
         return self
 
-    def read(self, rows: Bins) -> Columns:
-        """The states of some records' keys, columns of shape (n,)."""
-        return self._table.read(self._slots[rows])
-
-    def write(self, rows: Bins, columns: Columns) -> None:
-        """Set the states of some records' keys, all different. Raises as `SlotTable.write`."""
-        slots = self._slots[rows]
-        self._table.write(slots, columns)
-        if self._new:
-            self._set.update(slots.tolist())
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._database.memtable.size += self._table.cells.weigh(self.slots) - self._weight
         if self._new:
-            self._table.remove([key for key, slot in self._new.items() if slot not in self._set])
-            self._hold([key for key, slot in self._new.items() if slot in self._set])
+            self._forget_unset()
         self._database.spill()
 
-    def _admit(self, groups: _Groups, keys: list[bytes]) -> None:
-        """Bring what lies on disk into memory, and make room for what does nowhere."""
-        found = self._database.find(groups, keys, self._bins)
-        slots = self._table.fresh(keys)
-        rows = [row for row, key in enumerate(keys) if key in found]
+    def _admit(self, groups: _Groups, bins: Mapping[bytes, int]) -> None:
+        """Bring what lies on disk into memory, and have slots for what does nowhere."""
+        found = self._database.find(groups, bins)
+        self._new = {key: bin for key, bin in bins.items() if key not in found}
+        slots = self._table.admit(self._new | {key: bins[key] for key in found})
         if found:
-            self._table.put(slots[rows], [decode(found[keys[row]]) for row in rows])
-            self._hold([keys[row] for row in rows])
-        self._new = {
-            key: slot for key, slot in zip(keys, slots.tolist(), strict=True) if key not in found
-        }
+            self._table.cells.load(slots[len(self._new) :], [*found.values()])
+        self._database.memtable.noted(self._table, [*bins])
 
-    def _hold(self, keys: list[bytes]) -> None:
-        memtable = self._database.memtable
-        memtable.note(self._table, self._bins.__getitem__, keys)
-        memtable.size += self._table.weight(len(keys))
+    def _forget_unset(self) -> None:
+        unset = self._table.cells.has(self._table.find([*self._new]))
+        for (key, bin), has in zip(self._new.items(), unset, strict=True):
+            if not has:
+                self._database.memtable.forget(self._table, bin, [key])
 
 
 class _Groups(dict[int, bytes]):

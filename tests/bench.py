@@ -25,9 +25,9 @@ from dataflow.wire import Payload
 from state import codec
 from state.bins import BinSpace
 from state.codec import PLAIN, StateCodec
+from state.columns import Layout
 from state.ids import WorkerId
 from state.shelf import Shelf
-from state.slots import Layout
 from state.store import Database, Store
 from state.time import MIN_TIME, Time
 

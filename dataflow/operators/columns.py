@@ -8,12 +8,10 @@ is in the next round. Cost: O(rounds) calls per batch, where a round holds each 
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +21,11 @@ from dataflow.operators.errors import FAILURES, Guard
 from dataflow.operators.logic import NOTHING, Beside, Sealing, Why
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
-from state.slots import Column as Column
-from state.slots import Columns as Columns
-from state.slots import Layout, exact, fitting
-from state.store import Bins, Store
+from state.cells import ABSENT
+from state.columns import Column as Column
+from state.columns import Columns as Columns
+from state.columns import Layout, exact, fitting
+from state.store import Bins, Loan, Store
 
 ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
 """`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""
@@ -124,36 +123,44 @@ def _extreme(choose: Callable[[Column, Column], Column], of: str | None, dtype: 
     return ColumnFold((0, 0.0 if dtype == "float64" else 0), step, ("int8", dtype), dtype, of)
 
 
-class Lent(Protocol):
-    """The states of a batch's records, to be read and set as columns."""
+class _Numbers:
+    """The states of a batch's keys, to be read and set by row, as columns."""
+
+    def __init__(self, lent: Loan) -> None:
+        self._cells, self._slots = lent.numbers, lent.slots
 
     def read(self, rows: Int64s) -> Columns:
-        """Those of some rows' keys, columns of shape (n,)."""
+        return self._cells.read(self._slots[rows])
 
     def write(self, rows: Int64s, columns: Columns) -> None:
-        """Set those of some rows' keys, all different. Raises ValueError, and sets none, where
-        they are not what the columns' types hold."""
+        self._cells.write(self._slots[rows], columns)
 
 
 class _Sealed:
     """The same where states are no mere numbers: they are kept sealed, each as a tuple."""
 
-    def __init__(
-        self, layout: Layout, sealing: Sealing, keys: list[bytes], states: dict[bytes, object]
-    ) -> None:
-        self._layout, self._sealing, self._keys, self._states = layout, sealing, keys, states
+    def __init__(self, lent: Loan, layout: Layout, sealing: Sealing) -> None:
+        self._states, self._slots = lent.sealed, lent.slots
+        self._layout, self._sealing = layout, sealing
 
     def read(self, rows: Int64s) -> Columns:
-        keys = pick(self._keys, rows.tolist())
-        sealed = map(self._states.get, keys, repeat(self._layout.init))
-        states = cast(list[tuple[object, ...]], list(map(self._sealing.unseal, sealed)))
+        states = map(self._unsealed, pick(self._states, self._slots[rows].tolist()))
         return tuple(map(_column, zip(*states, strict=True), self._layout.dtypes))
 
     def write(self, rows: Int64s, columns: Columns) -> None:
         kept = (fitting(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
         states = zip(*(column.tolist() for column in kept), strict=True)
         sealed = list(map(self._sealing.seal, states))
-        self._states.update(zip(pick(self._keys, rows.tolist()), sealed, strict=True))
+        for slot, state in list(zip(self._slots[rows].tolist(), sealed, strict=True)):
+            self._states[slot] = state
+
+    def _unsealed(self, sealed: object) -> tuple[object, ...]:
+        if sealed is ABSENT:
+            return self._layout.init
+        return cast(tuple[object, ...], self._sealing.unseal(sealed))
+
+
+_Lent = _Numbers | _Sealed
 
 
 class Columnar:
@@ -174,7 +181,8 @@ class Columnar:
         answered = np.ones(len(batch), np.bool_)
         assert batch.hashes is not None
         assert batch.keys is not None
-        with self._lend(store, batch.keys, bins[taken]) as states:
+        with store.lend(batch.keys, bins[taken]) as lent:
+            states = self._columns(store, lent)
             for chosen in _rounds(batch.hashes):
                 answered[chosen] = self._round(states, batch, values, chosen, results)
         if answered.all():
@@ -190,17 +198,18 @@ class Columnar:
         """Nothing ever."""
         return NOTHING
 
-    @contextlib.contextmanager
-    def _lend(self, store: Store, keys: list[bytes], bins: Bins) -> Iterator[Lent]:
+    def _columns(self, store: Store, lent: Loan) -> _Lent:
         if store.layout is None:
-            with store.lend(keys, bins) as sealed:
-                yield _Sealed(self._fold.layout, self._sealing, keys, sealed)
-        else:
-            with store.lend_columns(keys, bins) as columns:
-                yield columns
+            return _Sealed(lent, self._fold.layout, self._sealing)
+        return _Numbers(lent)
 
     def _round(
-        self, states: Lent, batch: Batch, values: Column, rows: Int64s, results: list[object]
+        self,
+        states: _Lent,
+        batch: Batch,
+        values: Column,
+        rows: Int64s,
+        results: list[object],
     ) -> npt.NDArray[np.bool_]:
         if self._guard.pulse.due:
             self._guard.pulse.beat()
@@ -221,7 +230,7 @@ class Columnar:
             results[row] = answer
         return np.ones(len(rows), np.bool_)
 
-    def _step(self, states: Lent, values: Column, rows: Int64s) -> list[object]:
+    def _step(self, states: _Lent, values: Column, rows: Int64s) -> list[object]:
         after, answers = self._fold.step(states.read(rows), values)
         plain: list[object] = answers.tolist()
         if len(plain) != len(rows):

@@ -20,19 +20,18 @@ from dataflow.operators.rows import Rows
 from dataflow.operators.steps import append_index
 from schemas.errors import MeanderError
 from state import codec
+from state.cells import ABSENT, weigh
 from state.codec import StateCodec
 from state.layer import STATE_LIMIT
-from state.memtable import weigh
-from state.store import Bins, Store
+from state.store import Bins, Loan, Store
 from state.time import from_millis, to_millis, whole
 
-States = dict[bytes, object]
-"""Sealed states by encoded key; a key that is absent has no state yet."""
+States = list[object]
+"""Sealed states by slot; one that is `ABSENT` is of a key that has none yet."""
 
 LARGEST = STATE_LIMIT - (64 << 10)
 """Bytes of a state; the rest of a layer's entry is for its key."""
 
-_NONE_YET = object()
 _WORD = 1 << 63
 
 Timer = tuple[int, bytes]
@@ -130,28 +129,27 @@ class Fold:
     def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
         """One result per record that the function took."""
         assert rows.batch.keys is not None
-        with store.lend(rows.batch.keys, bins) as states:
-            return self._fold(states, rows.batch)
+        with store.lend(rows.batch.keys, bins) as lent:
+            return self._fold(lent.sealed, lent.slots.tolist(), rows.batch)
 
-    def _fold(self, states: States, batch: Batch) -> Batch:
+    def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
         seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
-        assert batch.keys is not None
         lost: list[int] = []
         results: list[object] = []
-        pulse, known, answer, plain = self._guard.pulse, states.get, results.append, self._plain
-        for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+        pulse, answer, plain = self._guard.pulse, results.append, self._plain
+        for row, (slot, value) in enumerate(zip(slots, batch.values, strict=True)):
             if pulse.due:
                 pulse.beat()
             try:
-                state = known(key, _NONE_YET)
-                if state is _NONE_YET:
+                state = states[slot]
+                if state is ABSENT:
                     state = self._init()
                 elif type(state) is codec.Sealed:
                     state = unseal(state)
                 state, result = step(state, value)
                 # A short cut for the states of most folds; any other is looked at.
                 number = type(state) is float or (type(state) is int and -_WORD < state < _WORD)
-                states[key] = state if number and plain else seal(state)
+                states[slot] = state if number and plain else seal(state)
             except FAILURES as error:
                 self._guard.failed(batch, row, error)
                 lost.append(row)
@@ -290,10 +288,10 @@ class Process:
         batch, sides = rows.batch, rows.sides.tolist()
         outcome = _Outcome.of(tuple(self._back), self._side)
         assert batch.keys is not None
-        with store.lend(batch.keys, bins) as states:
+        with store.lend(batch.keys, bins) as lent:
             for row, value in enumerate(batch.values):
                 on_value = self._on_values[sides[row]]
-                self._call(states, batch, row, outcome, partial(_with_value, on_value, value))
+                self._call(lent, batch, row, outcome, partial(_with_value, on_value, value))
         return self._results(batch, outcome)
 
     def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
@@ -306,9 +304,9 @@ class Process:
         calls = tuple(call for call in self._back if why != "notice" or call != why)
         outcome = _Outcome.of(calls, self._side)
         assert fired.keys is not None
-        with store.lend(fired.keys, bins) as states:
+        with store.lend(fired.keys, bins) as lent:
             for row in range(len(fired)):
-                self._call(states, fired, row, outcome, self._back[why])
+                self._call(lent, fired, row, outcome, self._back[why])
         return self._results(fired, outcome)
 
     def beside(self) -> Beside:
@@ -316,20 +314,21 @@ class Process:
         return self._beside
 
     def _call(
-        self, states: States, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
+        self, lent: Loan, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
     ) -> None:
         assert batch.keys is not None
         if self._guard.pulse.due:
             self._guard.pulse.beat()
-        key = batch.keys[row]
+        key, states, slot = batch.keys[row], lent.sealed, int(lent.slots[row])
         context = Context(key, int(batch.times[row]), outcome.calls, self._side)
         try:
-            state = self._sealing.unseal(states[key]) if key in states else self._init()
+            sealed = states[slot]
+            state = self._init() if sealed is ABSENT else self._sealing.unseal(sealed)
             sealed = self._sealing.seal(function(context, state))
         except FAILURES as error:
             self._guard.failed(batch, row, error)
             return
-        states[key] = sealed
+        states[slot] = sealed
         outcome.add(row, key, context)
 
     def _results(self, batch: Batch, outcome: _Outcome) -> Batch:

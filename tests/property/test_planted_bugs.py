@@ -79,9 +79,7 @@ def _dropping(source: Any) -> bool:
 _call = Process._call
 
 
-def _half_done(
-    process: Any, states: Any, batch: Any, row: int, outcome: Any, function: Any
-) -> None:
+def _half_done(process: Any, lent: Any, batch: Any, row: int, outcome: Any, function: Any) -> None:
     def emitting(context: Any, state: Any) -> object:
         try:
             return function(context, state)
@@ -90,7 +88,7 @@ def _half_done(
                 outcome.emitted[name].add(row, emitted)
             raise
 
-    _call(process, states, batch, row, outcome, emitting)
+    _call(process, lent, batch, row, outcome, emitting)
 
 
 _send = Outputs.send

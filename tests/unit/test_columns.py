@@ -19,7 +19,7 @@ from dataflow import Flow, columns
 from dataflow.migrate.command import Migrate
 from dataflow.operators.columns import Columnar, ColumnFold
 from dataflow.operators.errors import Guard
-from dataflow.operators.logic import Sealing, States
+from dataflow.operators.logic import Sealing
 from dataflow.operators.rows import Rows
 from dataflow.pulse import Pulse
 from dataflow.testing import ListSink, ListSource
@@ -33,6 +33,8 @@ from tests.unit.conftest import Start
 
 Entry = tuple[int, object]
 """A key and a value."""
+States = dict[bytes, object]
+"""By encoded key."""
 
 
 def bits(value: object) -> object:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas.errors import MeanderError, SetupError
+from state.cells import FIRST, SealedCells, weigh
 from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
-from state.memtable import ENTRY_BYTES, Memtable, Table, weigh
+from state.memtable import ENTRY_BYTES, Memtable, Table
 from state.store import Database, Store
 from tests.lent import got, put
 
@@ -130,10 +131,10 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
             held = 0
             for table in memtable.tables.values():
                 keys = list(chain(*table.bins.values()))
-                assert isinstance(table, Table)
-                assert sorted(keys) == sorted(table.states)
-                held += sum(len(key) + ENTRY_BYTES for key in keys)
-                held += sum(map(weigh, table.states.values()))
+                assert sorted(keys) == sorted(table.slots)
+                each = ENTRY_BYTES + table.cells.slot_bytes
+                held += sum(len(key) + each for key in keys)
+                held += sum(map(weigh, table.cells.take(table.find(keys))))
             assert memtable.size == held
 
 
@@ -283,7 +284,8 @@ for turn in range(1000):
     keys = [b"%d/%d" % (turn, n) for n in range(100)]
     states = [(turn, n, "x" * (1500 + n)) for n in range(100)]
     with stores[turn % 20].lend(keys, np.full(100, turn % 256)) as lent:
-        lent.update(zip(keys, states))
+        for slot, state in zip(lent.slots.tolist(), states):
+            lent.sealed[slot] = state
 print(resident() - before)
 """
 
@@ -309,13 +311,34 @@ def spilled(memtable: Memtable, count: int) -> tuple[bytes, list[tuple[bytes, by
     return group, list(entries)
 
 
-def test_the_memtable_spills_oldest_first() -> None:
-    memtable = Memtable()
-    table = memtable.add(Table(b"t"))
-    a, b = b"t\x00\x01", b"t\x00\x02"
-    memtable.write(table, [1, 2, 1], [b"x", b"y", b"z"], [10, 20, 30])
+def test_the_memtable_spills_oldest_first(database: Database) -> None:
+    store, memtable = database.store("op"), database.memtable
+    a, b = b"op\0\x00\x01", b"op\0\x00\x02"
+    put(store, [1, 2, 1], [b"x", b"y", b"z"], [10, 20, 30])
     assert spilled(memtable, 1) == (a, [(a + b"x", encode(10))])
-    memtable.write(table, [1, 1], [b"w", b"z"], [40, 50])
+    put(store, [1, 1], [b"w", b"z"], [40, 50])
     assert spilled(memtable, 9) == (a, [(a + b"z", encode(50)), (a + b"w", encode(40))])
     assert spilled(memtable, 9) == (b, [(b + b"y", encode(20))])
-    assert (memtable.size, table.states, table.bins) == (0, {}, {})
+    (table,) = memtable.tables.values()
+    assert (memtable.size, table.slots, table.bins) == (0, {}, {})
+
+
+def test_slots_are_used_again_and_grow_in_number_where_none_is_free() -> None:
+    table = Table(b"op", SealedCells())
+    many = [b"%d" % n for n in range(3 * FIRST)]
+    first = table.admit(dict.fromkeys(many, 7))
+    assert len(set(first.tolist())) == len(many)
+    table.cells.load(first, [encode(n) for n in range(len(many))])
+    table.release(7, many[::2])
+    again = table.admit({b"new %d" % n: 8 for n in range(len(many) // 2)})
+    assert {*again.tolist()} <= {*range(4 * FIRST)}
+    kept = table.cells.take(table.find(many[1::2]))
+    assert [unseal(state) for state in kept] == list(range(1, len(many), 2)), "who stays keeps it"
+    assert not any(table.cells.has(again)), "who comes has none"
+    assert (len(table.bins[7]), len(table.bins[8])) == (len(many[1::2]), len(again))
+
+
+def test_an_operators_states_are_opened_once(database: Database) -> None:
+    database.store("op")
+    with pytest.raises(MeanderError, match="it is open already"):
+        database.store("op")

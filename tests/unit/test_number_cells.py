@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from schemas.errors import MeanderError
 from state.codec import decode, encode
+from state.columns import Layout, NumberCells
 from state.memtable import ENTRY_BYTES
-from state.slots import FIRST, Layout, SlotTable
 from state.store import Database, Store
 
 SMALL = 64 << 10
@@ -37,15 +37,16 @@ def write(
 ) -> None:
     """Set the states of the keys at some rows; of all that are lent."""
     chosen = np.array(range(len(entries)) if rows is None else rows, np.int64)
-    with store.lend_columns([*entries], np.full(len(entries), bin)) as lent:
+    with store.lend([*entries], np.full(len(entries), bin)) as lent:
         states = [[*entries.values()][row] for row in chosen.tolist()]
         counts = np.array([count for count, _ in states], np.int64)
-        lent.write(chosen, (counts, np.array([total for _, total in states], np.float64)))
+        totals = np.array([total for _, total in states], np.float64)
+        lent.numbers.write(lent.slots[chosen], (counts, totals))
 
 
 def read(store: Store, bin: int, wanted: list[bytes]) -> list[Pair]:
-    with store.lend_columns(wanted, np.full(len(wanted), bin)) as lent:
-        counts, totals = lent.read(np.arange(len(wanted)))
+    with store.lend(wanted, np.full(len(wanted), bin)) as lent:
+        counts, totals = lent.numbers.read(lent.slots)
     return list(zip(counts.tolist(), totals.tolist(), strict=True))
 
 
@@ -111,13 +112,11 @@ class ColumnsAgainstDictionary(RuleBasedStateMachine):
         if hasattr(self, "database"):
             memtable = self.database.memtable
             (table,) = memtable.tables.values()
-            assert isinstance(table, SlotTable)
             held = list(chain(*table.bins.values()))
-            assert len(held) == len(set(held)) == len(table)
+            assert sorted(held) == sorted(table.slots)
             assert memtable.size <= SMALL // 2
-            assert memtable.size == table.weight(len(held)) + sum(
-                len(one) + ENTRY_BYTES for one in held
-            )
+            each = ENTRY_BYTES + table.cells.slot_bytes
+            assert memtable.size == sum(len(one) + each for one in held)
 
 
 def key(bin: int, number: int) -> bytes:
@@ -137,24 +136,24 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
-def test_slots_are_used_again_and_columns_grow_where_none_is_free() -> None:
-    table = SlotTable(b"op", LONE)
-    many = [b"%d" % n for n in range(3 * FIRST)]
-    first = table.fresh(many)
-    assert len(set(first.tolist())) == len(many)
-    table.write(first, (np.arange(len(many), dtype=np.int32),))
-    table.remove(many[::2])
-    again = table.fresh([b"new %d" % n for n in range(len(many) // 2)])
-    assert {*again.tolist()} <= {*range(4 * FIRST)}
-    assert table.take(many[1::2]) == list(range(1, len(many), 2)), "who stays keeps its own"
-    assert table.take([b"new 0"]) == [7], "who comes has a new key's state"
+def test_columns_grow_with_their_slots() -> None:
+    cells = NumberCells(LONE)
+    before = len(cells)
+    cells.write(np.arange(before), (np.arange(before, dtype=np.int32),))
+    cells.grow()
+    assert len(cells) == 2 * before
+    assert cells.take(np.arange(before)) == [*range(before)], "what is there stays"
+    assert [column.tolist() for column in cells.read(np.array([before]))] == [[7]], "a new key's"
+    cells.vacate(np.array([5]))
+    assert cells.has(np.array([4, 5, before])) == [True, False, False]
+    assert [column.tolist() for column in cells.read(np.array([5]))] == [[7]], "as if it were new"
 
 
 def test_a_lone_number_stands_for_a_tuple_of_one(database: Database) -> None:
     """As where states are sealed: both kinds of fold read what the other has written."""
     store = database.store("op", layout=LONE)
-    with store.lend_columns([b"a"], np.zeros(1, np.int64)) as lent:
-        lent.write(np.zeros(1, np.int64), (np.array([3], np.int32),))
+    with store.lend([b"a"], np.zeros(1, np.int64)) as lent:
+        lent.numbers.write(lent.slots[:1], (np.array([3], np.int32),))
     assert [(key, decode(state)) for key, state in store.scan(0)] == [(b"a", 3)]
 
 
@@ -163,8 +162,8 @@ def test_who_fails_in_the_middle_leaves_no_key_without_a_state(database: Databas
     store = database.store("op", layout=LONE)
 
     def fail() -> None:
-        with store.lend_columns([b"a", b"b"], np.zeros(2, np.int64)) as lent:
-            lent.write(np.zeros(1, np.int64), (np.array([3], np.int32),))
+        with store.lend([b"a", b"b"], np.zeros(2, np.int64)) as lent:
+            lent.numbers.write(lent.slots[:1], (np.array([3], np.int32),))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -177,11 +176,5 @@ def test_a_state_that_the_columns_cannot_hold_is_refused(database: Database, sta
     """I4: it is not bent to fit."""
     store = database.store("op", layout=LONE)
     store.install(0, [b"a"], [encode(state)])
-    with pytest.raises(MeanderError, match="operator 'op': it does not fit columns of int32"):
-        store.lend_columns([b"a"], np.zeros(1, np.int64))
-
-
-def test_an_operators_states_are_opened_once(database: Database) -> None:
-    database.store("op")
-    with pytest.raises(MeanderError, match="it is open already"):
-        database.store("op", layout=LONE)
+    with pytest.raises(MeanderError, match="over columns: it does not fit columns of int32"):
+        store.lend([b"a"], np.zeros(1, np.int64))

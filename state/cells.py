@@ -1,0 +1,129 @@
+"""Sealed states in memory: an object per slot.
+
+Guarantees that what a state weighs is at least what it takes in memory as far as Python tells.
+Invariant: a slot that is nobody's holds `ABSENT`. Cost: native code where states nest one level at
+most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import itemgetter
+from sys import getsizeof
+from typing import Final, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from state.codec import Sealed
+
+Slots = npt.NDArray[np.int64]
+FIRST: Final = 1024
+"""Slots to begin with."""
+ABSENT: Final = object()
+"""In place of the state of a key that has none."""
+
+_NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset})
+_WEIGHED: Final[frozenset[type]] = frozenset({tuple, frozenset, Sealed})
+_ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
+
+
+class Cells(Protocol):
+    """States by slot."""
+
+    slot_bytes: int
+    """What a slot takes besides what `weigh` says."""
+
+    def __len__(self) -> int:
+        """How many slots there are."""
+
+    def grow(self) -> None:
+        """Make it twice as many."""
+
+    def take(self, slots: Slots) -> list[object]:
+        """The sealed states in some slots, all of which have one."""
+
+    def has(self, slots: Slots) -> list[bool]:
+        """Whether each of some slots has a state."""
+
+    def load(self, slots: Slots, states: Sequence[bytes]) -> None:
+        """Set encoded states in some slots, all different."""
+
+    def vacate(self, slots: Slots) -> None:
+        """Forget the states in some slots."""
+
+    def weigh(self, slots: Slots) -> int:
+        """Bytes that the states in some slots take; what is named twice counts once."""
+
+
+class SealedCells:
+    """Sealed states of any kind.
+
+    >>> cells = SealedCells()
+    >>> cells.states[3] = (7, 2.5)
+    >>> cells.has(np.array([2, 3])), cells.take(np.array([3]))
+    ([False, True], [(7, 2.5)])
+    """
+
+    slot_bytes = 16
+    """Two pointers, as half of a list that grows may be free."""
+
+    def __init__(self) -> None:
+        self.states: list[object] = [ABSENT] * FIRST
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def grow(self) -> None:
+        """Make it twice as many slots."""
+        self.states += [ABSENT] * len(self.states)
+
+    def take(self, slots: Slots) -> list[object]:
+        """The sealed states in some slots, all of which have one."""
+        return _pick(self.states, slots.tolist())
+
+    def has(self, slots: Slots) -> list[bool]:
+        """Whether each of some slots has a state."""
+        return [self.states[slot] is not ABSENT for slot in slots.tolist()]
+
+    def load(self, slots: Slots, states: Sequence[bytes]) -> None:
+        """Set encoded states in some slots, all different."""
+        for slot, data in zip(slots.tolist(), states, strict=True):
+            self.states[slot] = Sealed(data)
+
+    def vacate(self, slots: Slots) -> None:
+        """Forget the states in some slots."""
+        for slot in slots.tolist():
+            self.states[slot] = ABSENT
+
+    def weigh(self, slots: Slots) -> int:
+        """Bytes that the states in some slots take; what is named twice counts once."""
+        return _weigh_all(_pick(self.states, list(set(slots.tolist()))))
+
+
+def weigh(state: object) -> int:
+    """Bytes that a sealed state takes in memory, what it shares with others counted too."""
+    if type(state) is Sealed:
+        return getsizeof(state) + getsizeof(state.data)
+    if type(state) is tuple or type(state) is frozenset:
+        nested = not _NESTING.isdisjoint(map(type, state))
+        return getsizeof(state) + sum(map(weigh, state) if nested else map(getsizeof, state))
+    return getsizeof(state)
+
+
+def _weigh_all(states: Sequence[object]) -> int:
+    """As `weigh`, for many; in native code where they nest one level at most."""
+    if _WEIGHED.isdisjoint(map(type, states)):
+        return sum(map(getsizeof, states))
+    if _ONLY_TUPLES.issuperset(map(type, states)):
+        parts = list(chain.from_iterable(cast(Sequence[tuple[object, ...]], states)))
+        if _WEIGHED.isdisjoint(map(type, parts)):
+            return sum(map(getsizeof, states)) + sum(map(getsizeof, parts))
+    return sum(map(weigh, states))
+
+
+def _pick(states: list[object], slots: list[int]) -> list[object]:
+    if len(slots) < 2:
+        return [states[slot] for slot in slots]
+    return list(itemgetter(*slots)(states))
