@@ -76,7 +76,8 @@ class Rescaler:
 
     def step(self) -> Iterator[Event]:
         """What can be done now; what is to be told of it."""
-        if self._change is None and self._asked and self._crew.working:
+        ready = self._crew.working and self._controller.ready
+        if self._change is None and self._asked and ready:
             yield from self._begin(*self._asked.popleft())
         if self._change is not None:
             yield from self._go_on(self._change)

@@ -211,8 +211,8 @@ class Controller:
 
     @property
     def ready(self) -> bool:
-        """Whether all members have opened, so that others may join."""
-        return self._progress.ready
+        """Whether all have opened and said what they read, so that workers may come and go."""
+        return self._progress.ready and self.reading.known
 
     @property
     def busy(self) -> bool:

@@ -28,8 +28,7 @@ class Hiring:
 
     def submit(self, command: Command) -> None:
         """Give a command once the flow is ready for it; who joins has joined then."""
-        while not self._sim.controller.ready:
-            self._sim.act()
+        self._sim.open()
         hired = self._sim.hired
         self._sim.submit(command)
         while self._sim.hired > hired and hired not in self._sim.controller.staff.staying:
@@ -50,6 +49,7 @@ class Hiring:
     def _begin(self, command: Rescale) -> None:
         """Workers join and get their share, or those with the highest numbers leave."""
         controller, first = self._sim.controller, self._sim.hired
+        self._sim.open()
         staff = sorted(controller.staff.staying)
         leaving = staff[command.workers :]
         joining = range(first, first + command.workers - len(staff))

@@ -82,6 +82,11 @@ class Reading:
             known = {*self._readers, *self._under_way, *self._unread}
             self._unread += [place for place in places if place not in known]
 
+    @property
+    def known(self) -> bool:
+        """Whether all have said what they read from the flow's start on."""
+        return not any(self._silent.values())
+
     def begin_new(self, staying: Sequence[WorkerId]) -> None:
         """Each partition that has come to its topic is read by who reads the fewest of these.
 

@@ -1,8 +1,9 @@
 """Simulated surroundings: clock, network, state topic and schedule, all driven by one seed.
 
 Guarantees that a run is a function of its seed: any frame, any worker's turn and any answer of
-the state topic may be delayed against any other, per link FIFO is kept, data and progress of one
-link are independent. What runs on it is the real engine: store, wire format and layers included.
+the state topic may be delayed against any other, per link FIFO is kept, data, progress and reports
+of one link are independent. What runs on it is the real engine: store, wire format and layers
+included.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
+from dataflow.account import Event
 from dataflow.controller import Controller
 from dataflow.decisions import Decision, rulings_of
 from dataflow.lists import ListSource
@@ -27,6 +30,8 @@ from state.topic import Place, Ticket
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that none is of the future."""
+
+T = TypeVar("T")
 
 MOST_ACTIONS = 400_000
 """A run that takes more than this many scheduling decisions is taken not to end (I7)."""
@@ -55,8 +60,8 @@ class SimClock:
         self._start += round(seconds * 1000)
 
 
-Lane = tuple[WorkerId, WorkerId, bool]
-"""Sender, receiver, and whether it carries progress."""
+Lane = tuple[WorkerId, WorkerId, Literal["data", "progress", "reports"]]
+"""Sender, receiver, and what it carries."""
 
 
 class SimNetwork:
@@ -65,17 +70,36 @@ class SimNetwork:
     def __init__(self) -> None:
         self.lanes: dict[Lane, deque[Frame]] = {}
         self.inboxes: dict[WorkerId, list[tuple[WorkerId, Frame]]] = {}
+        self.reports: dict[Lane, deque[Event]] = {}
+        """On their way to the coordinator, whatever has become of their senders."""
+        self.reported: list[tuple[WorkerId, Event]] = []
+        """Those that it has yet to look at."""
 
     def busy(self) -> list[Lane]:
         """The lanes on which something is under way, in a stable order."""
-        return sorted(lane for lane, frames in self.lanes.items() if frames)
+        lanes = (*self.lanes.items(), *self.reports.items())
+        return sorted(lane for lane, queue in lanes if queue)
 
     def deliver(self, lane: Lane, count: int) -> None:
-        """Bring the first frames of a lane to their receiver."""
-        sender, receiver, _ = lane
-        frames = self.lanes[lane]
-        for _ in range(min(count, len(frames))):
-            self.inboxes.setdefault(receiver, []).append((sender, frames.popleft()))
+        """Bring the first of what a lane carries to its receiver."""
+        sender, receiver, carried = lane
+        if carried == "reports":
+            _bring(sender, self.reports[lane], self.reported, count)
+        else:
+            _bring(sender, self.lanes[lane], self.inboxes.setdefault(receiver, []), count)
+
+    def report(self, worker: WorkerId, events: Iterable[Event]) -> None:
+        """Put a worker's reports under way."""
+        self.reports.setdefault((worker, COORDINATOR, "reports"), deque()).extend(events)
+
+    @property
+    def reporting(self) -> bool:
+        """Whether there are reports that the coordinator has not looked at."""
+        return bool(self.reported) or any(self.reports.values())
+
+
+def _bring(sender: WorkerId, queue: deque[T], inbox: list[tuple[WorkerId, T]], count: int) -> None:
+    inbox.extend((sender, queue.popleft()) for _ in range(min(count, len(queue))))
 
 
 class SimLinks:
@@ -86,7 +110,7 @@ class SimLinks:
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
         """Put a frame under way."""
-        lane = (self._me, peer, of_progress(frame))
+        lane: Lane = (self._me, peer, "progress" if of_progress(frame) else "data")
         self._network.lanes.setdefault(lane, deque()).append(frame)
 
     def flush(self) -> None:
@@ -198,7 +222,7 @@ class Simulation:
     network: SimNetwork
     commands: list[Command]
     hire: Callable[[WorkerId], Worker]
-    events: list[dict[str, object]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     actions: int = 0
     hired: int = field(init=False)
     counters: Counter[str] = field(default_factory=Counter)
@@ -217,16 +241,18 @@ class Simulation:
 
     @property
     def calm(self) -> bool:
-        """Whether nothing is held up, and no bins or members are on their way."""
+        """Whether nothing is held up, and no bins, members or reports are on their way."""
         held = (*self.pauses.values(), *self.slowed.values())
-        controller = self.controller
+        controller, reporting = self.controller, self.network.reporting
         moving = controller.busy or controller.staff.leaving or controller.reading.changing
-        return max(held, default=0) <= self.actions and not moving
+        return max(held, default=0) <= self.actions and not (moving or reporting)
 
     @property
     def done(self) -> bool:
-        """Whether all members are."""
-        return not self.commands and self.controller.done and all(w.done for w in self.workers)
+        """Whether all members are, and nothing reported is left to hear."""
+        if self.commands or self.network.reporting:
+            return False
+        return self.controller.done and all(w.done for w in self.workers)
 
     @property
     def rulings(self) -> list[Ruling]:
@@ -247,12 +273,16 @@ class Simulation:
                 self._turn(worker)
         elif choice < 0.92:
             if self._goes_on(COORDINATOR):
-                self.controller.step()
-                self.collect()
+                self._conduct()
         elif choice < 0.95 and self.commands and self.controller.ready:
             self.submit(self.commands.pop(0))
         else:
             self.clock.advance(self.rng.random() * 0.004)
+
+    def open(self) -> None:
+        """Go on until workers may come and go."""
+        while not self.controller.ready:
+            self.act()
 
     def submit(self, command: Command) -> None:
         """Give a command; a refusal is an event."""
@@ -284,10 +314,16 @@ class Simulation:
     def _goes_on(self, member: WorkerId) -> bool:
         return self.pauses.get(member, 0) < self.actions
 
+    def _conduct(self) -> None:
+        self.controller.step()
+        reported, self.network.reported = self.network.reported, []
+        for worker, event in reported:
+            self.controller.report(worker, event)
+        self.collect()
+
     def _turn(self, worker: Worker) -> None:
         worker.step()
-        for report in worker.reports():
-            self.controller.report(worker.me, report)
+        self.network.report(worker.me, worker.reports())
         if worker.left:
             self._let_go(worker)
 

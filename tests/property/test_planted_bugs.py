@@ -107,9 +107,14 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         DIFFERS,
     ),
     "the old copy stays for ever": (Migrator, "_forget", lambda self: None, "I2"),
-    "timers fire where the bin was": (Timers, "depart", _never_frozen, DIFFERS),
+    "timers fire where the bin was": (Timers, "depart", _never_frozen, f"{DIFFERS}|I2"),
     "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
-    "records are routed before commands are known": (Router, "_receive", _unbound, DIFFERS),
+    "records are routed before commands are known": (
+        Router,
+        "_receive",
+        _unbound,
+        f"{DIFFERS}|I2",
+    ),
     "what a failing function has emitted stands": (Process, "_call", _half_done, DIFFERS),
     "a value that does not fit is lost": (
         Columnar,
@@ -164,9 +169,8 @@ def _forgetting(progress: Any) -> bool:
 
 
 def _overtaking(network: Any, lane: Lane, number: int) -> None:
-    frames = network.lanes[lane]
-    if lane[2] and len(frames) > 1:
-        frames.rotate(1)
+    if lane[2] == "progress" and len(network.lanes[lane]) > 1:
+        network.lanes[lane].rotate(1)
     _deliver(network, lane, number)
 
 

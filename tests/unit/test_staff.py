@@ -5,15 +5,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from app.crew import Crew
+from app.rescaling import Rescaler
 from dataflow import Flow
 from dataflow.decisions import Decision, Joins, Leaves
+from dataflow.faults import At, Control
 from dataflow.migrate.command import Refused
 from dataflow.migrate.parcels import Order
 from dataflow.sim import Join, Simulation
 from dataflow.testing import ListSink, ListSource, TestFlow
+from schemas.control import Rescale
+from schemas.status import Rescaling
 from state.ids import WorkerId
 from tests.hand import until
 
@@ -112,6 +119,33 @@ def test_a_flow_without_state_hands_its_partitions_over() -> None:
         assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
         assert {result.worker for result in sink.results if result.offset > RECORDS // 2} == {0}
     assert sorted(map(str, sink.values)) == sorted(str(v) for part in records for _, v in part)
+
+
+def test_a_leaver_gives_all_away_however_late_it_says_what_it_reads() -> None:
+    leave = At(Control({"type": "rescale", "id": "down", "workers": 1}), step=0)
+    for seed in range(5):
+        flow = Flow("f")
+        records = [[(ms, ms) for ms in range(RECORDS)] for _ in range(PARTITIONS)]
+        flow.source(ListSource(records)).sink(ListSink())
+        with TestFlow(flow, workers=3, seed=seed, faults=[leave]) as run:
+            run.run()
+            given = [event for event in run.events if event["type"] == "partition_moved"]
+            assert len(given) == 4, f"seed {seed}"
+
+
+def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
+    """A worker may be heard of before its first report."""
+    flow = Flow("f")
+    flow.source(ListSource([[], []])).sink(ListSink())
+    with TestFlow(flow, workers=2) as run:
+        none = SimpleNamespace(ready=[], lost=list, launch=lambda coming: None)
+        crew = SimpleNamespace(hands=[ZERO, ONE], working=True, gone=list, newcomers=none)
+        rescaler = Rescaler(run.sim.controller, cast(Crew, crew), run.sim.clock, None)
+        rescaler.ask(Rescale(type="rescale", id="down", workers=1), 0)
+        assert [*rescaler.step()] == []
+        run.sim.open()
+        (begun,) = rescaler.step()
+        assert isinstance(begun, Rescaling) and begun.leaving == [1]
 
 
 def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: Changing) -> None:
