@@ -17,7 +17,6 @@ from typing import Any
 import msgpack
 import pytest
 
-from dataflow import sim
 from dataflow.capability import CapabilityError
 from dataflow.credit import Credit
 from dataflow.operators import overflow, pool
@@ -34,6 +33,7 @@ from state.store import Database
 from tests.hand import assembly, loops
 from tests.property.budget import CREDIT, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
+from tests.property.planted import plant
 from tests.property.test_loops import LoopRun, told
 from tests.property.test_migration_oracle import Cramped
 
@@ -228,8 +228,7 @@ def test_a_planted_bug_is_caught(
     bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED[bug]
-    monkeypatch.setattr(owner, method, planted)
-    monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
+    plant(monkeypatch, owner, method, planted)
     namespace = count(90_000_000 + 1_000 * list(PLANTED).index(bug))
 
     def runs() -> None:

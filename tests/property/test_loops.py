@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream, sim
+from dataflow import Flow, KeyedStream
 from dataflow.capability import Capability
 from dataflow.operators.base import OutputPort
 from dataflow.operators.loop import Again
@@ -27,6 +27,7 @@ from tests.property import flows, shapes
 from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
 from tests.property.flows import Reference, Stage
+from tests.property.planted import plant
 from tests.property.reference import Record, Refusals, States
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import DIFFERS, Run
@@ -169,8 +170,7 @@ def test_a_planted_bug_is_caught(
     bug: str, database: Database, capabilities: list[Capability], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED[bug]
-    monkeypatch.setattr(owner, method, planted)
-    monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
+    plant(monkeypatch, owner, method, planted)
     namespace = count(70_000_000 + 1_000 * list(PLANTED).index(bug))
 
     def runs() -> None:

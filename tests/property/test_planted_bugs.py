@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dataflow import sim
 from dataflow.capability import Capability
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.migrate.handover import Handover
@@ -38,6 +37,7 @@ from tests.property.cases import (
     with_growth,
     with_some_comings_and_goings,
 )
+from tests.property.planted import plant
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import DIFFERS, Run
 
@@ -236,8 +236,7 @@ def test_a_planted_bug_of_progress_is_caught(
     """I1 or I7 fails: a frontier ahead, a message behind one, or a flow without an end; or one has
     left that keeps state (I2)."""
     for owner, method, planted in PLANTED_IN_PROGRESS[bug]:
-        monkeypatch.setattr(owner, method, planted)
-    monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
+        plant(monkeypatch, owner, method, planted)
     namespace = count(1_000_000 * (101 + list(PLANTED_IN_PROGRESS).index(bug)))
 
     def runs() -> None:
@@ -289,8 +288,7 @@ def test_a_planted_bug_of_new_partitions_is_caught(
     bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED_IN_GROWTH[bug]
-    monkeypatch.setattr(owner, method, planted)
-    monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
+    plant(monkeypatch, owner, method, planted)
     namespace = count(1_000_000 * (201 + list(PLANTED_IN_GROWTH).index(bug)))
 
     def runs() -> None:
@@ -307,8 +305,7 @@ def test_a_planted_bug_is_caught(
     bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED[bug]
-    monkeypatch.setattr(owner, method, planted)
-    monkeypatch.setattr(sim, "MOST_ACTIONS", 30_000)
+    plant(monkeypatch, owner, method, planted)
     namespace = count(1_000_000 * (1 + list(PLANTED).index(bug)))
 
     def runs() -> None:
@@ -324,7 +321,7 @@ def test_a_new_reader_that_waits_for_no_frontier_is_caught(
 ) -> None:
     """I3: where records apply as they arrive, those that it sends overtake the last ones of whoever
     read the partition before."""
-    monkeypatch.setattr(SourceOperator, "_may_go_on", lambda self, lane: True)
+    plant(monkeypatch, SourceOperator, "_may_go_on", lambda self, lane: True)
     namespace = count(99_000_000)
 
     def runs() -> None:
