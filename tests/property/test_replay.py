@@ -3,12 +3,15 @@ three exchanges with flat_map, timers and a binary operator, whatever else diffe
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +20,14 @@ from dataflow.operators.source import SourceOperator
 from dataflow.progress import Progress
 from dataflow.rulings import Past, Ruling, Track
 from tests.property.budget import FIRST_SEED, REPLAYS, SCHEDULES, seeds
+from tests.property.planted import plant
 from tests.property.replay import (
     FOREVER,
-    PLAIN,
+    SPAN,
     Logs,
     Mark,
     Run,
+    ascending_logs,
     checksum,
     random_logs,
     random_variant,
@@ -30,8 +35,12 @@ from tests.property.replay import (
 )
 
 ROOT = Path(__file__).parents[2]
-FLOOR, VARIANTS = 8, 3
+FLOOR, VARIANTS, BOUNDED = 10, 3, 2
 PLANTED_RUNS = 40
+HASHED = 6
+"""Logs that are replayed where strings hash otherwise."""
+INFLIGHT, CHUNK = 300, 800
+"""Bytes that may be in flight, and the most in a chunk."""
 
 
 def begun(seed: int, rng: random.Random) -> tuple[Logs, bool, Run]:
@@ -91,6 +100,20 @@ def broken_off(seed: int) -> int:
     return len(later.heard)
 
 
+def bounded(seed: int) -> None:
+    """I6: where no ruling has several records be of one time, a replay needs no more room than any
+    run: twice the bound, and a chunk of each partition."""
+    logs, variant = ascending_logs(seed), random_variant(random.Random(f"bounded {seed}"))
+    run = watched(logs, replace(variant, max_inflight=INFLIGHT), Past(FOREVER))
+    most = 2 * INFLIGHT + CHUNK * sum(map(len, logs))
+    assert run.inflight <= most, f"seed {seed}: {run.inflight} bytes were in flight (I6)"
+
+
+def test_a_replay_has_no_more_in_flight_than_any_run() -> None:
+    for seed in range(FIRST_SEED, FIRST_SEED + BOUNDED):
+        bounded(seed)
+
+
 @pytest.mark.soak
 def test_a_replay_gives_the_same_results_in_the_same_order(
     record_property: Callable[[str, object], None],
@@ -134,16 +157,43 @@ def _late(progress: Progress) -> bool:
     return _told(progress)
 
 
-PLANTED: dict[str, tuple[type, str, object, str]] = {
+_choose = SourceOperator._choose_what_to_read
+
+
+def _boundless(source: Any) -> None:
+    """What replays is read however much is in flight."""
+    _choose(source)
+    for lane in source._lanes.values():
+        if lane.replays and lane.paused:
+            lane.paused = False
+            source._reader.resume(lane.partition)
+
+
+def _roomless(source: Any) -> None:
+    """What replays has to stop where any other would, though nothing may move it on."""
+    _choose(source)
+    for lane in source._lanes.values():
+        if source._inflight.overfull and not lane.paused:
+            lane.paused = True
+            source._reader.pause(lane.partition)
+
+
+PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "moves are not told": (SourceOperator, "_rule", SourceOperator._move, "moved unheard"),
     "records of the future are not told": (
-        SourceOperator, "_rule_future", lambda *_: None, "the sources decide otherwise"
+        SourceOperator, "_rule_future", lambda *_: None, "decide otherwise|is otherwise"
     ),
     "moves are not followed": (
         Track, "floors", lambda self, offsets: offsets * 0, "decide otherwise|is otherwise"
     ),
     "rulings are told after what they make effective": (
         Progress, "flush", _late, "moved unheard"
+    ),
+    "a replay reads without a bound": (
+        SourceOperator, "_choose_what_to_read", _boundless, "I6"
+    ),
+    "a replay has no more room than any run": (
+        SourceOperator, "_choose_what_to_read", _roomless, "I7"
     ),
 }  # fmt: skip
 """And what is said of it."""
@@ -152,37 +202,49 @@ PLANTED: dict[str, tuple[type, str, object, str]] = {
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, method, planted, said = PLANTED[bug]
-    monkeypatch.setattr(owner, method, planted)
+    plant(monkeypatch, owner, method, planted)
 
     def runs() -> None:
         for seed in range(PLANTED_RUNS):
             replayed(seed)
             broken_off(seed)
+            bounded(seed)
 
     with pytest.raises(AssertionError, match=said):
         runs()
 
 
 def test_nor_does_the_hash_of_strings_matter() -> None:
-    expected = watched(random_logs(FIRST_SEED), PLAIN, Past(FOREVER)).results
-    said = [_in_a_process_of_its_own(hash_seed) for hash_seed in (0, 1, 4711)]
-    assert {(count, found) for count, found, _ in said} == {
-        (str(len(expected)), checksum(expected))
-    }
-    assert len({hashed for _, _, hashed in said}) == 3, "they did differ"
+    runs = {seed: _in_the_past(seed) for seed in range(FIRST_SEED, FIRST_SEED + HASHED)}
+    assert sum(run.bumps for run in runs.values()) and sum(run.future for run in runs.values())
+    given = json.dumps([(seed, run.rulings) for seed, run in runs.items()])
+    expected = [checksum(run.decided + run.results) for run in runs.values()]
+    hashes = set()
+    for hash_seed in ("0", "1", "4711", "random"):
+        hashed, *found = _in_a_process_of_its_own(hash_seed, given)
+        hashes.add(hashed)
+        assert found == expected, f"PYTHONHASHSEED={hash_seed}"
+    assert len(hashes) == 4, "they did differ"
 
 
-def _in_a_process_of_its_own(hash_seed: int) -> list[str]:
+def _in_the_past(seed: int) -> Run:
+    """Where the clock stood so early that records were of the future."""
+    rng = random.Random(f"in the past {seed}")
+    variant = replace(random_variant(rng), now_ms=rng.randrange(SPAN // 3))
+    return watched(random_logs(seed), variant, Past())
+
+
+def _in_a_process_of_its_own(hash_seed: str, given: str) -> list[str]:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.property.replay", str(FIRST_SEED)],
-        cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
+        [sys.executable, "-m", "tests.property.replay"], input=given,
+        cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": hash_seed},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return ran.stdout.split()
 
 
 def test_records_that_apply_as_they_come_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rows, "sorted", lambda self: self)
+    plant(monkeypatch, Rows, "sorted", lambda self: self)
     logs, rng, past = random_logs(1), random.Random(0), Past(FOREVER)
     found = {checksum(watched(logs, random_variant(rng), past).results) for _ in range(6)}
     assert len(found) > 1
