@@ -14,11 +14,11 @@ from connectors.links import CurveLinks, Keys
 from dataflow.protocols import Frame
 from schemas.errors import MeanderError
 from state.ids import WorkerId
-from tests.property.budget import FIRST_SEED
+from tests.property.budget import FIRST_SEED, LINKS, seeds
 from tests.property.frames import DAMAGES
 from tests.property.real_frames import KINDS
 
-CASES = 20_000
+FLOOR = 20_000
 SENDER, RECEIVER, OTHER = map(WorkerId, range(3))
 BOUND = 1500
 """Bytes of one frame: most real ones have fewer, some have more."""
@@ -115,21 +115,22 @@ def test_what_a_member_sends_is_taken_as_it_was_said(receiver: CurveLinks, speak
         assert ("more than the bound" in cause) != fits(said)
 
 
+@pytest.mark.soak
 def test_a_mutated_message_is_one_that_a_member_would_have_sent_or_refused(
     receiver: CurveLinks, speaks: Speaks, record_property: Callable[[str, object], None]
 ) -> None:
     answers: Counter[bool] = Counter()
-    for n in range(CASES):
-        rng = random.Random(f"{FIRST_SEED}/{n}")
+    for seed in seeds(LINKS, FLOOR):
+        rng = random.Random(f"link {seed}")
         due = rng.choice((0, 1, 300, 1 << 40))
         message = damaged(speaks(something(rng), due), rng)
         cause, taken = heard(receiver, message, due)
         if cause:
-            assert taken == ([], []), f"case {n}"
+            assert taken == ([], []), f"seed {seed}"
         else:
-            assert fits(taken), f"case {n}"
-            assert speaks(taken, due) == message, f"case {n}"
+            assert fits(taken), f"seed {seed}"
+            assert speaks(taken, due) == message, f"seed {seed}"
         answers[bool(cause)] += 1
     record_property("mutated messages on a link", answers.total())
     record_property("of these refused by the link", answers[True])
-    assert min(answers[True], answers[False]) > CASES / 10
+    assert min(answers[True], answers[False]) > answers.total() / 10

@@ -8,17 +8,25 @@ updates, news of members and data in any order that the links allow.
 from __future__ import annotations
 
 import random
+import traceback
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from dataflow import updates
 from dataflow.progress import Progress
 from tests.changing_world import Changing
 from tests.graphs import chain, some_graph
 from tests.progress_bugs import LeavesAtOnce, OpensTwice, OpensWithNothing, WaitsForNobody
-from tests.progress_world import Member, Planted
+from tests.progress_world import SOUND, Member, Planted, Step
+from tests.property.budget import MEMBERS, SCHEDULES, seeds
+from tests.property.schedules import Schedule, random_script, shortest
 
+FLOOR = 100
+SHORT, LONG = 60, 160
+"""How many steps a script has."""
 SCRIPTS = st.lists(
     st.tuples(
         st.integers(0, len(Changing.ACTIONS) - 1),
@@ -26,8 +34,8 @@ SCRIPTS = st.lists(
         st.integers(0, 11),
         st.integers(0, 3),
     ),
-    min_size=60,
-    max_size=160,
+    min_size=SHORT,
+    max_size=LONG,
 )
 
 
@@ -43,12 +51,49 @@ AFTER_A_LEAVER = [
 @example(seed=0, workers=1, script=AFTER_A_LEAVER)
 @given(seed=st.integers(0, 1 << 32), workers=st.integers(1, 3), script=SCRIPTS)
 def test_frontiers_stay_safe_while_members_come_and_go(
-    seed: int, workers: int, script: list[tuple[int, int, int, int]]
+    seed: int, workers: int, script: list[Step]
 ) -> None:
-    world = Changing(some_graph(random.Random(seed)), workers)
+    play(seed, workers, script)
+
+
+def play(seed: int, workers: int, script: Sequence[Step], planted: Planted = SOUND) -> None:
+    world = Changing(some_graph(random.Random(seed)), workers, planted)
     world.open_all()
     world.play(script)
     world.come_to_an_end()
+
+
+@pytest.mark.soak
+def test_frontiers_stay_safe_in_random_scripts(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """More of them than hypothesis has time for."""
+    runs = steps = 0
+    for seed in seeds(MEMBERS, FLOOR):
+        rng = random.Random(f"members {seed}")
+        script = random_script(rng, rng.randint(SHORT, LONG))
+        schedule = Schedule(seed, 0, rng.randint(1, 3), True, updates.WINDOW, script)
+        try:
+            played(schedule)
+        except Exception:
+            found = traceback.format_exc()
+            pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(schedule, fails)}")
+        runs += 1
+        steps += len(script)
+    record_property(f"{SCHEDULES}members that come and go", runs)
+    record_property("their steps", steps)
+
+
+def played(schedule: Schedule) -> None:
+    play(schedule.seed, schedule.workers, schedule.script)
+
+
+def fails(schedule: Schedule) -> bool:
+    try:
+        played(schedule)
+    except Exception:
+        return True
+    return False
 
 
 def test_whoever_is_gone_before_it_was_heard_holds_nobody_back() -> None:
@@ -92,11 +137,8 @@ def test_whoever_is_gone_before_it_was_heard_holds_nobody_back() -> None:
 def test_a_planted_bug_is_noticed(progress: type[Progress]) -> None:
     @settings(max_examples=2_000, deadline=None, phases=[Phase.generate], database=None)
     @given(seed=st.integers(0, 1 << 32), workers=st.integers(1, 3), script=SCRIPTS)
-    def run(seed: int, workers: int, script: list[tuple[int, int, int, int]]) -> None:
-        world = Changing(some_graph(random.Random(seed)), workers, Planted(progress))
-        world.open_all()
-        world.play(script)
-        world.come_to_an_end()
+    def run(seed: int, workers: int, script: list[Step]) -> None:
+        play(seed, workers, script, Planted(progress))
 
     with pytest.raises((AssertionError, KeyError, IndexError)):
         run()
