@@ -88,12 +88,13 @@ def run(
     `spark` is called once the flow has been checked; it is left as it is. Raises
     MeanderError for whatever ends the flow otherwise, SetupError where it cannot start.
     """
-    prepared = prepare(module, options)
     with contextlib.ExitStack() as opened:
+        # What can fail by itself comes before the flow is claimed.
+        board = opened.enter_context(serving(options.metrics_port))
+        prepared = prepare(module, options)
         status = opened.enter_context(
             contextlib.closing(StatusTopic(options.kafka, prepared.names.status))
         )
-        board = opened.enter_context(serving(options.metrics_port))
         told = FlowStatus(prepared, status, show, board)
         try:
             context = _await_spark(spark, prepared, told, signals)

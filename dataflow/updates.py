@@ -2,9 +2,10 @@
 
 Guarantees that each peer hears of all changes, in order, and that at most `WINDOW` updates wait for
 one that takes none (I6): those after them add up in one pending update of its own, which leaves
-once the peer has said that it has heard enough of the others. To merge consecutive updates is safe,
-as nothing follows from the ones between that does not from all. Invariant: updates are counted as
-they were made, so a base, which follows from so many of each member, says the same to all.
+once the peer has said that it has heard enough of the others; rulings in it are at most as many as
+records in flight. To merge consecutive updates is safe, as nothing follows from the ones between
+that does not from all. Invariant: updates are counted as they were made, so a base, which follows
+from so many of each member, says the same to all.
 Cost: an encoding per update and window, a word back for every quarter of a window.
 """
 
