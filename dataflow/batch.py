@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
 from sys import getsizeof
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from state import codec
+from state.cells import pick
 from state.codec import UnencodableError
 
 Int64s = npt.NDArray[np.int64]
@@ -25,7 +25,6 @@ UInt64s = npt.NDArray[np.uint64]
 
 ROW_BYTES = 128
 """About what a record takes beside its value's bytes: columns, key, and Python's objects."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +120,6 @@ class Batch:
             np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
             sum(b.size for b in batches),
         )
-
-
-def pick(items: list[T], places: list[int]) -> list[T]:
-    """The items at some places, in native code.
-
-    >>> pick(["a", "b", "c"], [2, 0])
-    ['c', 'a']
-    """
-    if len(places) < 2:
-        return [items[place] for place in places]
-    return list(itemgetter(*places)(items))
 
 
 def _own(value: object) -> object:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
 from sys import getsizeof
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from state.codec import Sealed
 
+T = TypeVar("T")
 Slots = npt.NDArray[np.int64]
 FIRST: Final = 1024
 """Slots to begin with."""
@@ -81,7 +82,7 @@ class SealedCells:
 
     def take(self, slots: Slots) -> list[object]:
         """The sealed states in some slots, all of which have one."""
-        return _pick(self.states, slots.tolist())
+        return pick(self.states, slots.tolist())
 
     def has(self, slots: Slots) -> list[bool]:
         """Whether each of some slots has a state."""
@@ -99,7 +100,7 @@ class SealedCells:
 
     def weigh(self, slots: Slots) -> int:
         """Bytes that the states in some slots take; what is named twice counts once."""
-        return _weigh_all(_pick(self.states, list(set(slots.tolist()))))
+        return _weigh_all(pick(self.states, list(set(slots.tolist()))))
 
 
 def weigh(state: object) -> int:
@@ -123,7 +124,12 @@ def _weigh_all(states: Sequence[object]) -> int:
     return sum(map(weigh, states))
 
 
-def _pick(states: list[object], slots: list[int]) -> list[object]:
-    if len(slots) < 2:
-        return [states[slot] for slot in slots]
-    return list(itemgetter(*slots)(states))
+def pick(items: Sequence[T], places: list[int]) -> list[T]:
+    """The items at some places, in native code.
+
+    >>> pick(["a", "b", "c"], [2, 0])
+    ['c', 'a']
+    """
+    if len(places) < 2:
+        return [items[place] for place in places]
+    return list(itemgetter(*places)(items))

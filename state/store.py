@@ -21,7 +21,7 @@ import numpy.typing as npt
 from rocksdict import Cache, Rdict, WriteBatch, WriteOptions
 
 from schemas.errors import MeanderError, SetupError
-from state.cells import SealedCells
+from state.cells import SealedCells, pick
 from state.codec import PLAIN, StateCodec, encoded
 from state.columns import Layout, NumberCells
 from state.ids import Bin
@@ -213,10 +213,11 @@ class Loan:
         """The bins of keys that have had no state."""
         self.slots = table.find(keys)
         """Where each key's state is, shape (n,)."""
-        missing = np.flatnonzero(self.slots == NO_SLOT).tolist()
-        if missing:
-            self._admit(groups, {keys[row]: int(bins[row]) for row in missing})
-            self.slots = table.find(keys)
+        missing = np.flatnonzero(self.slots == NO_SLOT)
+        if len(missing):
+            absent = pick(keys, missing.tolist())
+            self._admit(groups, dict(zip(absent, bins[missing].tolist(), strict=True)))
+            self.slots[missing] = table.find(absent)
         self._weight = table.cells.weigh(self.slots)
 
     @property

@@ -16,12 +16,12 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Batch, Int64s, UInt64s, pick
+from dataflow.batch import Batch, Int64s, UInt64s
 from dataflow.operators.errors import FAILURES, Guard
 from dataflow.operators.logic import NOTHING, Beside, Sealing, Why
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
-from state.cells import ABSENT
+from state.cells import ABSENT, pick
 from state.columns import Column as Column
 from state.columns import Columns as Columns
 from state.columns import Layout, exact, fitting
