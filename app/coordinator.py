@@ -33,7 +33,7 @@ from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
 from app.options import Options
-from app.prepare import Prepared, prepare
+from app.prepare import Prepared, claim, prepare
 from app.registry import Door
 from app.rescaling import Rescaler
 from app.signals import Interrupted, Signals
@@ -88,10 +88,12 @@ def run(
     `spark` is called once the flow has been checked; it is left as it is. Raises
     MeanderError for whatever ends the flow otherwise, SetupError where it cannot start.
     """
+    prepared = prepare(module, options)
     with contextlib.ExitStack() as opened:
-        # What can fail by itself comes before the flow is claimed.
         board = opened.enter_context(serving(options.metrics_port))
-        prepared = prepare(module, options)
+        claim(prepared)
+        if board.address:
+            log.info("metrics are at %s", board.address)
         status = opened.enter_context(
             contextlib.closing(StatusTopic(options.kafka, prepared.names.status))
         )

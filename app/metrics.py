@@ -8,7 +8,6 @@ made when it is asked for.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -28,8 +27,6 @@ from app.messages import Durations
 from app.observer import Figures
 from dataflow.histogram import BOUNDS
 from schemas.errors import SetupError
-
-log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 
@@ -92,7 +89,6 @@ def serving(port: int | None) -> Iterator[Board]:
             "name another with --metrics-port, 0 for any free one, or give --no-metrics",
         ) from error
     board.address = f"http://{HOST}:{server.server_port}/metrics"
-    log.info("metrics are at %s", board.address)
     try:
         yield board
     finally:

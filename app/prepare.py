@@ -14,11 +14,10 @@ from uuid import uuid4
 from app.clock import SystemClock
 from app.loader import Source, collect, load_flow
 from app.options import Options
-from connectors import client
+from connectors import client, status
 from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
-from connectors.status import claim
 from connectors.topics import Names, ensure_internal, group, partitions_of
 from dataflow.nodes import SinkNode
 from dataflow.plan import Plan
@@ -53,7 +52,7 @@ class Prepared:
 
 
 def prepare(module: Path, options: Options) -> Prepared:
-    """Load a flow, see to its topics and claim it. Raises SetupError, also while another has it."""
+    """Load a flow and see to its topics. Raises SetupError."""
     position(options.start)
     source = collect(module)
     plan = Plan(load_flow(module))
@@ -62,9 +61,7 @@ def prepare(module: Path, options: Options) -> Prepared:
     for topic in _topics(plan):
         partitions_of(admin, topic)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
-    prepared = Prepared(plan, source, options, names)
-    _claim(prepared)
-    return prepared
+    return Prepared(plan, source, options, names)
 
 
 def _topics(plan: Plan) -> list[str]:
@@ -73,10 +70,11 @@ def _topics(plan: Plan) -> list[str]:
     return [spec.topic for spec in [*specs, *sinks] if isinstance(spec, KafkaSource | KafkaSink)]
 
 
-def _claim(prepared: Prepared) -> None:
+def claim(prepared: Prepared) -> None:
+    """Take the flow, as the last thing that may fail. Raises SetupError while another has it."""
     options, driver = prepared.options, prepared.driver
     claimed = Claimed(driver=driver, incarnation=prepared.incarnation, lease=options.lease)
-    holder = claim(options.kafka, prepared.names.status, prepared.flow, claimed)
+    holder = status.claim(options.kafka, prepared.names.status, prepared.flow, claimed)
     if holder.driver != driver:
         age = (SystemClock().now_ms() - holder.millis) / 1000
         raise SetupError(

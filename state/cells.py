@@ -20,7 +20,7 @@ from state.codec import Sealed
 
 T = TypeVar("T")
 Slots = npt.NDArray[np.int64]
-FIRST: Final = 1024
+FIRST: Final = 64
 """Slots to begin with."""
 ABSENT: Final = object()
 """In place of the state of a key that has none."""
@@ -33,7 +33,7 @@ _ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
 class Cells(Protocol):
     """States by slot."""
 
-    slot_bytes: int
+    cell_bytes: int
     """What a slot takes besides what `weigh` says."""
 
     def __len__(self) -> int:
@@ -41,6 +41,9 @@ class Cells(Protocol):
 
     def grow(self) -> None:
         """Make it twice as many."""
+
+    def keep(self, slots: Slots, most: int) -> None:
+        """Make it so many, the first of which have the states that some slots had."""
 
     def take(self, slots: Slots) -> list[object]:
         """The sealed states in some slots, all of which have one."""
@@ -67,8 +70,8 @@ class SealedCells:
     ([False, True], [(7, 2.5)])
     """
 
-    slot_bytes = 16
-    """Two pointers, as half of a list that grows may be free."""
+    cell_bytes = 8
+    """A pointer."""
 
     def __init__(self) -> None:
         self.states: list[object] = [ABSENT] * FIRST
@@ -79,6 +82,10 @@ class SealedCells:
     def grow(self) -> None:
         """Make it twice as many slots."""
         self.states += [ABSENT] * len(self.states)
+
+    def keep(self, slots: Slots, most: int) -> None:
+        """Make it so many slots, the first of which have the states that some had."""
+        self.states = [*self.take(slots), *[ABSENT] * (most - len(slots))]
 
     def take(self, slots: Slots) -> list[object]:
         """The sealed states in some slots, all of which have one."""

@@ -49,17 +49,21 @@ class NumberCells:
         self._layout = layout
         self._has = np.zeros(FIRST, np.bool_)
         self._columns = _new(layout, FIRST)
-        # Half of columns that grow may be free.
-        self.slot_bytes = 2 * (1 + sum(column.itemsize for column in self._columns))
+        self.cell_bytes = 1 + sum(column.itemsize for column in self._columns)
 
     def __len__(self) -> int:
         return len(self._has)
 
     def grow(self) -> None:
         """Make it twice as many slots."""
-        more = _new(self._layout, len(self))
-        self._columns = [np.concatenate(parts) for parts in zip(self._columns, more, strict=True)]
-        self._has = np.concatenate([self._has, np.zeros_like(self._has)])
+        self.keep(np.arange(len(self)), 2 * len(self))
+
+    def keep(self, slots: Slots, most: int) -> None:
+        """Make it so many slots, the first of which have the states that some had."""
+        more = _new(self._layout, most - len(slots))
+        parts = zip(self.read(slots), more, strict=True)
+        self._columns = [np.concatenate(part) for part in parts]
+        self._has = np.concatenate([self._has[slots], np.zeros(most - len(slots), np.bool_)])
 
     def read(self, slots: Slots) -> Columns:
         """The states in some slots, columns of shape (n,)."""

@@ -1,14 +1,16 @@
 """The states written since they were last spilled, in memory: a table per operator.
 
-Invariant: `size` is the sum of the weights of what is held, and at least what it takes in memory as
-far as Python tells. One memtable serves all operators of a process, so that they share one bound;
-what is spilled first is the oldest bin's oldest keys. A key has a slot of its own for as long as it
-is held, so it is looked up once a batch; its bin follows from it, and each bin knows its keys.
-Cost: a look-up per record; a key's first write and its spill cost about a microsecond.
+Invariant: a table's `size` is the sum of the weights of what it holds and of its slots, and about
+what it takes in memory (I6). One memtable serves all operators of a process, so that they share one
+bound; what is spilled first is, of the largest table, the oldest bin's oldest keys. A key has a
+slot of its own for as long as it is held, so it is looked up once a batch; its bin follows from it.
+Cost: a look-up per record; a key's first write and its spill cost about a microsecond; slots that
+have become too many are given back, at 0.2 us for each key that stays.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from typing import Final
@@ -16,12 +18,15 @@ from typing import Final
 import numpy as np
 
 from schemas.errors import MeanderError
-from state.cells import Cells, Slots
+from state.cells import FIRST, Cells, Slots
 from state.codec import encoded
 
-ENTRY_BYTES: Final = 192
-"""What a key, its slots in two dictionaries and the number of its slot take besides the key's
-bytes."""
+ENTRY_BYTES: Final = 144
+"""What a key, its slot's number and its place among its bin's take besides the key's bytes."""
+SLOT_BYTES: Final = 56
+"""What a slot takes, somebody's or free, besides its cell; a table's first ones do not count."""
+SPARSE: Final = 4
+"""Slots per key from which on there are too many."""
 BIN_BYTES: Final = 2
 NO_SLOT: Final = -1
 
@@ -32,9 +37,11 @@ class Table:
     def __init__(self, prefix: bytes, cells: Cells) -> None:
         self.prefix, self.cells = prefix, cells
         """The prefix is that of its keys in the database; a bin's two bytes follow."""
+        self.size = 0
+        """Bytes, estimated."""
         self.slots: dict[bytes, int] = {}
         self.bins: dict[int, dict[bytes, None]] = {}
-        self._free = list(range(len(cells)))
+        self._free = array("q", range(len(cells)))
 
     def find(self, keys: Sequence[bytes]) -> Slots:
         """The slot of each key, `NO_SLOT` for those that are not held; shape (n,)."""
@@ -45,13 +52,23 @@ class Table:
         while len(self._free) < len(bins):
             before = len(self.cells)
             self.cells.grow()
-            self._free += range(before, len(self.cells))
+            self._free.extend(range(before, len(self.cells)))
+            self.size += (len(self.cells) - before) * self._slot_bytes
         first = len(self._free) - len(bins)
-        taken, self._free[first:] = self._free[first:], []
+        taken = self._free[first:]
+        del self._free[first:]
         self.slots.update(zip(bins, taken, strict=True))
         for key, bin in bins.items():
             self.bins.setdefault(bin, {})[key] = None
-        return np.array(taken, np.int64)
+        slots = np.array(taken, np.int64)
+        self.size += self._weigh(bins, slots)
+        return slots
+
+    def load(self, slots: Slots, states: Sequence[bytes]) -> None:
+        """Set encoded states in some slots, all different."""
+        before = self.cells.weigh(slots)
+        self.cells.load(slots, states)
+        self.size += self.cells.weigh(slots) - before
 
     def release(self, bin: int, keys: Sequence[bytes]) -> None:
         """Hold some keys of a bin no longer, all of which are held."""
@@ -60,9 +77,29 @@ class Table:
             del held[key]
         if not held:
             del self.bins[bin]
-        slots = list(map(self.slots.pop, keys))
-        self.cells.vacate(np.array(slots, np.int64))
-        self._free += slots
+        slots = np.array(list(map(self.slots.pop, keys)), np.int64)
+        self.size -= self._weigh(keys, slots)
+        self.cells.vacate(slots)
+        self._free.extend(slots.tolist())
+        if FIRST < len(self.cells) >= SPARSE * len(self.slots):
+            self._compact()
+
+    def _compact(self) -> None:
+        """Give back the slots that are too many; what stays has others from now on."""
+        before, keys = len(self.cells), list(self.slots)
+        most = max(FIRST, 2 * len(keys))
+        self.cells.keep(self.find(keys), most)
+        self.slots = dict(zip(keys, range(len(keys)), strict=True))
+        self._free = array("q", range(len(keys), most))
+        self.size -= (before - most) * self._slot_bytes
+
+    def _weigh(self, keys: Iterable[bytes], slots: Slots) -> int:
+        """Bytes that some keys take with their states."""
+        return ENTRY_BYTES * len(slots) + sum(map(len, keys)) + self.cells.weigh(slots)
+
+    @property
+    def _slot_bytes(self) -> int:
+        return SLOT_BYTES + self.cells.cell_bytes
 
 
 class Memtable:
@@ -73,7 +110,6 @@ class Memtable:
     >>> table = memtable.add(Table(b"a/", cells))
     >>> for slot, state in zip(table.admit({b"2": 7, b"1": 7, b"3": 8}), [20, 10, 30]):
     ...     cells.states[slot] = state
-    >>> memtable.noted(table, [b"2", b"1", b"3"])
     >>> memtable.entries(table, 7)
     [(b'1', 10), (b'2', 20)]
     >>> group, spilled = memtable.spill(2)
@@ -83,18 +119,17 @@ class Memtable:
 
     def __init__(self) -> None:
         self.tables: dict[bytes, Table] = {}
-        self.size = 0
+
+    @property
+    def size(self) -> int:
         """Bytes, estimated."""
+        return sum(table.size for table in self.tables.values())
 
     def add(self, table: Table) -> Table:
         """One more table. Raises MeanderError where another has its prefix."""
         if self.tables.setdefault(table.prefix, table) is not table:
             raise MeanderError(f"table {table.prefix!r}", "it is open already", "open it once")
         return table
-
-    def noted(self, table: Table, keys: Sequence[bytes]) -> None:
-        """Some keys have come into a table."""
-        self.size += self._weigh(table, keys)
 
     def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
         """The keys and sealed states of a bin, in key order, as they are now."""
@@ -106,7 +141,6 @@ class Memtable:
         held = table.bins.get(bin, {})
         gone = [key for key in keys if key in held]
         if gone:
-            self.size -= self._weigh(table, gone)
             table.release(bin, gone)
 
     def drop(self, table: Table, bin: int) -> None:
@@ -116,7 +150,7 @@ class Memtable:
     def spill(self, count: int) -> tuple[bytes, Iterator[tuple[bytes, bytes]]]:
         """Take out up to `count` keys of one bin: the prefix of their database keys, and these with
         the encoded states."""
-        table = next(table for table in self.tables.values() if table.bins)
+        table = max(self.tables.values(), key=lambda table: table.size)
         bin, held = next(iter(table.bins.items()))
         keys = list(islice(held, count))
         states = table.cells.take(table.find(keys))
@@ -124,8 +158,3 @@ class Memtable:
         group = table.prefix + bin.to_bytes(BIN_BYTES, "big")
         oldest = zip(keys, states, strict=True)
         return group, ((group + key, encoded(state)) for key, state in oldest)
-
-    def _weigh(self, table: Table, keys: Sequence[bytes]) -> int:
-        """Bytes that some keys of a table take with their states."""
-        each = ENTRY_BYTES + table.cells.slot_bytes
-        return each * len(keys) + sum(map(len, keys)) + table.cells.weigh(table.find(keys))

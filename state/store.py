@@ -241,7 +241,7 @@ class Loan:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._database.memtable.size += self._table.cells.weigh(self.slots) - self._weight
+        self._table.size += self._table.cells.weigh(self.slots) - self._weight
         if self._new:
             self._forget_unset()
         self._database.spill()
@@ -252,8 +252,7 @@ class Loan:
         self._new = {key: bin for key, bin in bins.items() if key not in found}
         slots = self._table.admit(self._new | {key: bins[key] for key in found})
         if found:
-            self._table.cells.load(slots[len(self._new) :], [*found.values()])
-        self._database.memtable.noted(self._table, [*bins])
+            self._table.load(slots[len(self._new) :], [*found.values()])
 
     def _forget_unset(self) -> None:
         unset = self._table.cells.has(self._table.find([*self._new]))

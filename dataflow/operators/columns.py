@@ -21,6 +21,7 @@ from dataflow.operators.errors import FAILURES, Guard
 from dataflow.operators.logic import NOTHING, Beside, Sealing, Why
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
+from state import codec
 from state.cells import ABSENT, pick
 from state.columns import Column as Column
 from state.columns import Columns as Columns
@@ -58,10 +59,16 @@ class ColumnFold:
         return Layout(self.init, self.dtypes)
 
     def __post_init__(self) -> None:
+        if not self.dtypes:
+            raise SetupError(
+                "a fold over columns",
+                "it has no column of states",
+                "give one value and one type per column; without a state, map does",
+            )
         try:
             for value, dtype in zip(self.init, self.dtypes, strict=True):
-                exact([value], dtype)
-        except (TypeError, ValueError, OverflowError) as error:
+                codec.encode(exact([value], dtype).tolist())
+        except (TypeError, ValueError, OverflowError, codec.UnencodableError) as error:
             raise SetupError(
                 "a fold over columns",
                 f"its init {self.init!r} does not fit its dtypes {self.dtypes!r}: {error}",

@@ -15,7 +15,7 @@ from app.metrics import Board
 from app.observer import Figures
 from app.options import Options
 from app.overview import Overview, overview
-from app.prepare import Prepared, prepare
+from app.prepare import Prepared, claim, prepare
 from connectors.status import StatusReader, StatusTopic
 from dataflow.histogram import BOUNDS
 from schemas.errors import SetupError
@@ -38,7 +38,9 @@ def options(bootstrap: str, prefix: str) -> Options:
 
 @pytest.fixture
 def prepared(module: Path, options: Options) -> Prepared:
-    return prepare(module, options)
+    prepared = prepare(module, options)
+    claim(prepared)
+    return prepared
 
 
 @pytest.fixture
@@ -153,4 +155,4 @@ def test_a_flow_is_prepared_for_one_driver_whatever_lease_the_next_would_have(
 ) -> None:
     shorter = Options(options.kafka, prefix=options.prefix, lease=1.0)
     with pytest.raises(SetupError, match="another driver runs it .* dead, wait 600 s"):
-        prepare(module, shorter)
+        claim(prepare(module, shorter))

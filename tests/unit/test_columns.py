@@ -346,13 +346,24 @@ def test_what_a_column_holds_exactly_may_be_returned_as_another_type(
 
 
 @pytest.mark.parametrize(
-    ("init", "dtypes"), [((0.5,), ("int64",)), ((0, 0), ("int64",)), ((None,), ("float64",))]
+    ("init", "dtypes"),
+    [
+        ((0.5,), ("int64",)),
+        ((0, 0), ("int64",)),
+        ((None,), ("float64",)),
+        ((1.5,), ("longdouble",)),
+    ],
 )
 def test_a_fold_whose_init_does_not_fit_its_columns_is_refused(
     init: tuple[object, ...], dtypes: tuple[str, ...]
 ) -> None:
     with pytest.raises(SetupError, match="does not fit its dtypes"):
         ColumnFold(init, _half, dtypes, "int64")
+
+
+def test_a_fold_without_a_column_of_states_is_refused() -> None:
+    with pytest.raises(SetupError, match="it has no column of states"):
+        ColumnFold((), _half, (), "int64")
 
 
 def test_an_integer_column_of_any_width_takes_no_fraction() -> None:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas.errors import MeanderError
+from state.cells import FIRST
 from state.codec import decode, encode
 from state.columns import Layout, NumberCells
-from state.memtable import ENTRY_BYTES
+from state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
 from state.store import Database, Store
 
 SMALL = 64 << 10
@@ -115,8 +116,9 @@ class ColumnsAgainstDictionary(RuleBasedStateMachine):
             held = list(chain(*table.bins.values()))
             assert sorted(held) == sorted(table.slots)
             assert memtable.size <= SMALL // 2
-            each = ENTRY_BYTES + table.cells.slot_bytes
-            assert memtable.size == sum(len(one) + each for one in held)
+            slots = (len(table.cells) - FIRST) * (SLOT_BYTES + table.cells.cell_bytes)
+            assert memtable.size == slots + sum(len(one) + ENTRY_BYTES for one in held)
+            assert len(table.cells) <= max(FIRST, SPARSE * len(held))
 
 
 def key(bin: int, number: int) -> bytes:

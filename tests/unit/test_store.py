@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from schemas.errors import MeanderError, SetupError
 from state.cells import FIRST, SealedCells, weigh
 from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
-from state.memtable import ENTRY_BYTES, Memtable, Table
+from state.columns import Layout
+from state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
 from state.store import Database, Store
 from tests.lent import got, put
 
@@ -132,9 +135,10 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
             for table in memtable.tables.values():
                 keys = list(chain(*table.bins.values()))
                 assert sorted(keys) == sorted(table.slots)
-                each = ENTRY_BYTES + table.cells.slot_bytes
-                held += sum(len(key) + each for key in keys)
+                held += sum(len(key) + ENTRY_BYTES for key in keys)
                 held += sum(map(weigh, table.cells.take(table.find(keys))))
+                held += (len(table.cells) - FIRST) * (SLOT_BYTES + table.cells.cell_bytes)
+                assert len(table.cells) <= max(FIRST, SPARSE * len(keys))
             assert memtable.size == held
 
 
@@ -265,6 +269,49 @@ def test_many_operators_and_bins_share_one_budget(tmp_path: Path) -> None:
         for bin in range(0, 256, 8):
             assert len(got(store, [bin] * 8, keys[bin : bin + 8])) == 8
             assert database.used() <= budget
+    database.close()
+
+
+@pytest.mark.parametrize("layout", [None, Layout((0.0,) * 20, ("float64",) * 20)])
+def test_what_one_operator_has_had_is_free_for_the_others(
+    tmp_path: Path, layout: Layout | None
+) -> None:
+    """I6: as Python counts it; each of four operators alone would fill the memtable."""
+    half = 4 << 20
+    database = Database(tmp_path, 2 * half)
+    lots = [[b"%d" % (lot * 1000 + n) for n in range(1000)] for lot in range(30)]
+    tracemalloc.start()
+    stores = [database.store(f"operator {n}", layout=layout) for n in range(4)]
+    for store in stores:
+        for lot in lots:
+            with store.lend(lot, np.arange(1000) % 256) as lent:
+                if layout is None:
+                    for slot in lent.slots.tolist():
+                        lent.sealed[slot] = 1.5 * slot
+                else:
+                    lent.numbers.write(lent.slots, tuple(np.ones(1000) for _ in range(20)))
+        taken, _ = tracemalloc.get_traced_memory()
+        assert half // 2 < taken < half * 5 // 4
+    for bin in range(256):
+        for store in stores:
+            store.drop(bin)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert database.memtable.size == 0
+    assert taken < half // 4, "their bins have left"
+    database.close()
+
+
+def test_the_largest_operator_makes_room(tmp_path: Path) -> None:
+    """One with few keys that are asked for all the time keeps them, whoever was opened first."""
+    database = Database(tmp_path, SMALL)
+    hot, cold = database.store("hot"), database.store("cold")
+    for turn in range(100):
+        put(hot, [0] * 20, [b"%d" % n for n in range(20)], [turn] * 20)
+        put(cold, [0] * 20, [b"%d/%d" % (turn, n) for n in range(20)], [turn] * 20)
+    held = {table.prefix: len(table.slots) for table in database.memtable.tables.values()}
+    assert held[b"hot\0"] == 20
+    assert 20 < held[b"cold\0"] < 2000
     database.close()
 
 
