@@ -2,8 +2,7 @@
 them on its way to the status topic.
 
 Guarantees that every record of the control topic gets an answer, that a decision is durable before
-a worker hears of it, and that a command is marked as dealt with only when all up to it are. A bin
-counts as moved once every stateful operator has installed it.
+a worker hears of it, and that a command is marked as dealt with only when all up to it are.
 """
 
 from __future__ import annotations
@@ -79,15 +78,6 @@ def written(decision: Decision) -> dict[str, object]:
 
 
 @dataclass(slots=True)
-class Installed:
-    """A bin on its way, as far as its operators have installed it."""
-
-    operators: int = 0
-    bytes: int = 0
-    keys: int = 0
-
-
-@dataclass(slots=True)
 class Open:
     """A command of the control topic that is not yet marked as dealt with."""
 
@@ -115,7 +105,6 @@ class Commands:
         self._topic, self._journal, self._controller = topic, journal, controller
         self._open: deque[Open] = deque()
         self._offsets: dict[str, int] = {}
-        self._installed: dict[tuple[str, int], Installed] = {}
 
     def take(self) -> Iterator[Event]:
         """Obey what has come; what was refused."""
@@ -168,42 +157,5 @@ class Commands:
             case {"type": "partition_added"}:
                 yield PartitionAdded.model_validate(event)
             case {"type": "bin_moved"}:
-                yield from self._moved(event)
+                yield BinMoved.model_validate(event)
         yield from self._rescaler.note(event)
-
-    def _moved(self, event: EngineEvent) -> Iterator[Event]:
-        one = _Moved.of(event)
-        known = self._installed.setdefault((one.id, one.bin), Installed())
-        known.operators += 1
-        known.bytes += one.bytes
-        known.keys += one.keys
-        if known.operators == len(self._plan.keyed):
-            del self._installed[one.id, one.bin]
-            yield BinMoved.model_validate({
-                "id": one.id, "bin": one.bin, "from": one.source, "to": one.target,
-                "at": one.at, "bytes": known.bytes, "keys": known.keys, "ms": one.ms,
-            })  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """The engine's account of a bin that one operator has installed."""
-
-    id: str
-    bin: int
-    source: int
-    target: int
-    at: int
-    bytes: int
-    keys: int
-    ms: float
-
-    @staticmethod
-    def of(event: EngineEvent) -> _Moved:
-        match event:
-            case {
-                "id": str(id), "bin": int(bin), "from": int(source), "to": int(target),
-                "at": int(at), "bytes": int(size), "keys": int(keys), "ms": float(ms),
-            }:  # fmt: skip
-                return _Moved(id, bin, source, target, at, size, keys, ms)
-        raise AssertionError(f"the engine reports {event}")

@@ -65,9 +65,9 @@ def _stage(round: Round) -> tuple[str, Wait]:
     if not round.awaited:
         when = "records and timers of before are done"
         return "passed", Wait(f"{name}: the stateful operators to pass {at}", when)
-    operator, bin = min(round.awaited)
-    count = len({bin for _, bin in round.awaited})
-    owner, old = member_name(moves.target), member_name(WorkerId(round.sources[bin]))
+    bin, count = min(round.awaited), len(round.awaited)
+    operator = min(round.awaited[bin].awaited)
+    owner, old = member_name(moves.target), member_name(round.awaited[bin].source)
     return "installed", Wait(
         f"{name}: bins on their way to {owner}, {count} left, bin {bin} of {operator!r} among them",
         f"{old} has passed {at} and written its state, and {owner} has installed it",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dataflow.reading import Handing
-from dataflow.rounds import Round, Running
-from state.ids import Bin, WorkerId
+from dataflow.rounds import Round, Running, Transit
+from state.ids import Bin
 from state.time import to_millis
 
 Event = dict[str, object]
@@ -26,21 +26,17 @@ def accepted(running: Running, time: int, bins: Sequence[Bin]) -> Event:
     }
 
 
-def bin_moved(
-    running: Running, round: Round, worker: WorkerId, installed: Event, seconds: float
-) -> Event:
-    """A worker has installed a bin of an operator, so many seconds after its round began."""
-    bin = int(str(installed["bin"]))
+def bin_moved(round: Round, bin: int, moved: Transit, seconds: float) -> Event:
+    """All parts of a bin are its new owner's, so many seconds after its round began."""
     return {
         "type": "bin_moved",
-        "id": running.command.id,
-        "operator": str(installed["operator"]),
+        "id": round.moves.command,
         "bin": bin,
-        "from": int(round.sources[bin]),
-        "to": int(worker),
+        "from": int(moved.source),
+        "to": int(round.moves.target),
         "at": round.moves.time,
-        "bytes": int(str(installed["bytes"])),
-        "keys": int(str(installed["keys"])),
+        "bytes": moved.bytes,
+        "keys": moved.keys,
         "ms": round_ms(seconds),
     }
 

@@ -29,7 +29,7 @@ from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
-from dataflow.rounds import Round, Running
+from dataflow.rounds import Part, Round, Running, Transit
 from dataflow.staff import LATEST, Staff, introduction, share_of, shared_out
 from dataflow.wire import DataFrame, HeardFrame, MemberFrame, ProgressFrame, encode_data
 from dataflow.worker import members_of
@@ -151,17 +151,15 @@ class Controller:
         return names
 
     def report(self, worker: WorkerId, event: Event) -> None:
-        """Take a worker's report of what it reads, or of a bin that it has installed."""
-        if event["event"] == "reads":
-            self.reading.noted(worker, event)
-        if event["event"] != "bin_moved":
-            return
-        key = (str(event["operator"]), int(str(event["bin"])))
-        for running in self._running:
-            for round in running.rounds:
-                if round.moves.time == event["time"] and key in round.awaited:
-                    self._note(running, round, worker, key, event)
-                    return
+        """Take a worker's report of what it reads, or of a bin of an operator it has installed."""
+        match event:
+            case {"event": "reads"}:
+                self.reading.noted(worker, event)
+            case {
+                "event": "bin_moved", "operator": str(operator), "bin": int(bin),
+                "time": int(time), "bytes": int(size), "keys": int(keys),
+            }:  # fmt: skip
+                self._install(Part(operator, bin, time, size, keys))
 
     def take(self, sender: WorkerId, frame: list[bytes]) -> None:
         """Act on one frame of a worker. Raises MeanderError for one that has no place here."""
@@ -339,8 +337,8 @@ class Controller:
             self._routing.settle(Antichain.of(self.forsworn))
 
     def _await(self, round: Round, transfer: Transfer) -> None:
-        round.sources[int(transfer.bin)] = transfer.source
-        round.awaited.update((keyed.name, int(transfer.bin)) for keyed in self._plan.keyed)
+        operators = {keyed.name for keyed in self._plan.keyed}
+        round.awaited[int(transfer.bin)] = Transit(transfer.source, operators)
 
     def _finish_rounds(self) -> None:
         for running in list(self._running):
@@ -365,21 +363,13 @@ class Controller:
         frontiers = (outward(self._progress.frontier(output)) for output in outputs)
         return not any(frontier.less_equal(round.moves.time) for frontier in frontiers)
 
-    def _note(
-        self,
-        running: Running,
-        round: Round,
-        worker: WorkerId,
-        key: tuple[str, int],
-        event: Event,
-    ) -> None:
-        round.awaited.discard(key)
-        size, keys = int(str(event["bytes"])), int(str(event["keys"]))
-        running.bytes += size
-        running.keys += keys
-        running.bins += not any(bin == key[1] for _, bin in round.awaited)
-        seconds = self._clock.monotonic() - round.begun
-        self._events.append(account.bin_moved(running, round, worker, event, seconds))
+    def _install(self, part: Part) -> None:
+        for running in self._running:
+            for round in running.rounds:
+                if (moved := round.install(part)) is not None:
+                    running.count(moved)
+                    seconds = self._clock.monotonic() - round.begun
+                    self._events.append(account.bin_moved(round, part.bin, moved, seconds))
 
     def _forswear(self) -> None:
         rounds = self.rounds()

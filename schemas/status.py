@@ -49,7 +49,7 @@ class Accepted(_OfCommand):
 
 
 class BinMoved(_OfCommand):
-    """A bin has been installed by its new owner."""
+    """A bin has been installed by its new owner, for every stateful operator: once per bin."""
 
     type: Literal["bin_moved"] = "bin_moved"
     bin: int

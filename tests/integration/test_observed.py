@@ -40,6 +40,10 @@ lines = KafkaSource("{prefix}lines", value="str", options=SourceOptions(idle_aft
 flow.source(lines, "lines").map(str.upper).sink(KafkaSink("{prefix}counts", value="str"))
 """
 
+AGAIN = """
+words.key_by(len).fold("lengths", init=lambda: 0, step=count)
+"""
+"""One more stateful operator: each bin has two parts."""
 
 Shown = dict[tuple[str, ...], tuple[float, ...]]
 """Numbers by what they are of."""
@@ -150,7 +154,9 @@ def observed(broker: Broker, prefix: str, folder: Path, module: Path) -> Iterato
 def counts(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     prefix, folder = f"t{uuid4().hex[:10]}.", tmp_path_factory.mktemp("observed")
     lines(broker.bootstrap, prefix, TEXTS)
-    with observed(broker, prefix, folder, flow_folder(folder / "flow", prefix)) as flow:
+    module = flow_folder(folder / "flow", prefix)
+    module.write_text(module.read_text() + AGAIN)
+    with observed(broker, prefix, folder, module) as flow:
         until(lambda: flow.total("records_written_total") == 2 * len(TEXTS), "all is written")
         yield flow
 
@@ -208,7 +214,7 @@ def test_status_shows_the_same(counts: Observed) -> None:
     assert isinstance(throughput, list)
     assert isinstance(held, list)
     assert {one["partition"] for one in lags} == {0, 1, 2, 3}
-    assert {"source", "count", "sink"} <= {one["operator"] for one in throughput}
+    assert {"source", "count", "lengths", "sink"} <= {one["operator"] for one in throughput}
     assert [one["probe"] for one in held] == ["sink"]
     # A beat may come between the two looks.
     until(lambda: counts.status("queues") == counts.queues(), "the bytes on each link are the same")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dataflow import Flow
+from dataflow.account import Event
 from dataflow.migrate.command import Migrate
 from dataflow.testing import ListSink, ListSource, TestFlow
 from state.ids import Bin, WorkerId
@@ -91,7 +92,9 @@ def shown(found: list[reference.Record]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(seed: int) -> None:
+def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
     raw, visits, tours = ListSink(), ListSink(), ListSink()
     flow = Flow("f", bins=BITS)
@@ -101,13 +104,20 @@ def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(see
     visited.sink(visits, "visits")
     visited.process("linger", Tour, linger, leave, codec=Tours()).sink(tours, "tours")
 
+    carried: set[tuple[object, int]] = set()
     with TestFlow(flow, workers=3, seed=seed, commands=COMMANDS) as run:
+        take = run.sim.controller.report
+
+        def report(worker: WorkerId, event: Event) -> None:
+            if event["event"] == "bin_moved" and event["keys"]:
+                carried.add((event["operator"], int(worker)))
+            take(worker, event)
+
+        monkeypatch.setattr(run.sim.controller, "report", report)
         run.run()
         states = run.state()
 
     assert run.dead_letters == []
-    moved = [event for event in run.events if event["type"] == "bin_moved"]
-    carried = {(event["operator"], event["to"]) for event in moved if event["keys"]}
     assert {("visit", 1), ("visit", 0), ("linger", 0)} <= carried
     codec = Tours()
     visit_results, visit_states = reference.fold(records(raw), key, Tour, visit)
