@@ -116,6 +116,16 @@ class At:
             return seconds >= self.seconds
         return self.records is not None and records >= self.records
 
+    @property
+    def waits(self) -> bool:
+        """Whether it comes after a command that is being given: commands keep their order, and what
+        comes after so many records may be of a worker that joins by then."""
+        return (
+            self.records is not None
+            or isinstance(self.fault, Control)
+            or not isinstance(self.fault, Fault)
+        )
+
 
 @dataclass(slots=True)
 class Pending:
@@ -123,9 +133,12 @@ class Pending:
 
     left: list[At]
 
-    def due(self, step: int, seconds: float, records: int) -> Sequence[At]:
-        """Those whose time has come, in the order of the list; they are gone then."""
-        due = [at for at in self.left if at.due(step, seconds, records)]
+    def due(self, step: int, seconds: float, records: int, *, giving: bool) -> Sequence[At]:
+        """Those whose time has come, in the order of the list; they are gone then. While a command
+        is being given, only those that do not wait for that."""
+        due = [
+            at for at in self.left if at.due(step, seconds, records) and not (giving and at.waits)
+        ]
         if due:
             self.left = [at for at in self.left if at not in due]
         return due

@@ -8,6 +8,7 @@ got their share. Commands take their turns, as in a real flow.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from dataflow.migrate.command import Refused
 from dataflow.sim import Command, Join, Simulation
@@ -18,21 +19,33 @@ from state.ids import WorkerId
 class Hiring:
     """The staff of one simulated flow."""
 
-    def __init__(self, sim: Simulation) -> None:
-        self._sim, self._heard = sim, 0
+    def __init__(self, sim: Simulation, act: Callable[[], None]) -> None:
+        self._sim, self._act, self._heard = sim, act, 0
         self._asked: deque[Rescale] = deque()
         self._changing: str | None = None
         """The command under way."""
         self._awaited: set[object] = set()
         """What it waits for: moves by their ids, leavers by their numbers."""
+        self.giving = False
+        """Whether the flow takes steps now so that a command can be given, or who joins joins."""
 
     def submit(self, command: Command) -> None:
         """Give a command once the flow is ready for it; who joins has joined then."""
-        self._sim.open()
+        self.giving = True
+        self._give(command)
+        self.giving = False
+
+    def _give(self, command: Command) -> None:
+        self._open()
         hired = self._sim.hired
         self._sim.submit(command)
         while self._sim.hired > hired and hired not in self._sim.controller.staff.staying:
-            self._sim.act()
+            self._act()
+
+    def _open(self) -> None:
+        """Go on until workers may come and go."""
+        while not self._sim.controller.ready:
+            self._act()
 
     def ask(self, command: Rescale) -> None:
         """A command has come; its turn comes once those before it have ended."""
@@ -41,15 +54,19 @@ class Hiring:
 
     def step(self) -> None:
         """Go on with what can be done now."""
+        if self.giving:
+            return
         self._hear()
         while self._changing is None and self._asked:
+            self.giving = True
             self._begin(self._asked.popleft())
+            self.giving = False
             self._hear()
 
     def _begin(self, command: Rescale) -> None:
         """Workers join and get their share, or those with the highest numbers leave."""
+        self._open()
         controller, first = self._sim.controller, self._sim.hired
-        self._sim.open()
         staff = sorted(controller.staff.staying)
         leaving = staff[command.workers :]
         joining = range(first, first + command.workers - len(staff))
@@ -67,7 +84,7 @@ class Hiring:
         )  # fmt: skip
         self._changing = command.id
         for _ in joining:
-            self.submit(Join())
+            self._give(Join())
         newcomers = [worker for worker in controller.staff.staying if worker >= first]
         self._awaited = {*leaving} or self._share(command.id, newcomers)
 

@@ -279,11 +279,6 @@ class Simulation:
         else:
             self.clock.advance(self.rng.random() * 0.004)
 
-    def open(self) -> None:
-        """Go on until workers may come and go."""
-        while not self.controller.ready:
-            self.act()
-
     def submit(self, command: Command) -> None:
         """Give a command; a refusal is an event."""
         try:

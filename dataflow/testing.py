@@ -128,7 +128,7 @@ class TestFlow:
         self._dead = ListDead()
         self._plan = Plan(self._traps.laid(flow))
         self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands)
-        self._hiring = Hiring(self.sim)
+        self._hiring = Hiring(self.sim, self.act)
 
     def __enter__(self) -> Self:
         return self
@@ -188,7 +188,7 @@ class TestFlow:
             raise self._over
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
-            for at in self._pending.due(*now):
+            for at in self._pending.due(*now, giving=self._hiring.giving):
                 self.strike(at.fault)
         self.sim.act()
         self._hiring.step()

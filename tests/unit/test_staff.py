@@ -143,7 +143,7 @@ def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
         rescaler = Rescaler(run.sim.controller, cast(Crew, crew), run.sim.clock, None)
         rescaler.ask(Rescale(type="rescale", id="down", workers=1), 0)
         assert [*rescaler.step()] == []
-        run.sim.open()
+        until(lambda: run.sim.controller.ready, run.act)
         (begun,) = rescaler.step()
         assert isinstance(begun, Rescaling) and begun.leaving == [1]
 
