@@ -1,8 +1,10 @@
-"""What lies between two members on a network: a relay that takes its time, listens, or meddles."""
+"""What lies between two members on a network: a relay that takes its time, loses, listens, or
+meddles."""
 
 from __future__ import annotations
 
 import heapq
+import random
 import selectors
 import socket
 import threading
@@ -15,12 +17,31 @@ Meddle = Callable[[bytes], bytes]
 _CHUNK = 1 << 16
 
 
-class Relay:
-    """Passes bytes on to an address, both ways, each `delay` seconds after they have come."""
+class Loss:
+    """What a network that loses packets looks like over TCP: bytes come cut anywhere, and now and
+    then nothing comes for a while, then at once all that was sent meanwhile."""
 
-    def __init__(self, target: str, delay: float = 0.0) -> None:
+    def __init__(self, seed: int, *, rate: float = 0.05, longest: float = 0.04) -> None:
+        self._rng, self._rate, self._longest = random.Random(seed), rate, longest
+        self.stalls = 0
+
+    def pieces(self, data: bytes) -> Iterator[tuple[float, bytes]]:
+        """The bytes as they arrive, each with the seconds of the stall before."""
+        while data:
+            stall = self._rng.random() * self._longest if self._rng.random() < self._rate else 0.0
+            self.stalls += stall > 0
+            size = int(len(data) ** self._rng.random())
+            yield stall, data[:size]
+            data = data[size:]
+
+
+class Relay:
+    """Passes bytes on to an address, both ways, each `delay` seconds after they have come, or
+    later where some are lost."""
+
+    def __init__(self, target: str, delay: float = 0.0, loss: Loss | None = None) -> None:
         host, port = target.removeprefix("tcp://").rsplit(":", 1)
-        self._target, self._delay = (host, int(port)), delay
+        self._target, self._delay, self._loss = (host, int(port)), delay, loss
         self.meddle: Meddle = bytes
         """What becomes of bytes on their way to the target."""
         self.silent = False
@@ -34,6 +55,8 @@ class Relay:
         self._ends: dict[socket.socket, socket.socket] = {}
         self._inward: set[socket.socket] = set()
         self._due: list[tuple[float, int, socket.socket, bytes]] = []
+        self._last: dict[socket.socket, float] = {}
+        """When the last bytes so far are due that came from an end."""
         self._numbers, self._over = count(), False
         self._thread = threading.Thread(target=self._run, name="relay")
         self._thread.start()
@@ -77,8 +100,11 @@ class Relay:
         elif end in self._inward:
             self.recorded += data
             data = self.meddle(data)
-        due = time.monotonic() + self._delay
-        heapq.heappush(self._due, (due, next(self._numbers), self._ends[end], data))
+        pieces = self._loss.pieces(data) if data and self._loss is not None else [(0.0, data)]
+        for stall, piece in pieces:
+            due = max(time.monotonic() + self._delay, self._last.get(end, 0.0)) + stall
+            self._last[end] = due
+            heapq.heappush(self._due, (due, next(self._numbers), self._ends[end], piece))
 
     def _pass_on(self, to: socket.socket, data: bytes) -> None:
         if self.silent:
@@ -93,8 +119,8 @@ class Relay:
 
 
 @contextmanager
-def relay(target: str, delay: float = 0.0) -> Iterator[Relay]:
-    between = Relay(target, delay)
+def relay(target: str, delay: float = 0.0, loss: Loss | None = None) -> Iterator[Relay]:
+    between = Relay(target, delay, loss)
     try:
         yield between
     finally:

@@ -16,7 +16,7 @@ from dataflow.sim import SimClock, SimTopic
 from dataflow.testing import TestFlow
 from dataflow.worker import Worker, members_of
 from state.ids import COORDINATOR, WorkerId
-from tests.relay import relay
+from tests.relay import Loss, relay
 
 DEADLINE = 60.0
 
@@ -24,14 +24,16 @@ DEADLINE = 60.0
 class WiredFlow(TestFlow):
     """A flow that runs turn by turn, with all that it sends really under way.
 
-    `delay` seconds lie on each link, each way.
+    `delay` seconds lie on each link, each way, or a network that loses.
     """
 
-    def __init__(self, flow: Flow, workers: int = 2, delay: float = 0.0) -> None:
+    def __init__(
+        self, flow: Flow, workers: int = 2, delay: float = 0.0, loss: Loss | None = None
+    ) -> None:
         self.opened = ExitStack()
         self.links = {me: CurveLinks(me, Keys.fresh()) for me in members_of(workers)}
         peers = {
-            me: Peer(me, self._through(links.address, delay), links.public)
+            me: Peer(me, self._through(links.address, delay, loss), links.public)
             for me, links in self.links.items()
         }
         for me, links in self.links.items():
@@ -78,8 +80,10 @@ class WiredFlow(TestFlow):
     def done(self) -> bool:
         return self.controller.done and all(worker.done for worker in self.workers)
 
-    def _through(self, address: str, delay: float) -> str:
-        return self.opened.enter_context(relay(address, delay)).address if delay else address
+    def _through(self, address: str, delay: float, loss: Loss | None) -> str:
+        if not delay and loss is None:
+            return address
+        return self.opened.enter_context(relay(address, delay, loss)).address
 
     def _build(
         self, me: WorkerId, links: Links, clock: SimClock, topic: SimTopic, joins: bool

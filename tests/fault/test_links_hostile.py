@@ -27,13 +27,12 @@ from tests.integration.test_links import (
     DEADLINE,
     A,
     B,
-    peer_of,
     raw_dealer,
     receive_for_ever,
     until,
 )  # fmt: skip
 from tests.kafka_tools import PATIENCE
-from tests.relay import Relay
+from tests.pair import Pair
 from tests.wired import WiredFlow
 
 ENGINE, APP = 0, 1
@@ -52,32 +51,6 @@ def context() -> Iterator[Context]:
     opened: Context = zmq.Context()
     yield opened
     opened.destroy(linger=0)
-
-
-class Pair:
-    """Two members; what A sends to B goes over a relay."""
-
-    def __init__(self, delay: float = 0.0, **options: float) -> None:
-        self.a, self.b = (CurveLinks(me, Keys.fresh(), **options) for me in (A, B))  # type: ignore[arg-type]
-        self.between = Relay(self.b.address, delay)
-        self.a.admit([peer_of(self.b)])
-        self.b.admit([peer_of(self.a)])
-        self.a.connect([Peer(B, self.between.address, self.b.public)])
-        self.b.connect([peer_of(self.a)])
-
-    def close(self) -> None:
-        for links in (self.a, self.b):
-            links.part()
-            links.close(linger=0)
-        self.between.close()
-
-    def nothing_has_come_but(self, frame: bytes) -> None:
-        """That B hears A, and has heard nothing else."""
-        self.a.send(B, [frame])
-        self.a.flush()
-        self.a.tell(B, frame)
-        assert until(self.b, self.b.receive) == [(A, [frame])]
-        assert until(self.b, self.b.told) == [(A, frame)]
 
 
 @pytest.fixture
@@ -313,17 +286,6 @@ def counted(source: ListSource, sink: ListSink, **bounds: int) -> Flow:
     keyed = flow.source(source).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, value: (n + 1, (value, n + 1))).sink(sink)
     return flow
-
-
-def test_links_with_delays_change_no_result() -> None:
-    """I3: 15 ms each way, to and from everybody."""
-    sink = ListSink()
-    partitions = [[(ms, ms % 7) for ms in range(p, 300, 3)] for p in range(3)]
-    with WiredFlow(counted(ListSource(partitions), sink), delay=0.015) as run:
-        run.until(lambda: run.done)
-    seen = [[value for value in sink.values if value[0] == key] for key in range(7)]  # type: ignore[index]
-    assert seen == [[(key, n + 1) for n in range(len(seen[key]))] for key in range(7)]
-    assert sum(map(len, seen)) == 300
 
 
 def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() -> None:
