@@ -50,7 +50,7 @@ from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
 from dataflow.pulse import UNHEARD, Pulse
-from dataflow.rulings import Past
+from dataflow.rulings import NO_PAST, Past
 from dataflow.summary import Summary
 from schemas.errors import MeanderError
 from state.antichain import Antichain
@@ -66,7 +66,6 @@ Report = Callable[[dict[str, object]], None]
 
 
 FIRST = Incarnation(1)
-NO_PAST = Past()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
 from dataflow.rounds import Part, Round, Running, Transit
+from dataflow.rulings import NO_PAST, Past
 from dataflow.staff import LATEST, Staff, introduction, share_of, shared_out
 from dataflow.wire import DataFrame, HeardFrame, MemberFrame, ProgressFrame, encode_data
 from dataflow.worker import members_of
@@ -43,7 +44,13 @@ class Controller:
     """Orders commands, assigns times, forswears, and says what became of them."""
 
     def __init__(
-        self, plan: Plan, workers: int, links: Links, clock: Clock, journal: Journal
+        self,
+        plan: Plan,
+        workers: int,
+        links: Links,
+        clock: Clock,
+        journal: Journal,
+        past: Past = NO_PAST,
     ) -> None:
         self._plan, self._links = plan, links
         self._clock, self.decisions = clock, Decisions(journal)
@@ -54,9 +61,8 @@ class Controller:
         self._forswearing = Forswearing(plan, self._progress.changes, clock)
         members = list(map(WorkerId, range(workers)))
         tell = partial(self._tell_all, plan.handover.inputs[0])
-        self.reading = Reading(
-            plan, members, self._progress, self._forswearing, self.decisions, tell
-        )
+        told = self._progress, self._forswearing, self.decisions
+        self.reading = Reading(plan, members, *told, tell, past.mark)
         self.staff = Staff(members, self._roster, clock)
         self._ids: set[str] = set()
         self._running: list[Running] = []

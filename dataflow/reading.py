@@ -52,9 +52,10 @@ class Reading:
         forswearing: Forswearing,
         decisions: Decisions,
         tell: Callable[[Order], None],
+        mark: int,
     ) -> None:
         self._progress, self._forswearing = progress, forswearing
-        self._decisions, self._tell = decisions, tell
+        self._decisions, self._tell, self._mark = decisions, tell, mark
         self._numbers = {source.name: plan.origin(source) for source in plan.sources}
         self._inputs = {plan.origin(s): plan.ports[s.name].inputs[0] for s in plan.sources}
         self._readers: dict[Place, WorkerId] = {}
@@ -91,7 +92,8 @@ class Reading:
         """Each partition that has come to its topic is read by who reads the fewest of these.
 
         The order waits until that one knows of it: its client would have to find out first, and the
-        flow's frontier would stand meanwhile.
+        flow's frontier would stand meanwhile. On replay a partition of which nothing was known
+        before the mark begins behind that.
         """
         if self._forswearing.least is None:
             self._unread.clear()
@@ -100,7 +102,8 @@ class Reading:
             target = self._reader_to_be(place, staying)
             if partition < self._totals.get((target, number), 0):
                 self._unread.remove(place)
-                self._begin("", place, target, self._forswearing.open_time(), FIRST_OFFSET)
+                time = max(self._forswearing.open_time(), self._mark)
+                self._begin("", place, target, time, FIRST_OFFSET)
 
     def unread(self, staying: Sequence[WorkerId]) -> dict[Place, WorkerId]:
         """The partitions that nobody reads yet, and who of these is to, once it knows of them."""

@@ -108,7 +108,8 @@ class Past:
     """
 
     def __init__(self, mark: int = MIN_TIME, rulings: Iterable[Ruling] = ()) -> None:
-        self._mark = mark
+        self.mark = mark
+        """What was out before it stays as it was."""
         found = defaultdict[tuple[int, Partition], list[Ruling]](list)
         for ruling in rulings:
             found[ruling.origin, ruling.partition].append(ruling)
@@ -118,3 +119,7 @@ class Past:
     def of(self, origin: int, partition: Partition) -> Track:
         """What has been ruled about a partition of a source, named by its number in the flow."""
         return self._tracks.get((origin, partition), self._blank)
+
+
+NO_PAST = Past()
+"""Of a flow that begins."""

@@ -21,7 +21,7 @@ from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.plan import Plan
 from dataflow.protocols import Frame
-from dataflow.rulings import Ruling
+from dataflow.rulings import NO_PAST, Past, Ruling
 from dataflow.wire import of_progress
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
@@ -335,7 +335,12 @@ class Simulation:
 
 
 def simulate(
-    plan: Plan, workers: int, rng: random.Random, build: Build, commands: Sequence[Command] = ()
+    plan: Plan,
+    workers: int,
+    rng: random.Random,
+    build: Build,
+    commands: Sequence[Command] = (),
+    past: Past = NO_PAST,
 ) -> Simulation:
     """Put a plan on simulated workers."""
     clock, network, topic = SimClock(), SimNetwork(), SimTopic(rng)
@@ -345,7 +350,7 @@ def simulate(
         written.append(decision)
         return lambda: rng.random() < 0.5
 
-    controller = Controller(plan, workers, SimLinks(network, COORDINATOR), clock, journal)
+    controller = Controller(plan, workers, SimLinks(network, COORDINATOR), clock, journal, past)
     members = map(WorkerId, range(workers))
 
     def hire(me: WorkerId, joins: bool = True) -> Worker:

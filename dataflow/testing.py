@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from dataflow.assembly import NO_PAST, Site
+from dataflow.assembly import Site
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
 from dataflow.flow import Flow
 from dataflow.hiring import Hiring
@@ -41,7 +41,7 @@ from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.progress import outer
 from dataflow.protocols import SinkWriter, SourceReader
-from dataflow.rulings import Past
+from dataflow.rulings import NO_PAST, Past
 from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
 from schemas.control import Rejected, Rescale, parse_command
@@ -127,7 +127,7 @@ class TestFlow:
         self._over: MeanderError | None = None
         self._dead = ListDead()
         self._plan = Plan(self._traps.laid(flow))
-        self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands)
+        self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands, past)
         self._hiring = Hiring(self.sim, self.act)
 
     def __enter__(self) -> Self:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dataflow.assembly import NO_PAST, Assembly
+from dataflow.assembly import Assembly
 from dataflow.batch import Batch
 from dataflow.flow import Flow
 from dataflow.migrate.command import Migrate
@@ -17,7 +17,7 @@ from dataflow.operators.keyed import Keyed
 from dataflow.operators.loop import Enter
 from dataflow.operators.source import SourceOperator
 from dataflow.protocols import Chunk, Partition, SourceOptions
-from dataflow.rulings import Past
+from dataflow.rulings import NO_PAST, Past
 from dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
 from dataflow.worker import Worker
 from state.ids import COORDINATOR, WorkerId

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataflow import Flow
-from dataflow.assembly import NO_PAST
 from dataflow.protocols import SourceOptions
-from dataflow.rulings import Past
+from dataflow.rulings import NO_PAST, Past
 from state.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource, lane_times
 from tests.unit.conftest import Start

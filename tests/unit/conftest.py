@@ -11,10 +11,9 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 
-from dataflow.assembly import NO_PAST
 from dataflow.flow import Flow
 from dataflow.migrate.command import Migrate
-from dataflow.rulings import Past
+from dataflow.rulings import NO_PAST, Past
 from state.store import Database
 from tests.hand import HandFlow
 

@@ -19,11 +19,12 @@ from dataflow.faults import Pause
 from dataflow.migrate.command import Refused
 from dataflow.migrate.parcels import Order
 from dataflow.protocols import Partition
+from dataflow.rulings import Past
 from dataflow.sim import Grow, HandOver, Join, Leave
 from dataflow.testing import ListReader, ListSink, ListSource, TestFlow
 from schemas.errors import SetupError
 from state.ids import WorkerId
-from state.time import MIN_TIME, to_millis
+from state.time import MIN_TIME, from_millis, to_millis
 from tests.hand import lane_times, until
 
 RECORDS, PARTITIONS = 500, 3
@@ -236,6 +237,19 @@ def test_it_may_come_before_anything_has_been_read() -> None:
         growing.run.sim.submit(Grow("source", [(ms + 5, (PARTITIONS, ms)) for ms in range(60)]))
         growing.check(PARTITIONS + 1)
         assert [decision.time for decision in growing.written] == [MIN_TIME]
+
+
+def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> None:
+    """I5: what was out by then stays as it was."""
+    mark, sink, flow = from_millis(200), ListSink(), Flow("f", bins=2)
+    records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
+    flow.source(ListSource(records)).sink(sink)
+    with TestFlow(flow, 2, seed=5, past=Past(mark)) as run:
+        run.strike(LATE)
+        run.run()
+    late = [result for result in sink.results if result.partition == PARTITIONS]
+    assert len(late) == 60
+    assert min(result.time for result in late) > mark
 
 
 def test_a_decision_says_where_it_begins() -> None:
