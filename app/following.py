@@ -35,6 +35,8 @@ from schemas.status import (
     Rescaling,
 )
 
+START = "start it with meander run"
+
 
 def produce(settings: Settings, names: Names, flow: str, command: Command) -> int:
     """Put a command on the control topic; its offset there. Raises SetupError for no such flow."""
@@ -49,12 +51,15 @@ def follow(settings: Settings, names: Names, flow: str, command: Command) -> Ite
     """
     with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
         seen = overview(flow, reader.recent())
-        _expect_driver(seen)
+        _expect_driver(
+            seen, "start it with meander run, or leave the command for it with --no-wait"
+        )
         offset = produce(settings, names, flow, command)
+        left = f"start it with meander run: {command.id!r} lies on its topic, and will be obeyed"
         accepted = False
         for told in reader.follow():
             if told is None:
-                _expect_driver(seen)
+                _expect_driver(seen, left)
                 continue
             seen.take(told)
             match told.event:
@@ -80,11 +85,11 @@ def _of(command: Command, id: str) -> bool:
     return id == command.id or (isinstance(command, Rescale) and id.startswith(f"{command.id}/"))
 
 
-def _expect_driver(seen: Overview) -> None:
+def _expect_driver(seen: Overview, remedy: str) -> None:
     now = time.time_ns() // 1_000_000
     if seen.state not in {"starting", "running"} or seen.silent(now):
         raise SetupError(
             f"flow {seen.flow!r}",
             "no driver runs it",
-            "start it with meander run, or leave the command for it with --no-wait",
+            remedy,
         )

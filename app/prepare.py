@@ -7,6 +7,7 @@ they must be, and the flow is this driver's and no other's. Cost: some round tri
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -19,11 +20,13 @@ from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
 from connectors.topics import Names, ensure_internal, group, partitions_of
-from dataflow.nodes import SinkNode
+from dataflow.nodes import ProbeNode, SinkNode
 from dataflow.plan import Plan
 from schemas.errors import SetupError
 from schemas.status import Claimed
 from state.ids import Incarnation
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,10 @@ def prepare(module: Path, options: Options) -> Prepared:
     position(options.start)
     source = collect(module)
     plan = Plan(load_flow(module))
+    if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
+        log.warning(
+            "flow %r has neither a sink nor a probe: its results go nowhere", plan.flow.name
+        )
     expect_reachable(options.kafka)
     admin = client.admin(options.kafka)
     for topic in _topics(plan):

@@ -11,10 +11,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast, get_args
 
 from pydantic_core import from_json, to_json
 
+from schemas.errors import SetupError
 from state import codec
 from state.time import whole
 
@@ -83,6 +84,13 @@ def field(name: str) -> FieldTime:
     FieldTime(name='at')
     """
     return FieldTime(name)
+
+
+def check_format(what: str, form: object, names: Sequence[str] = get_args(Format)) -> None:
+    """Raises SetupError for what says nothing of how bytes and objects become each other."""
+    if form not in names and not callable(form):
+        named = ", ".join(map(repr, names))
+        raise SetupError(what, f"it is {form!r}", f"give {named} or a function")
 
 
 def read_all(

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Generic, Literal, TypeVar
 
 from connectors import client, topics
-from connectors.formats import Encoder, Format, encoder, plain_key, written_all
+from connectors.formats import Encoder, Format, check_format, encoder, plain_key, written_all
 from connectors.freight import Freight
 from connectors.producing import Header, Headers
 from dataflow.batch import Batch, Int64s
@@ -46,6 +46,10 @@ class KafkaSink:
     value: Format | Encoder = "json"
     key: Literal["plain"] | Encoder = "plain"
     headers: bool = True
+
+    def __post_init__(self) -> None:
+        check_format(f"sink topic {self.topic!r}, value", self.value)
+        check_format(f"sink topic {self.topic!r}, key", self.key, ["plain"])
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """This worker's writer. Raises SetupError when the topic cannot be written."""

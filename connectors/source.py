@@ -15,7 +15,7 @@ import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from connectors import client, topics
-from connectors.formats import Decoder, Format, TimeExtractor
+from connectors.formats import Decoder, Format, TimeExtractor, check_format
 from connectors.intake import Intake
 from connectors.reader import Bounds, KafkaReader
 from connectors.records import Reading
@@ -59,6 +59,10 @@ class KafkaSource:
     options: SourceOptions = field(default_factory=SourceOptions)
     fail_fast: bool = False
     pairs: bool = False
+
+    def __post_init__(self) -> None:
+        for what, form in (("value", self.value), ("key", self.key)):
+            check_format(f"source topic {self.topic!r}, {what}", form)
 
     def open(self, context: WorkerContext, dead: DeadLetters) -> KafkaReader:
         """This worker's reader. Raises SetupError when the topic cannot be read."""

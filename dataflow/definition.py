@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataflow.nodes import Node
+from dataflow.sound import check
 from schemas.errors import SetupError
 from state.bins import BinSpace
 
@@ -15,7 +16,8 @@ class Definition:
         self.nodes: list[Node] = []
 
     def add(self, node: Node) -> Node:
-        """Take a node into the flow; streams do this."""
+        """Take a node into the flow; streams do this. Raises SetupError for what cannot work."""
+        check(node)
         self.nodes.append(node)
         return node
 

@@ -7,10 +7,9 @@ flat_map, split, inspect and probe. Whatever cannot run is refused here, by a Se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from dataflow.definition import Definition
-from dataflow.graph import ROOT
 from dataflow.nodes import (
     AgainNode,
     ExchangeNode,
@@ -131,6 +130,15 @@ class Stream(Generic[T]):
         entered = Stream[T](self._flow, Output.of(self._flow.add(loop)))
         return self._closed(loop, body(entered), max_rounds, on_error)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name in {"fold", "process", "connect"}:
+                raise SetupError(f"operator {self._at.node.name!r}",
+                                 f"{name} needs records with keys, and these have none",
+                                 f"call key_by before {name}")  # fmt: skip
+            raise AttributeError(name)
+
     def probe(self, name: str) -> Stream[T]:
         """A place whose frontier `meander status` shows under this name."""
         return Stream(self._flow, self._probe(name))
@@ -212,7 +220,7 @@ class KeyedStream(Stream[T]):
                              " a fold such as columns.count()")  # fmt: skip
         logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
         node = KeyedNode(self._flow.own_name(name), (self._at,), logic, order, codec, on_error)
-        return KeyedStream(self._flow, self._add(_sound(node)))
+        return KeyedStream(self._flow, self._add(node))
 
     def process(
         self,
@@ -344,22 +352,7 @@ class KeyedStream(Stream[T]):
         logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
         upstreams = tuple(stream._at for stream in streams)
         node = KeyedNode(self._flow.own_name(name), upstreams, logic, order, codec, on_error)
-        return ProcessedStream(self._flow, self._add(_sound(node)), logic.side)
-
-
-def _sound(node: KeyedNode) -> KeyedNode:
-    """A stateful operator as it is. Raises SetupError for what has no meaning in a loop."""
-    if scope_of(node) == ROOT:
-        return node
-    if node.order == "arrival":
-        raise SetupError(f"operator {node.name!r}", "order='arrival' has no meaning in a loop:"
-                         " records of one partition overtake each other there",
-                         "leave out the order, or the loop")  # fmt: skip
-    if isinstance(node.logic, ProcessLogic) and node.logic.on_timer is not None:
-        raise SetupError(f"operator {node.name!r}", "it sets timers in a loop, and a timer is for a"
-                         " time of the flow, not for a round",
-                         "set them before or behind the loop")  # fmt: skip
-    return node
+        return ProcessedStream(self._flow, self._add(node), logic.side)
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:

@@ -34,6 +34,10 @@ class Step(Protocol):
         """How it is called in errors and dead letters."""
 
     @property
+    def function(self) -> Callable[[Any], object]:
+        """What it calls for each record."""
+
+    @property
     def on_error(self) -> OnError:
         """What becomes of a record that it cannot take."""
 
