@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from schemas.errors import MeanderError
 from state.cells import FIRST
@@ -20,6 +19,7 @@ from state.codec import decode, encode
 from state.columns import Layout, NumberCells
 from state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
 from state.store import Database, Store
+from tests.store_machine import StoreMachine, entries_of
 
 SMALL = 64 << 10
 """A budget that holds some hundred keys."""
@@ -51,23 +51,14 @@ def read(store: Store, bin: int, wanted: list[bytes]) -> list[Pair]:
     return list(zip(counts.tolist(), totals.tolist(), strict=True))
 
 
-class ColumnsAgainstDictionary(RuleBasedStateMachine):
+class ColumnsAgainstDictionary(StoreMachine):
     """Each bin has keys of its own, as a key's bin follows from the key."""
 
     @initialize()
     def open(self) -> None:
-        self.folder = TemporaryDirectory()
-        self.database = Database(self.folder.name, budget_bytes=SMALL)
+        self.open_database(SMALL)
         self.store = self.database.store("op", layout=PAIR)
         self.held: dict[int, dict[bytes, Pair]] = {bin: {} for bin in BINS}
-        self.scans: list[tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]] = []
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            for scan, expected in self.scans:
-                assert list(scan) == expected
-            self.database.close()
-            self.folder.cleanup()
 
     @rule(bin=bins, entries=st.dictionaries(keys, numbers, max_size=120), some=st.booleans())
     def write(self, bin: int, entries: dict[int, Pair], some: bool) -> None:
@@ -96,17 +87,12 @@ class ColumnsAgainstDictionary(RuleBasedStateMachine):
 
     @rule(bin=bins, taken=st.integers(min_value=0, max_value=10))
     def begin_scan(self, bin: int, taken: int) -> None:
-        """A scan that is finished at the end, after whatever else happens in between."""
-        expected = [(one, encode(self.held[bin][one])) for one in sorted(self.held[bin])]
-        scan = self.store.scan(bin)
-        assert [entry for entry, _ in zip(scan, range(taken), strict=False)] == expected[:taken]
-        # `zip` takes one entry more than it gives, where there is one.
-        self.scans.append((scan, expected[taken + 1 :]))
+        self.begin(self.store, bin, self.held[bin], taken)
 
     @invariant()
     def the_store_holds_what_it_should(self) -> None:
         for bin, held in getattr(self, "held", {}).items():
-            assert list(self.store.scan(bin)) == [(one, encode(held[one])) for one in sorted(held)]
+            assert list(self.store.scan(bin)) == entries_of(held)
 
     @invariant()
     def the_memtable_is_within_its_half_of_the_budget(self) -> None:

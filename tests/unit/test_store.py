@@ -9,13 +9,12 @@ import tracemalloc
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from schemas.errors import MeanderError, SetupError
 from state.cells import FIRST, SealedCells, weigh
@@ -24,6 +23,7 @@ from state.columns import Layout
 from state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
 from state.store import Database, Store
 from tests.lent import got, put
+from tests.store_machine import StoreMachine, entries_of
 
 SMALL = 64 << 10
 """A budget of which some dozens of the states below are too many."""
@@ -58,23 +58,14 @@ def own(bin: int, key: bytes) -> bytes:
     return key + b"/%d" % bin
 
 
-class StoreAgainstDictionary(RuleBasedStateMachine):
+class StoreAgainstDictionary(StoreMachine):
     """Each bin has keys of its own, as a key's bin follows from the key."""
 
     @initialize()
     def open(self) -> None:
-        self.folder = TemporaryDirectory()
-        self.database = Database(self.folder.name, budget_bytes=SMALL)
+        self.open_database(SMALL)
         self.stores = {name: self.database.store(name) for name in OPERATORS}
         self.oracle: dict[tuple[str, int], dict[bytes, object]] = {}
-        self.scans: list[tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]] = []
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            for scan, expected in self.scans:
-                assert list(scan) == expected
-            self.database.close()
-            self.folder.cleanup()
 
     def held(self, operator: str, bin: int) -> dict[bytes, object]:
         return self.oracle.setdefault((operator, bin), {})
@@ -108,13 +99,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
 
     @rule(operator=operators, bin=bins, taken=st.integers(min_value=0, max_value=10))
     def begin_scan(self, operator: str, bin: int, taken: int) -> None:
-        """A scan that is finished at the end, after whatever else happens in between."""
-        held = self.held(operator, bin)
-        expected = [(key, encode(held[key])) for key in sorted(held)]
-        scan = self.stores[operator].scan(bin)
-        assert [entry for entry, _ in zip(scan, range(taken), strict=False)] == expected[:taken]
-        # `zip` takes one entry more than it gives, where there is one.
-        self.scans.append((scan, expected[taken + 1 :]))
+        self.begin(self.stores[operator], bin, self.held(operator, bin), taken)
 
     @invariant()
     def all_operators_hold_what_they_should(self) -> None:
@@ -123,7 +108,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
             assert store.bins() == expected
             for bin in BINS:
                 held = self.held(operator, bin)
-                assert list(store.scan(bin)) == [(key, encode(held[key])) for key in sorted(held)]
+                assert list(store.scan(bin)) == entries_of(held)
                 assert store.count(bin) == len(held)
 
     @invariant()
