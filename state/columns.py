@@ -120,6 +120,13 @@ class NumberCells:
         return len(self._columns) == 1
 
 
+def column_of(values: Sequence[object], dtype: str) -> Column:
+    """A column of these values, cast where its type wants it."""
+    column = np.empty(len(values), np.dtype(dtype))
+    column[:] = values
+    return column
+
+
 def exact(values: Sequence[object], dtype: str) -> Column:
     """A column of just these values. Raises ValueError where its type cannot hold one.
 
@@ -129,8 +136,7 @@ def exact(values: Sequence[object], dtype: str) -> Column:
     Traceback (most recent call last):
     ValueError: the state 1.5 would become 1 in a column of int8
     """
-    column = np.empty(len(values), np.dtype(dtype))
-    column[:] = values
+    column = column_of(values, dtype)
     if column.dtype.kind == "O":
         return column
     for value, held in zip(values, column.tolist(), strict=True):

@@ -9,7 +9,7 @@ is in the next round. Cost: O(rounds) calls per batch, where a round holds each 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -25,7 +25,7 @@ from state import codec
 from state.cells import ABSENT, pick
 from state.columns import Column as Column
 from state.columns import Columns as Columns
-from state.columns import Layout, exact, fitting
+from state.columns import Layout, column_of, exact, fitting
 from state.store import Bins, Loan, Store
 
 ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
@@ -152,7 +152,7 @@ class _Sealed:
 
     def read(self, rows: Int64s) -> Columns:
         states = map(self._unsealed, pick(self._states, self._slots[rows].tolist()))
-        return tuple(map(_column, zip(*states, strict=True), self._layout.dtypes))
+        return tuple(map(column_of, zip(*states, strict=True), self._layout.dtypes))
 
     def write(self, rows: Int64s, columns: Columns) -> None:
         kept = (fitting(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
@@ -255,8 +255,8 @@ class Columnar:
 
     def _column(self, values: list[object]) -> Column:
         if self._fold.of is None and self._fold.dtype == "object":
-            return _column(values, "object")
-        return _column([self._value(value) for value in values], self._fold.dtype)
+            return column_of(values, "object")
+        return column_of([self._value(value) for value in values], self._fold.dtype)
 
     def _value(self, value: object) -> object:
         found = value if self._fold.of is None else value[self._fold.of]  # type: ignore[index]
@@ -275,12 +275,6 @@ class Columnar:
             self._guard.failed(batch, row, error)
             return False
         return True
-
-
-def _column(values: Sequence[object], dtype: str) -> Column:
-    column = np.empty(len(values), np.dtype(dtype))
-    column[:] = values
-    return column
 
 
 def _rounds(hashes: UInt64s) -> list[Int64s]:
