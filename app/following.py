@@ -51,11 +51,9 @@ def follow(settings: Settings, names: Names, flow: str, command: Command) -> Ite
     """
     with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
         seen = overview(flow, reader.recent())
-        _expect_driver(
-            seen, "start it with meander run, or leave the command for it with --no-wait"
-        )
+        _expect_driver(seen, f"{START}, or leave the command for it with --no-wait")
         offset = produce(settings, names, flow, command)
-        left = f"start it with meander run: {command.id!r} lies on its topic, and will be obeyed"
+        left = f"{START}: {command.id!r} lies on its topic, and will be obeyed"
         accepted = False
         for told in reader.follow():
             if told is None:
