@@ -61,8 +61,9 @@ class Controller:
         self._forswearing = Forswearing(plan, self._progress.changes, clock)
         members = list(map(WorkerId, range(workers)))
         tell = partial(self._tell_all, plan.handover.inputs[0])
-        told = self._progress, self._forswearing, self.decisions
-        self.reading = Reading(plan, members, *told, tell, past.mark)
+        self.reading = Reading(
+            plan, members, self._progress, self._forswearing, self.decisions, tell, past.mark
+        )
         self.staff = Staff(members, self._roster, clock)
         self._ids: set[str] = set()
         self._running: list[Running] = []

@@ -36,13 +36,10 @@ def check(node: Node) -> None:
                 f"operator {node.name!r}", f"its {what} is {function!r}", "give it a function"
             )
     match node:
-        case SourceNode(name, spec) | SinkNode(name, _, spec):
-            kind = "source" if isinstance(node, SourceNode) else "sink"
-            if not callable(getattr(spec, "open", None)):
-                like = f"Kafka{kind.title()}"
-                raise SetupError(
-                    f"{kind} {name!r}", f"it is {spec!r}", f"give it such as {like}('topic')"
-                )
+        case SourceNode(name, spec):
+            _check_end(f"source {name!r}", spec, "KafkaSource('topic')")
+        case SinkNode(name, _, spec):
+            _check_end(f"sink {name!r}", spec, "KafkaSink('topic')")
         case KeyedNode():
             _check_keyed(node)
     for policy in _policies(node):
@@ -71,6 +68,11 @@ def _policies(node: Node) -> Iterator[str]:
             yield from (step.on_error for step in node.steps)
         case SplitNode() | ExchangeNode() | KeyedNode() | AgainNode() | SinkNode():
             yield node.on_error
+
+
+def _check_end(end: str, spec: object, such: str) -> None:
+    if not callable(getattr(spec, "open", None)):
+        raise SetupError(end, f"it is {spec!r}", f"give it such as {such}")
 
 
 def _check_keyed(node: KeyedNode) -> None:
