@@ -16,6 +16,7 @@ from itertools import islice, repeat
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from schemas.errors import MeanderError
 from state.cells import FIRST, Cells, Slots
@@ -23,7 +24,7 @@ from state.codec import encoded
 
 ENTRY_BYTES: Final = 144
 """What a key, its slot's number and its place among its bin's take besides the key's bytes."""
-SLOT_BYTES: Final = 56
+SLOT_BYTES: Final = 57
 """What a slot takes, somebody's or free, besides its cell; a table's first ones do not count."""
 SPARSE: Final = 4
 """Slots per key from which on there are too many."""
@@ -41,6 +42,8 @@ class Table:
         """Bytes, estimated."""
         self.slots: dict[bytes, int] = {}
         self.bins: dict[int, dict[bytes, None]] = {}
+        self.dirty = np.zeros(len(cells), np.bool_)
+        """By slot, whether its key is known to have changed; false for a slot that is nobody's."""
         self._free = array("q", range(len(cells)))
 
     def find(self, keys: Sequence[bytes]) -> Slots:
@@ -53,6 +56,7 @@ class Table:
             before = len(self.cells)
             self.cells.grow()
             self._free.extend(range(before, len(self.cells)))
+            self.dirty = _resized(self.dirty, len(self.cells))
             self.size += (len(self.cells) - before) * self._slot_bytes
         first = len(self._free) - len(bins)
         taken = self._free[first:]
@@ -80,15 +84,23 @@ class Table:
         slots = np.array(list(map(self.slots.pop, keys)), np.int64)
         self.size -= self._weigh(keys, slots)
         self.cells.vacate(slots)
+        self.dirty[slots] = False
         self._free.extend(slots.tolist())
         if FIRST < len(self.cells) >= SPARSE * len(self.slots):
             self._compact()
+
+    def clean(self, keys: Sequence[bytes]) -> None:
+        """Some keys, held or not, are known to have changed no longer."""
+        slots = self.find(keys)
+        self.dirty[slots[slots != NO_SLOT]] = False
 
     def _compact(self) -> None:
         """Give back the slots that are too many; what stays has others from now on."""
         before, keys = len(self.cells), list(self.slots)
         most = max(FIRST, 2 * len(keys))
-        self.cells.keep(self.find(keys), most)
+        slots = self.find(keys)
+        self.cells.keep(slots, most)
+        self.dirty = _resized(self.dirty[slots], most)
         self.slots = dict(zip(keys, range(len(keys)), strict=True))
         self._free = array("q", range(len(keys), most))
         self.size -= (before - most) * self._slot_bytes
@@ -158,3 +170,7 @@ class Memtable:
         group = table.prefix + bin.to_bytes(BIN_BYTES, "big")
         oldest = zip(keys, states, strict=True)
         return group, ((group + key, encoded(state)) for key, state in oldest)
+
+
+def _resized(flags: npt.NDArray[np.bool_], most: int) -> npt.NDArray[np.bool_]:
+    return np.concatenate([flags, np.zeros(most - len(flags), np.bool_)])

@@ -28,13 +28,13 @@ class Shelf:
     """
 
     def __init__(self, database: Database, owner: str) -> None:
-        self._database, self._prefix = database, b"\0" + owner.encode() + b"\0"
+        self._rocks, self._prefix = database.rocks, b"\0" + owner.encode() + b"\0"
         self.first: bytes | None = None
         """The least key."""
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add some entries, at least one."""
-        self._database.put((self._prefix + key, data) for key, data in entries)
+        self._rocks.put((self._prefix + key, data) for key, data in entries)
         least = min(key for key, _ in entries)
         self.first = least if self.first is None else min(self.first, least)
 
@@ -42,9 +42,9 @@ class Shelf:
         """All entries in order, as of the call."""
         if self.first is None:
             return iter(())
-        return self._database.entries(self._prefix, self.first)
+        return self._rocks.entries(self._prefix, self.first)
 
     def drop(self, taken: Sequence[Entry], first: bytes | None) -> None:
         """Forget the first entries, as `entries` gave them; `first` is the first that stays."""
-        self._database.remove(self._prefix + key for key, _ in taken)
+        self._rocks.remove(self._prefix + key for key, _ in taken)
         self.first = first

@@ -4,29 +4,30 @@ All operators share one RocksDB and one key space: operator, NUL, bin (2 bytes),
 families would give each operator its own write buffers and files, and with them a budget of its
 own to be divided; a prefix costs a few bytes that block encoding takes out again, and a bin is one
 range in either case. Invariants: what `scan` yields is the bin as it was when the scan began; bytes
-held never exceed the budget for longer than one write (I6). There is no write-ahead log, and a
-database starts empty: local state is a cache, authority lies in the state topic.
+held never exceed the budget for longer than one write (I6); what has changed since it was last
+taken is known by key. A database starts empty: local state is a cache, authority lies in the state
+topic.
 Cost: 1000 hot keys are fetched and written in about 1 ms, a miss costs about 3 us.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
-from rocksdict import Cache, Rdict, WriteBatch, WriteOptions
 
-from schemas.errors import MeanderError, SetupError
+from schemas.errors import MeanderError
 from state.cells import SealedCells, pick
+from state.changes import Changes
 from state.codec import PLAIN, StateCodec, encoded
 from state.columns import Layout, NumberCells
 from state.ids import Bin
 from state.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
-from state.rocks import below, options, successor
+from state.rocks import Rocks
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
@@ -36,7 +37,8 @@ SPILL_KEYS: Final = 256
 class Database:
     """The keyed state of all operators of one process, within one budget of bytes.
 
-    Half of the budget is the memtable's, three eighths are RocksDB's block cache, which holds
+    Half of the budget is the memtable's, but for a sixteenth of that, in which the keys are noted
+    that have changed; three eighths are RocksDB's block cache, which holds
     indexes, filters and write buffers (up to a third of it) too; an eighth is left for what RocksDB
     goes over for a moment, as its cache gives way only once a flush has ended. What an earlier
     process left at `path` is destroyed. Raises SetupError when another process has it open.
@@ -55,19 +57,10 @@ class Database:
         self.memtable = Memtable()
         self.groups: set[bytes] = set()
         """The prefixes of the bins of which something lies in RocksDB."""
-        self._memtable_bytes = budget_bytes // 2
-        self._cache = Cache(budget_bytes * 3 // 8)
-        settings = options(self._cache, budget_bytes // 8)
-        self._unlogged = WriteOptions()
-        # The stubs call this property a method.
-        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
-        try:
-            Rdict.destroy(str(path), settings)
-            self._rocks = Rdict(str(path), settings)
-        except Exception as error:  # rocksdict raises nothing narrower
-            raise SetupError(
-                f"the state database at {path}", str(error), "give each worker a folder of its own"
-            ) from error
+        self.rocks = Rocks(path, budget_bytes * 3 // 8, budget_bytes // 8)
+        self._changes: list[Changes] = []
+        self._changes_bytes = budget_bytes // 32
+        self._memtable_bytes = budget_bytes // 2 - self._changes_bytes
 
     def store(
         self, operator: str, codec: StateCodec = PLAIN, layout: Layout | None = None
@@ -86,15 +79,16 @@ class Database:
 
     def used(self) -> int:
         """Bytes held in memory; the budget bounds it."""
-        return self.memtable.size + self._cache.get_usage()
+        return self.memtable.size + self._noted() + self.rocks.used()
 
     def close(self) -> None:
         """Release the files; nothing is written, as what lies here is a cache."""
-        self._rocks.close()
+        self.rocks.close()
 
-    def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of some keys, None for what is not there."""
-        return cast(list[bytes | None], self._rocks.get([*keys]))
+    def note(self, operator: str) -> Changes:
+        """A note of what changes of one more operator, within the budget."""
+        self._changes.append(Changes(self.rocks, operator))
+        return self._changes[-1]
 
     def find(self, groups: _Groups, bins: Mapping[bytes, int]) -> dict[bytes, bytes]:
         """The encoded states of those of one operator's keys, each of a bin, that lie on disk."""
@@ -102,41 +96,20 @@ class Database:
             return {}
         placed = ((key, groups[bin]) for key, bin in bins.items())
         asked = {key: group + key for key, group in placed if group in self.groups}
-        values = self.read(asked.values()) if asked else []
+        values = self.rocks.read(asked.values()) if asked else []
         return {k: data for k, data in zip(asked, values, strict=True) if data is not None}
 
-    def put(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write some keys as one batch."""
-        batch = WriteBatch(raw_mode=True)
-        for key, data in entries:
-            batch.put(key, data)
-        self._rocks.write(batch, self._unlogged)
-
     def spill(self) -> None:
-        """Make the memtable fit its bound again."""
+        """Make what is in memory fit its bounds again."""
         while self.memtable.size > self._memtable_bytes:
             group, entries = self.memtable.spill(SPILL_KEYS)
             self.groups.add(group)
-            self.put(entries)
+            self.rocks.put(entries)
+        while self._noted() > self._changes_bytes:
+            max(self._changes, key=lambda changes: changes.size).spill(SPILL_KEYS)
 
-    def entries(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All entries whose key begins with a prefix, in order, as of the call, without it; those
-        before `first`, which has no prefix either, are left out."""
-        # The iterator is opened here, as a generator's body would first run at the first entry.
-        found = self._rocks.items(from_key=prefix + first)
-        return below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
-
-    def delete(self, prefix: bytes) -> None:
-        """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
-        if next(self.entries(prefix), None) is not None:
-            self._rocks.delete_range(prefix, successor(prefix), self._unlogged)
-
-    def remove(self, keys: Iterable[bytes]) -> None:
-        """Drop some keys as one batch."""
-        batch = WriteBatch(raw_mode=True)
-        for key in keys:
-            batch.delete(key)
-        self._rocks.write(batch, self._unlogged)
+    def _noted(self) -> int:
+        return sum(changes.size for changes in self._changes)
 
 
 class Store:
@@ -150,10 +123,22 @@ class Store:
         self._groups = _Groups(operator.encode() + b"\0")
         cells = SealedCells() if layout is None else NumberCells(layout)
         self._table = database.memtable.add(Table(self._groups.stem, cells))
+        self._changes = database.note(operator)
 
     def lend(self, keys: Sequence[bytes], bins: Bins) -> Loan:
         """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
-        return Loan(self._database, self._table, self._groups, keys, bins)
+        return Loan(self._database, self._table, self._changes, self._groups, keys, bins)
+
+    def read(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
+        """The encoded states of some keys of a bin, all of which have one."""
+        slots, group = self._table.find(keys), self._groups[bin]
+        held = slots != NO_SLOT
+        states = map(encoded, self._table.cells.take(slots[held]))
+        asked = [group + keys[place] for place in np.flatnonzero(~held).tolist()]
+        found = iter(self._database.rocks.read(asked) if asked else ())
+        read = [next(states) if here else next(found) for here in held.tolist()]
+        assert None not in read, "a key has no state"
+        return cast(list[bytes], read)
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
         """Keys and encoded states of a bin in key order, as it is now, encoded as they are taken.
@@ -163,23 +148,43 @@ class Store:
         group = self._groups[bin]
         fresh = self._database.memtable.entries(self._table, bin)
         return _overlay(
-            ((key, encoded(state)) for key, state in fresh), self._database.entries(group)
+            ((key, encoded(state)) for key, state in fresh), self._database.rocks.entries(group)
         )
 
     def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
-        """Put encoded states of a bin in bulk, past the memtable."""
+        """Put encoded states of a bin in bulk, past the memtable; they do not count as changed, as
+        they lie on the topic."""
         group = self._groups[bin]
         self._database.memtable.forget(self._table, bin, keys)
+        self._changes.forget(bin, keys)
         if keys:
             self._database.groups.add(group)
-        self._database.put((group + key, data) for key, data in zip(keys, states, strict=True))
+        entries = zip(keys, states, strict=True)
+        self._database.rocks.put((group + key, data) for key, data in entries)
 
     def drop(self, bin: int) -> None:
         """Forget all keys of a bin, by the key in memory and at once on disk; scans under way keep
         theirs."""
         self._database.memtable.drop(self._table, bin)
+        self._changes.drop(bin)
         self._database.groups.discard(self._groups[bin])
-        self._database.delete(self._groups[bin])
+        self._database.rocks.delete(self._groups[bin])
+
+    def changed(self) -> list[Bin]:
+        """The bins that have changed, in order."""
+        return self._changes.bins()
+
+    def take_changes(self, bin: int) -> list[bytes]:
+        """The keys of a bin that have changed since they were last taken, in order; they count as
+        unchanged from now on."""
+        keys = self._changes.take(bin)
+        self._table.clean(keys)
+        return keys
+
+    def give_back(self, bin: int, keys: Sequence[bytes]) -> None:
+        """Some keys of a bin that were taken have changed still: they were written nowhere."""
+        self._changes.add(keys, np.full(len(keys), bin))
+        self._database.spill()
 
     def count(self, bin: int) -> int:
         """How many keys a bin holds; reads all of it."""
@@ -204,11 +209,13 @@ class Loan:
         self,
         database: Database,
         table: Table,
+        changes: Changes,
         groups: _Groups,
         keys: Sequence[bytes],
         bins: Bins,
     ) -> None:
-        self._database, self._table = database, table
+        self._database, self._table, self._changes = database, table, changes
+        self._keys, self._bins = keys, bins
         self._new: dict[bytes, int] = {}
         """The bins of keys that have had no state."""
         self.slots = table.find(keys)
@@ -242,6 +249,7 @@ class Loan:
         trace: TracebackType | None,
     ) -> None:
         self._table.size += self._table.cells.weigh(self.slots) - self._weight
+        self._note_changes()
         if self._new:
             self._forget_unset()
         self._database.spill()
@@ -253,6 +261,15 @@ class Loan:
         slots = self._table.admit(self._new | {key: bins[key] for key in found})
         if found:
             self._table.load(slots[len(self._new) :], [*found.values()])
+
+    def _note_changes(self) -> None:
+        """What was lent and has a state may have another one now."""
+        clean = np.flatnonzero(~self._table.dirty[self.slots])
+        if self._new:
+            clean = clean[self._table.cells.has(self.slots[clean])]
+        if len(clean):
+            self._table.dirty[self.slots[clean]] = True
+            self._changes.add(pick(self._keys, clean.tolist()), self._bins[clean])
 
     def _forget_unset(self) -> None:
         unset = self._table.cells.has(self._table.find([*self._new]))

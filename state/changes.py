@@ -1,0 +1,127 @@
+"""Which keys have changed since they were last taken, by bin: what the next delta is to hold.
+
+Invariant: every key that has changed is in here, as often as it may have been added, and is taken
+once. What exceeds its share of the memory lies in RocksDB (I6), in a range that begins with two
+NULs, as no other does. Cost: about 0.2 us a key added, in native code; 2 us more where it spills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from state.cells import pick
+from state.ids import Bin
+from state.rocks import Rocks
+
+KEY_BYTES: Final = 112
+"""What a key takes besides its bytes: the object, and its place in a set."""
+LOOSE: Final = 4096
+"""Keys from which on they are sorted into their bins, which costs by the bin too."""
+BIN_BYTES: Final = 2
+
+
+class Changes:
+    """The changed keys of one operator.
+
+    >>> from tempfile import mkdtemp
+    >>> rocks = Rocks(mkdtemp(), cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+    >>> changes = Changes(rocks, "per_plane")
+    >>> changes.add([b"b", b"c", b"a", b"b"], np.array([1, 2, 1, 1]))
+    >>> changes.spill(1)
+    >>> changes.bins(), changes.take(1), changes.take(1), changes.take(2)
+    ([1, 2], [b'a', b'b'], [], [b'c'])
+    >>> rocks.close()
+    """
+
+    def __init__(self, rocks: Rocks, operator: str) -> None:
+        self._rocks, self._prefix = rocks, b"\0\0" + operator.encode() + b"\0"
+        self.size = 0
+        """Bytes in memory, estimated."""
+        self._by_bin: dict[int, set[bytes]] = {}
+        self._spilled: set[int] = set()
+        self._loose: list[bytes] = []
+        self._loose_bins: list[npt.NDArray[np.int64]] = []
+
+    def add(self, keys: Sequence[bytes], bins: npt.NDArray[np.int64]) -> None:
+        """Some keys have changed; `bins[i]` is that of `keys[i]`."""
+        self._loose += keys
+        self._loose_bins.append(bins)
+        self.size += _weigh(keys)
+        if len(self._loose) >= LOOSE:
+            self._sort()
+
+    def bins(self) -> list[Bin]:
+        """The bins that have any, in order."""
+        self._sort()
+        return sorted(map(Bin, self._by_bin.keys() | self._spilled))
+
+    def take(self, bin: int) -> list[bytes]:
+        """The keys of a bin, in order, which are in here no longer."""
+        self._sort()
+        keys = self._by_bin.pop(bin, set())
+        self.size -= _weigh(keys)
+        if bin in self._spilled:
+            self._spilled.remove(bin)
+            spilled = [key for key, _ in self._rocks.entries(self._group(bin))]
+            self._remove(bin, spilled)
+            keys.update(spilled)
+        return sorted(keys)
+
+    def forget(self, bin: int, keys: Sequence[bytes]) -> None:
+        """Some keys of a bin, in here or not, are in here no longer."""
+        self._sort()
+        if bin in self._by_bin:
+            held = self._by_bin[bin]
+            gone = held.intersection(keys)
+            held -= gone
+            self.size -= _weigh(gone)
+            if not held:
+                del self._by_bin[bin]
+        if bin in self._spilled:
+            self._remove(bin, keys)
+
+    def drop(self, bin: int) -> None:
+        """As `forget`, for all of a bin."""
+        self.take(bin)
+
+    def spill(self, count: int) -> None:
+        """Move up to so many keys of one bin to disk."""
+        self._sort()
+        bin, held = next(iter(self._by_bin.items()))
+        keys = [held.pop() for _ in range(min(count, len(held)))]
+        if not held:
+            del self._by_bin[bin]
+        self.size -= _weigh(keys)
+        self._spilled.add(bin)
+        self._rocks.put((self._group(bin) + key, b"") for key in keys)
+
+    def _sort(self) -> None:
+        """Put the loose keys where their bins are."""
+        if not self._loose:
+            return
+        bins = np.concatenate(self._loose_bins)
+        order = np.argsort(bins.astype(np.uint16), kind="stable")  # a radix sort
+        keys, bins = pick(self._loose, order.tolist()), bins[order]
+        self.size -= _weigh(keys)
+        self._loose, self._loose_bins = [], []
+        ends = [*(np.flatnonzero(np.diff(bins)) + 1).tolist(), len(bins)]
+        for first, end in zip([0, *ends], ends, strict=False):
+            held = self._by_bin.setdefault(int(bins[first]), set())
+            new = set(keys[first:end]) - held
+            held |= new
+            self.size += _weigh(new)
+
+    def _remove(self, bin: int, keys: Iterable[bytes]) -> None:
+        group = self._group(bin)
+        self._rocks.remove(group + key for key in keys)
+
+    def _group(self, bin: int) -> bytes:
+        return self._prefix + bin.to_bytes(BIN_BYTES, "big")
+
+
+def _weigh(keys: Sequence[bytes] | set[bytes]) -> int:
+    return KEY_BYTES * len(keys) + sum(map(len, keys))
