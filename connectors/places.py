@@ -73,6 +73,7 @@ class PlaceReader:
         self._contact = client.contact(settings)
         self._asked: SimpleQueue[list[Wanted]] = SimpleQueue()
         self._answers: dict[Ticket, list[bytes] | MeanderError] = {}
+        self._abandoned: set[Ticket] = set()
         self._lanes: dict[int, Lane] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"read {topic}", daemon=True)
@@ -96,6 +97,13 @@ class PlaceReader:
         if isinstance(answer, MeanderError):
             raise answer
         return answer
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody asks for the answer any more."""
+        # Said before the answer is looked for, as the thread looks here once it has answered.
+        self._abandoned.add(ticket)
+        if self._answers.pop(ticket, None) is not None:
+            self._abandoned.discard(ticket)
 
     def close(self) -> None:
         """Give up what is under way; waits for the thread's nap to end."""
@@ -192,6 +200,9 @@ class PlaceReader:
         if request.left >= 0:
             request.left = -1 if isinstance(answer, MeanderError) else 0
             self._answers[request.ticket] = answer
+            if request.ticket in self._abandoned:
+                self._abandoned.discard(request.ticket)
+                self._answers.pop(request.ticket, None)
             self._wakeup.set()
 
     def _skip_ahead(self, lane: Lane, offset: int) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from confluent_kafka import Message
 
 from connectors.client import Settings
-from connectors.outbox import Outbox
+from connectors.outbox import Outbox, noted
 from connectors.places import PlaceReader
 from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS
 from dataflow.protocols import Wakeup
@@ -28,7 +28,8 @@ class KafkaStateTopic:
         self._partition = worker % STATE_PARTITIONS
         self._outbox = Outbox(settings, topic, message_max_bytes=MAX_STATE_RECORD)
         self._reader = PlaceReader(settings, topic, wakeup)
-        self._places: dict[Ticket, Place] = {}
+        self._appended: dict[Ticket, Place | None] = {}
+        """Where what was appended lies, and None of what is under way."""
         self._last = 0
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
@@ -37,6 +38,7 @@ class KafkaStateTopic:
         Raises MeanderError for more than `MAX_STATE_RECORD` bytes, key and payload together.
         """
         ticket = self._next()
+        self._appended[ticket] = None
         done = partial(self._durable, ticket, key, len(payload))
         self._outbox.send(payload, key, done, [], self._partition)
         return ticket
@@ -46,9 +48,12 @@ class KafkaStateTopic:
 
         Raises MeanderError when the broker refused a record.
         """
-        if ticket not in self._places:
+        if self._appended[ticket] is None:
             self._outbox.pump()
-        return self._places.pop(ticket, None)
+        place = self._appended[ticket]
+        if place is not None:
+            del self._appended[ticket]
+        return place
 
     def fetch(self, places: Sequence[Place]) -> Ticket:
         """Ask for records by place."""
@@ -63,6 +68,18 @@ class KafkaStateTopic:
         """
         return self._reader.answer(ticket)
 
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
+        if ticket not in self._appended:
+            self._reader.abandon(ticket)
+        elif (place := self._appended.pop(ticket)) is not None:
+            self.forget([place])
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Put a tombstone for each of some records behind it; nothing waits for these."""
+        for place in places:
+            self._outbox.send(None, place.key, noted, [], place.partition)
+
     def close(self) -> None:
         """Give up what is under way."""
         self._reader.close()
@@ -75,4 +92,8 @@ class KafkaStateTopic:
     def _durable(self, ticket: Ticket, key: bytes, size: int, message: Message) -> None:
         offset = message.offset()
         assert offset is not None
-        self._places[ticket] = Place(key, self._partition, offset, size)
+        place = Place(key, self._partition, offset, size)
+        if ticket in self._appended:
+            self._appended[ticket] = place
+        else:
+            self.forget([place])

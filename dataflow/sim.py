@@ -128,6 +128,7 @@ class SimTopic:
         self._rng = rng
         self._records: list[tuple[bytes, bytes]] = []
         self._keys: set[bytes] = set()
+        self._forgotten: set[bytes] = set()
         self._pending: dict[Ticket, Place | list[bytes]] = {}
         self._tickets = 0
 
@@ -155,11 +156,23 @@ class SimTopic:
         assert answer is None or isinstance(answer, list)
         return answer
 
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody asks for the answer any more."""
+        answer = self._pending.pop(ticket)
+        if isinstance(answer, Place):
+            self.forget([answer])
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Compact at once."""
+        self._forgotten.update(place.key for place in places)
+
     def close(self) -> None:
         """Nothing is open."""
 
     def _read(self, place: Place) -> bytes:
         key, payload = self._records[place.offset]
+        if key in self._forgotten:
+            raise MeanderError(f"state record {key!r}", "compaction has removed it")
         if key != place.key:
             raise MeanderError(f"state record {place.key!r}", f"{key!r} lies at its place")
         return payload

@@ -23,7 +23,10 @@ AvroTime = int | list[int]
 class Description:
     """Which times a layer covers: the effect of all records of lower <= time < upper.
 
-    Times before `since` are no longer told apart.
+    Times before `since` are no longer told apart. A layer that is written while records are applied
+    is fuzzy: each of its states is of some moment since its keys were taken, and may have the
+    effect of records of `upper` and later; what changes after its keys were taken is in the next
+    layer too, so the last one, during which nothing changes, makes the bin exact.
     """
 
     lower: Time
@@ -45,6 +48,11 @@ class LayerPointer:
     checksum: int
     codec: str
     chunks: tuple[Place, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What it takes on the topic."""
+        return sum(place.size for place in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What the store and the migration need of the state topic: append, and fetch what was appended.
+"""What the store and the migration need of the state topic: append, fetch what was
+appended, and forget it.
 
 Nothing here blocks. A write is durable once `placed` names its place; a read is whole once
 `fetched` answers. `connectors.state_topic` is the real one, `dataflow.sim` keeps one in memory.
@@ -39,6 +40,12 @@ class StateTopic(Protocol):
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         """Their payloads in the order asked for, once all are here. Raises MeanderError when a
         record at a place has another key (it was compacted away)."""
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Records that nobody refers to any more may go at the next compaction."""
 
     def close(self) -> None:
         """Give up what is under way."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from schemas.errors import MeanderError
 from state.codec import encode, seal
 from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.layer import Extraction, Installation
 from state.manifest import Manifest
 from state.store import Store
 from state.topic import Place, Ticket
+from state.trace import Trace
 from tests.lent import put
 
 BIN = Bin(7)
@@ -24,12 +26,16 @@ class MemoryTopic:
         self.delay = delay
         self.records: list[tuple[bytes, bytes]] = []
         self.most_unplaced = self.most_fetched = 0
+        self._tickets = 0
+        self._keys: set[bytes] = set()
         self._waits: dict[Ticket, int] = {}
         self._appended: dict[Ticket, int] = {}
         self._fetching: dict[Ticket, Sequence[Place]] = {}
+        self.forgotten: set[bytes] = set()
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
-        assert key not in dict(self.records), "a key is used once"
+        assert key not in self._keys, "a key is used once"
+        self._keys.add(key)
         ticket = self._ticket()
         self._appended[ticket] = len(self.records)
         self.records.append((key, payload))
@@ -52,13 +58,38 @@ class MemoryTopic:
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         if self._wait(ticket):
             return None
-        return [self.records[place.offset][1] for place in self._fetching.pop(ticket)]
+        places = self._fetching.pop(ticket)
+        gone = [place.key for place in places if place.key in self.forgotten]
+        if gone:
+            raise MeanderError(f"state record {gone[0]!r}", "compaction has removed it")
+        return [self.records[place.offset][1] for place in places]
+
+    def abandon(self, ticket: Ticket) -> None:
+        del self._waits[ticket]
+        self._fetching.pop(ticket, None)
+        if ticket in self._appended:
+            self.forgotten.add(self.records[self._appended.pop(ticket)][0])
+
+    def forget(self, places: Sequence[Place]) -> None:
+        assert not any(place.key in self.forgotten for place in places), "forgotten once"
+        self.forgotten.update(place.key for place in places)
+
+    @property
+    def live(self) -> set[bytes]:
+        """The keys of the records that compaction leaves."""
+        return {key for key, _ in self.records} - self.forgotten
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing whose answer is still to be asked for."""
+        return not (self._appended or self._fetching)
 
     def close(self) -> None:
         self._waits.clear()
 
     def _ticket(self) -> Ticket:
-        ticket = Ticket(len(self._waits))
+        self._tickets += 1
+        ticket = Ticket(self._tickets)
         self._waits[ticket] = self.delay
         return ticket
 
@@ -80,9 +111,15 @@ def fill(store: Store, count: int, size: int = 20, bin: Bin = BIN) -> None:
 def extract(
     store: Store, topic: MemoryTopic, timers: Sequence[tuple[int, bytes]] = (), budget: int = 100
 ) -> Extraction:
-    extraction = Extraction(store, timers, LAYER, "per_plane", BIN, 900, topic)
+    extraction = extraction_of(store, topic, timers)
     drive(extraction.step, budget)
     return extraction
+
+
+def extraction_of(
+    store: Store, topic: MemoryTopic, timers: Sequence[tuple[int, bytes]] = ()
+) -> Extraction:
+    return Trace("per_plane", store, topic, lambda: LAYER).write(BIN, 900, timers)
 
 
 def install(

@@ -37,6 +37,7 @@ from state.layer import Extraction
 from state.store import Bins, Store
 from state.time import Time, to_millis
 from state.topic import StateTopic
+from state.trace import Trace
 
 Order = Literal["time", "arrival"]
 Work = Callable[[Store, Bins], Batch]
@@ -107,8 +108,8 @@ class Keyed(Quiet):
 
     def extraction(self, layer: LayerId, bin: Bin, at: int) -> Extraction:
         """The bin's state as of `at`, once the output frontier has reached `at`."""
-        timers = self.timers.of(bin)
-        return Extraction(self.store, timers, layer, self.name, bin, at, self._topic)
+        trace = Trace(self.name, self.store, self._topic, lambda: layer)
+        return trace.write(bin, at, self.timers.of(bin))
 
     def departed(self, bin: Bin) -> None:
         """The bin is on its way to its new owner, and its timers with it."""

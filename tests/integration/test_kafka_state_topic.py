@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.kafka_rig import Rig
 from tests.kafka_tools import Record, consume_all, produce, until
 
 CHUNK = 512 * 1024
+SEQUENCE = count(2)
 
 
 @pytest.fixture
@@ -143,6 +145,49 @@ def test_a_place_behind_the_end_is_an_error_after_a_while(
     beyond = Place(place.key, place.partition, place.offset + 1, place.size)
     with pytest.raises(MeanderError, match="its partition ends before it"):
         fetch(state, [place, beyond])
+
+
+def expect_tombstones(rig: Rig, state: KafkaStateTopic, expected: set[tuple[bytes, int]]) -> None:
+    """Keys and partitions."""
+
+    def there() -> bool:
+        append_all(state, layer(next(SEQUENCE), [b"what follows"]))
+        records = consume_all(rig.bootstrap, rig.prefix + "flow.state")
+        return {(r.key, r.partition) for r in records if r.value is None} == expected
+
+    until(there, "the tombstones are there")
+
+
+def test_what_is_forgotten_gets_a_tombstone_where_it_lies_whoever_wrote_it(
+    rig: Rig, state: KafkaStateTopic
+) -> None:
+    other = KafkaStateTopic(rig.settings, rig.prefix + "flow.state", 1, rig.wakeup)
+    mine = append_all(state, layer(0, [b"a", b"b"]))
+    (theirs,) = append_all(other, [(b"theirs", b"c")])
+    state.forget([mine[0], theirs])
+    expect_tombstones(rig, state, {(mine[0].key, 0), (theirs.key, 1)})
+    other.close()
+
+
+def test_an_append_that_is_abandoned_is_forgotten_once_it_is_durable(
+    rig: Rig, state: KafkaStateTopic
+) -> None:
+    state.abandon(state.append(b"under way", b"a"))
+    durable = state.append(b"durable", b"b")
+    append_all(state, layer(1, [b"behind it"]))
+    state.abandon(durable)
+    expect_tombstones(rig, state, {(b"under way", 0), (b"durable", 0)})
+
+
+def test_an_answer_that_nobody_asks_for_any_more_is_not_kept(state: KafkaStateTopic) -> None:
+    places = append_all(state, layer(0, [b"a", b"b"]))
+    state.abandon(state.fetch(places))
+    answered = state.fetch(places[:1])
+    assert fetch(state, places[1:]) == [b"b"]
+    until(lambda: answered in state._reader._answers, "it is answered")
+    state.abandon(answered)
+    assert not state._reader._answers
+    assert not state._reader._abandoned
 
 
 def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -> None:

@@ -13,13 +13,21 @@ from state.layer import (
     CHUNK_ENTRIES,
     STATE_LIMIT,
     WINDOW,
-    Extraction,
     Installation,
 )
 from state.manifest import Description, LayerPointer, Manifest
 from state.store import Database, Store
 from state.topic import Place
-from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
+from tests.bins_on_the_way import (
+    BIN,
+    LAYER,
+    MemoryTopic,
+    drive,
+    extract,
+    extraction_of,
+    fill,
+    install,
+)
 from tests.lent import put
 
 
@@ -60,7 +68,7 @@ def test_the_budget_of_a_step_changes_nothing_but_the_number_of_steps(
 def test_a_step_does_no_more_than_its_budget(old: Store) -> None:
     fill(old, 1000)
     topic = MemoryTopic()
-    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    extraction = extraction_of(old, topic)
     steps = 1
     while not extraction.step(10):
         steps += 1
@@ -70,7 +78,7 @@ def test_a_step_does_no_more_than_its_budget(old: Store) -> None:
 def test_a_step_sends_one_chunk_at_most(old: Store) -> None:
     fill(old, 40, size=400_000)
     topic = MemoryTopic()
-    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    extraction = extraction_of(old, topic)
     done, sent = False, 0
     while not done:
         done = extraction.step(1_000_000)
@@ -82,7 +90,7 @@ def test_what_was_extracted_is_the_bin_when_the_extraction_began(old: Store, new
     fill(old, 2000)
     expected = list(old.scan(BIN))
     topic = MemoryTopic()
-    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    extraction = extraction_of(old, topic)
     extraction.step(10)
     fill(old, 3000, size=400, bin=Bin(8))  # moves much of the bin from memory to disk
     old.drop(BIN)
@@ -105,7 +113,7 @@ def test_an_installation_replaces_what_the_store_held_of_the_bin_alone(
 
 def test_an_empty_bin_needs_no_record(old: Store, new: Store) -> None:
     topic = MemoryTopic()
-    extraction = Extraction(old, (), LAYER, "per_plane", BIN, 900, topic)
+    extraction = extraction_of(old, topic)
     assert extraction.step(1)
     assert topic.records == []
     put(new, [BIN], [b"stale"], [1])

@@ -1,0 +1,210 @@
+"""The layers of an operator's bins that this worker owns: written, merged, and forgotten.
+
+Guarantees that what a manifest from here names stays on the topic until the bin is released and
+its next owner merges it, or while it is pinned: a tombstone is written only for layers in whose
+place a durable one stands. Invariant: of the layers of a bin that is not pinned each takes, once
+what is due has been merged, at least `RATIO` times the bytes of all later ones together, so there
+are few, and they take little more than the state. Cost: by the entry changed, and log n merges.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from state.chunk import Head, LayerCorrupt
+from state.contents import Changed, Merged, Whole
+from state.ids import Bin, LayerId
+from state.layer import Contents, Extraction, Timers
+from state.manifest import Description, Kind, LayerPointer, Manifest
+from state.store import Store
+from state.time import MIN_TIME, Time
+from state.topic import StateTopic
+
+RATIO: Final = 4
+"""How many times the bytes of all later layers one takes at least."""
+Layers = tuple[LayerPointer, ...]
+_NO_TIMERS: Final = hash(())
+
+
+class Trace:
+    """The live layers of each bin of one operator on one worker."""
+
+    def __init__(
+        self, operator: str, store: Store, topic: StateTopic, next_layer: Callable[[], LayerId]
+    ) -> None:
+        self._operator, self._store, self._topic = operator, store, topic
+        self._next_layer = next_layer
+        self._layers: dict[Bin, Layers] = {}
+        self._told: dict[Bin, int | None] = {}
+        """A hash of the timers that the newest layer of a bin holds, None where it is not known."""
+        self._writing: dict[Bin, tuple[Extraction, Sequence[bytes]]] = {}
+        """What is being written, and the keys that were taken for it."""
+        self._refused: dict[Bin, Layers] = {}
+        """What is to be forgotten once another layer stands in its place."""
+        self._pins: Counter[Bin] = Counter()
+        self._due: dict[Bin, None] = {}
+        """Bins of which something may have to be merged, the longest due first."""
+        self._merging: tuple[Bin, Extraction] | None = None
+
+    def layers(self, bin: Bin) -> Layers:
+        """What of a bin lies on the topic, in the order of installation."""
+        return self._layers.get(bin, ())
+
+    def size(self, bin: Bin) -> int:
+        """How many bytes that takes."""
+        return sum(layer.bytes for layer in self.layers(bin))
+
+    def write(self, bin: Bin, upper: int, timers: Timers) -> Extraction:
+        """Write what of a bin has changed since its last layer, or all where it has none, as one
+        more layer; `timers` are all that it has.
+
+        Its manifest names all layers of the bin. No layer is added where there is nothing to tell.
+        What is being written of the bin already is cancelled.
+        """
+        self.cancel(bin)
+        layers, told, keys = self.layers(bin), hash(tuple(timers)), self._store.take_changes(bin)
+        contents: Contents
+        if layers:
+            unchanged = not keys and told == self._told.get(bin)
+            contents = Changed(self._store, bin, keys, () if unchanged else timers)
+            lower = layers[-1].description.upper
+        else:
+            contents, lower = Whole(self._store, bin, timers), MIN_TIME
+        head = self._head(bin, "delta" if layers else "base", lower, upper)
+        extraction = Extraction(head, contents, self._topic, partial(self._stands, bin, told))
+        self._writing[bin] = extraction, keys
+        return extraction
+
+    def cancel(self, bin: Bin) -> None:
+        """Give up what is being written of a bin, if anything; its changes are left to the next."""
+        if bin in self._writing:
+            extraction, keys = self._writing.pop(bin)
+            extraction.cancel()
+            self._store.give_back(bin, keys)
+
+    def adopt(self, manifest: Manifest) -> None:
+        """A bin has been installed from these layers, which are this worker's from now on."""
+        self._layers[manifest.bin] = manifest.layers
+        self._told[manifest.bin] = None
+        self._due[manifest.bin] = None
+
+    def rewrite(self, bin: Bin) -> None:
+        """The layers of a bin are of no use: the next one is to be a base, in place of them all."""
+        self.cancel(bin)
+        self._cancel_merging(bin)
+        self._refused[bin] = (*self._refused.get(bin, ()), *self._layers.pop(bin, ()))
+
+    def release(self, bin: Bin) -> None:
+        """A bin has left, and its layers are its new owner's."""
+        if bin in self._writing:
+            self._writing.pop(bin)[0].cancel()
+        self._cancel_merging(bin)
+        self._forget(self._refused.pop(bin, ()))
+        for known in (self._layers, self._told, self._pins, self._due):
+            known.pop(bin, None)
+
+    def pin(self, bin: Bin) -> None:
+        """Somebody reads the layers of a bin: they are neither merged nor forgotten."""
+        self._pins[bin] += 1
+        self._cancel_merging(bin)
+
+    def unpin(self, bin: Bin) -> None:
+        """Who pinned a bin reads it no longer."""
+        self._pins[bin] -= 1
+        if not self._pins[bin]:
+            del self._pins[bin]
+            self._settle(bin)
+
+    def tend(self, budget_entries: int) -> bool:
+        """Merge a little; whether anything was done.
+
+        Raises LayerCorrupt where a layer could not be read; its bin is to be rewritten then.
+        """
+        if self._merging is None:
+            self._begin_merging()
+        if self._merging is None:
+            return False
+        bin, merging = self._merging
+        try:
+            merging.step(budget_entries)
+        except LayerCorrupt:
+            self.rewrite(bin)
+            raise
+        return True
+
+    # -- writing
+
+    def _head(self, bin: Bin, kind: Kind, lower: Time, upper: Time) -> Head:
+        description = Description(lower, upper, since=upper)
+        codec = self._store.codec.name
+        return Head(self._operator, bin, self._next_layer(), kind, codec, description)
+
+    def _stands(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
+        """A layer is durable: which ones there are now."""
+        del self._writing[bin]
+        if layer.chunks or told != self._told.get(bin, _NO_TIMERS):
+            self._layers[bin] = (*self.layers(bin), layer)
+            self._told[bin] = told
+        self._settle(bin)
+        return self.layers(bin)
+
+    # -- merging
+
+    def _settle(self, bin: Bin) -> None:
+        """Look after a bin that has got another layer, or is no longer pinned."""
+        if bin in self._pins:
+            return
+        self._due[bin] = None
+        if self.layers(bin):
+            self._forget(self._refused.pop(bin, ()))
+
+    def _begin_merging(self) -> None:
+        for bin in [bin for bin in self._due if bin not in self._pins]:
+            del self._due[bin]
+            layers = similar(self.layers(bin))
+            if layers:
+                self._merge(bin, layers)
+                return
+
+    def _merge(self, bin: Bin, layers: Layers) -> None:
+        first, last = layers[0].description, layers[-1].description
+        head = self._head(bin, layers[0].kind, first.lower, last.upper)
+        merged = Merged(self._topic, self._operator, bin, layers)
+        stands = partial(self._replace, bin, layers)
+        self._merging = bin, Extraction(head, merged, self._topic, stands)
+
+    def _replace(self, bin: Bin, old: Layers, new: LayerPointer) -> Layers:
+        """A layer is durable that stands for some."""
+        self._merging = None
+        layers = self.layers(bin)
+        first = layers.index(old[0])
+        self._layers[bin] = (*layers[:first], new, *layers[first + len(old) :])
+        self._due[bin] = None
+        self._forget(old)
+        return self.layers(bin)
+
+    def _cancel_merging(self, bin: Bin) -> None:
+        if self._merging is not None and self._merging[0] == bin:
+            self._merging[1].cancel()
+            self._merging = None
+            self._due[bin] = None
+
+    def _forget(self, layers: Layers) -> None:
+        for layer in layers:
+            self._topic.forget(layer.chunks)
+
+
+def similar(layers: Layers) -> Layers:
+    """The newest of some layers that are to be one, as each is not so much larger than all those
+    after it together."""
+    for end in range(len(layers), 1, -1):
+        first, size = end - 1, layers[end - 1].bytes
+        while first and layers[first - 1].bytes < RATIO * size:
+            first -= 1
+            size += layers[first].bytes
+        if end - first > 1:
+            return layers[first:end]
+    return ()

@@ -1,0 +1,224 @@
+"""I4: whatever is set, spilled, written, cancelled, merged, staged and moved in any order, a bin is
+at its new owner what it was at the old one, byte for byte; and no layer that is still needed has a
+tombstone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from itertools import count
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
+
+from schemas.errors import MeanderError
+from state import contents
+from state.codec import encode, seal
+from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.layer import Extraction, Installation, Timers
+from state.manifest import LayerPointer, Manifest
+from state.memtable import Table
+from state.rocks import Rocks
+from state.store import Store
+from state.trace import Trace
+from tests.bins_on_the_way import MemoryTopic, drive
+from tests.lent import put
+from tests.store_machine import StoreMachine, entries_of
+
+SMALL = 64 << 10
+"""A budget of which some dozens of the states below are too many."""
+BINS = [Bin(0), Bin(65535)]
+WORKERS = 2
+bins = st.sampled_from(BINS)
+budgets = st.sampled_from([1, 7, 100])
+slices = st.sampled_from([1, 5, 1000])
+written = st.dictionaries(
+    st.integers(0, 100),
+    st.one_of(st.integers(), st.text(max_size=3), st.integers(0, 2000).map(lambda n: "x" * n)),
+    min_size=1,
+    max_size=40,
+)
+
+
+class LayersAgainstDictionary(StoreMachine):
+    """Two workers, to whom each bin belongs in turn."""
+
+    @initialize(delay=st.integers(0, 2))
+    def open(self, delay: int) -> None:
+        self.open_database(SMALL)
+        self.topic, numbers = MemoryTopic(delay), count()
+        self.stores = [self.database.store(f"worker {n}") for n in range(WORKERS)]
+        self.traces = [
+            Trace(
+                "op", store, self.topic, lambda: LayerId(Incarnation(1), WorkerId(0), next(numbers))
+            )
+            for store in self.stores
+        ]
+        self.owner = dict.fromkeys(BINS, 0)
+        self.oracle: dict[Bin, dict[bytes, object]] = {bin: {} for bin in BINS}
+        self.staged: dict[Bin, tuple[LayerPointer, ...]] = {}
+        self.staged_timers: dict[Bin, Timers] = dict.fromkeys(BINS, ())
+        self.writing: dict[Bin, Extraction] = {}
+        self.now = 0
+
+    def trace(self, bin: Bin) -> Trace:
+        return self.traces[self.owner[bin]]
+
+    def store(self, bin: Bin) -> Store:
+        return self.stores[self.owner[bin]]
+
+    def heir(self, bin: Bin) -> Store:
+        return self.stores[1 - self.owner[bin]]
+
+    def timers(self, bin: Bin) -> list[tuple[int, bytes]]:
+        return [(7, key) for key in sorted(self.oracle[bin])[:3]]
+
+    @rule(bin=bins, entries=written)
+    def set(self, bin: Bin, entries: dict[int, object]) -> None:
+        states = {encode((int(bin), n)): state for n, state in entries.items()}
+        put(self.store(bin), [bin] * len(states), [*states], [seal(s) for s in states.values()])
+        self.oracle[bin].update(states)
+
+    @rule(bin=bins, budget=budgets, steps=slices)
+    def write_layer(self, bin: Bin, budget: int, steps: int) -> None:
+        self.now += 1
+        self.writing[bin] = self.trace(bin).write(bin, self.now, self.timers(bin))
+        self.go_on_writing(bin, budget, steps)
+
+    @rule(bin=bins, budget=budgets, steps=slices)
+    def go_on_writing(self, bin: Bin, budget: int, steps: int) -> None:
+        if bin in self.writing and any(self.writing[bin].step(budget) for _ in range(steps)):
+            del self.writing[bin]
+
+    @rule(bin=bins)
+    def cancel(self, bin: Bin) -> None:
+        self.trace(bin).cancel(bin)
+        self.writing.pop(bin, None)
+
+    @rule(budget=budgets, steps=slices)
+    def merge(self, budget: int, steps: int) -> None:
+        for trace in self.traces:
+            for _ in range(steps):
+                trace.tend(budget)
+
+    @rule(bin=bins)
+    def rewrite(self, bin: Bin) -> None:
+        if bin not in self.staged:
+            self.trace(bin).rewrite(bin)
+            self.writing.pop(bin, None)
+
+    @rule(bin=bins, budget=budgets)
+    def stage(self, bin: Bin, budget: int) -> None:
+        if bin in self.staged or not self.trace(bin).layers(bin):
+            return
+        self.trace(bin).pin(bin)
+        self.staged[bin] = self.trace(bin).layers(bin)
+        manifest = Manifest("op", bin, self.now, self.staged[bin])
+        installation = Installation(self.heir(bin), manifest, self.topic)
+        drive(installation.step, budget)
+        self.staged_timers[bin] = installation.timers
+
+    @rule(bin=bins)
+    def unstage(self, bin: Bin) -> None:
+        if self.staged.pop(bin, ()):
+            self.trace(bin).unpin(bin)
+            self.heir(bin).drop(bin)
+
+    @rule(bin=bins, budget=budgets)
+    def move(self, bin: Bin, budget: int) -> None:
+        self.write_layer(bin, budget, 0)
+        last = self.writing.pop(bin)
+        drive(last.step, budget)
+        staged = [layer.id for layer in self.staged.pop(bin, ())]
+        manifest, old, new = last.manifest, self.store(bin), self.heir(bin)
+        installation = Installation(new, manifest, self.topic, staged, self.staged_timers[bin])
+        drive(installation.step, budget)
+        assert installation.timers == self.timers(bin)
+        assert list(new.scan(bin)) == list(old.scan(bin))
+        assert bin not in new.changed()
+        self.trace(bin).release(bin)
+        old.drop(bin)
+        self.owner[bin] = 1 - self.owner[bin]
+        self.trace(bin).adopt(manifest)
+
+    @invariant()
+    def each_bin_is_what_it_should_be(self) -> None:
+        if hasattr(self, "database"):
+            for bin in BINS:
+                assert list(self.store(bin).scan(bin)) == entries_of(self.oracle[bin])
+
+    @invariant()
+    def what_is_named_is_there(self) -> None:
+        if hasattr(self, "database"):
+            named = {
+                place.key
+                for bin in BINS
+                for layer in (*self.trace(bin).layers(bin), *self.staged.get(bin, ()))
+                for place in layer.chunks
+            }
+            assert named <= self.topic.live
+
+
+TestLayersAgainstDictionary = LayersAgainstDictionary.TestCase
+TestLayersAgainstDictionary.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+
+
+def _older_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = contents.Merged.__init__
+
+    def init(self: contents.Merged, *words: object) -> None:
+        streams(self, *words)  # type: ignore[arg-type]
+        self._streams.reverse()
+
+    monkeypatch.setattr(contents.Merged, "__init__", init)
+
+
+def _changes_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "give_back", lambda *_: None)
+
+
+def _slots_stay_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "clean", lambda *_: None)
+
+
+def _spilled_changes_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rocks, "entries", lambda *_: iter(()))
+
+
+def _pins_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trace, "pin", lambda *_: None)
+    monkeypatch.setattr(Trace, "unpin", lambda *_: None)
+
+
+def _staged_layers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Installation._run
+
+    def afresh(self: Installation) -> Generator[None, None, None]:
+        self._store.drop(self._manifest.bin)
+        yield from run(self)
+
+    monkeypatch.setattr(Installation, "_run", afresh)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _older_wins, _changes_are_not_given_back, _slots_stay_dirty, _spilled_changes_are_lost,
+        _pins_are_ignored, _staged_layers_are_dropped,
+    ],
+)  # fmt: skip
+def test_a_planted_error_is_caught(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, MeanderError)):
+        run_state_machine_as_test(
+            LayersAgainstDictionary,
+            settings=settings(
+                max_examples=300, stateful_step_count=40, deadline=None, database=None,
+                derandomize=True, phases=[Phase.generate],
+            ),
+        )  # fmt: skip
