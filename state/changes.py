@@ -32,7 +32,7 @@ class Changes:
     >>> changes = Changes(rocks, "per_plane")
     >>> changes.add([b"b", b"c", b"a", b"b"], np.array([1, 2, 1, 1]))
     >>> changes.spill(1)
-    >>> changes.bins(), changes.take(1), changes.take(1), changes.take(2)
+    >>> changes.bins(), sorted(changes.take(1)), changes.take(1), changes.take(2)
     ([1, 2], [b'a', b'b'], [], [b'c'])
     >>> rocks.close()
     """
@@ -43,6 +43,7 @@ class Changes:
         """Bytes in memory, estimated."""
         self._by_bin: dict[int, set[bytes]] = {}
         self._spilled: set[int] = set()
+        self._marked: set[int] = set()
         self._loose: list[bytes] = []
         self._loose_bins: list[npt.NDArray[np.int64]] = []
 
@@ -54,22 +55,24 @@ class Changes:
         if len(self._loose) >= LOOSE:
             self._sort()
 
+    def mark(self, bin: int) -> None:
+        """A bin has changed, whatever its keys have."""
+        self._marked.add(bin)
+
     def bins(self) -> list[Bin]:
-        """The bins that have any, in order."""
+        """The bins that have changed, in order."""
         self._sort()
-        return sorted(map(Bin, self._by_bin.keys() | self._spilled))
+        return sorted(map(Bin, self._by_bin.keys() | self._spilled | self._marked))
 
     def take(self, bin: int) -> list[bytes]:
-        """The keys of a bin, in order, which are in here no longer."""
-        self._sort()
-        keys = self._by_bin.pop(bin, set())
-        self.size -= _weigh(keys)
+        """The keys of a bin, in no order, which are in here no longer."""
+        keys = self._pop(bin)
         if bin in self._spilled:
             self._spilled.remove(bin)
             spilled = [key for key, _ in self._rocks.entries(self._group(bin))]
             self._remove(bin, spilled)
             keys.update(spilled)
-        return sorted(keys)
+        return list(keys)
 
     def forget(self, bin: int, keys: Sequence[bytes]) -> None:
         """Some keys of a bin, in here or not, are in here no longer."""
@@ -85,8 +88,11 @@ class Changes:
             self._remove(bin, keys)
 
     def drop(self, bin: int) -> None:
-        """As `forget`, for all of a bin."""
-        self.take(bin)
+        """As `forget`, for all of a bin, and at once."""
+        self._pop(bin)
+        if bin in self._spilled:
+            self._spilled.remove(bin)
+            self._rocks.delete(self._group(bin))
 
     def spill(self, count: int) -> None:
         """Move up to so many keys of one bin to disk."""
@@ -98,6 +104,13 @@ class Changes:
         self.size -= _weigh(keys)
         self._spilled.add(bin)
         self._rocks.put((self._group(bin) + key, b"") for key in keys)
+
+    def _pop(self, bin: int) -> set[bytes]:
+        self._sort()
+        self._marked.discard(bin)
+        keys = self._by_bin.pop(bin, set())
+        self.size -= _weigh(keys)
+        return keys
 
     def _sort(self) -> None:
         """Put the loose keys where their bins are."""

@@ -1,19 +1,22 @@
 """What layers are made of: a bin as a whole, what has changed in it, or other layers merged.
 
-Each yields entries in key order, and holds no more of them than the memtable has of the bin, or two
-chunks for each layer that is merged (I6). Cost: as the store's; merging takes about 1 us an entry.
+Each yields entries in key order, a slice at a time: no step sorts, reads or merges more than some
+chunks' worth of them, or holds more in memory (I6). What is read of a store is its state when its
+slice comes, and counts as changed no longer from then on. Cost: as the store's, and 0.5 to 1 us an
+entry to merge.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from state.chunk import Head
 from state.ids import Bin
-from state.layer import Entries, Timers, chunks_of
+from state.layer import CHUNK_ENTRIES, Entries, Timers, chunks_of
 from state.manifest import LayerPointer
 from state.store import Store
 from state.topic import StateTopic
@@ -22,55 +25,101 @@ WINDOW: Final = 2
 """Chunks of each layer that are read ahead."""
 
 
-class Whole:
-    """A bin as it is when this is made."""
+class Sorted:
+    """Keys in order, sorted in runs that are merged as they are taken.
 
-    def __init__(self, store: Store, bin: Bin, timers: Timers) -> None:
-        self.timers = timers
-        self._scan = store.scan(bin)
+    >>> keys = Sorted([b"%04d" % (n * 7 % 5000) for n in range(5000)])
+    >>> taken = [key for _ in range(5003) for key in keys.take(1) or ()]
+    >>> taken == [b"%04d" % n for n in range(5000)]
+    True
+    """
 
-    def take(self, most: int) -> Entries:
-        """As `Contents` says."""
-        some = list(islice(self._scan, most))
-        return Entries([key for key, _ in some], [state for _, state in some])
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._unsorted, self._sorted = list(keys), list[bytes]()
+        self._runs: list[list[bytes]] = []
+        self._starts: list[int] = []
 
-    def close(self) -> None:
-        """Nothing is under way."""
+    def take(self, most: int) -> list[bytes] | None:
+        """Up to so many of the next, none at their end; None while they are not sorted."""
+        if self._unsorted:
+            self._runs.append(sorted(self._unsorted[-CHUNK_ENTRIES:]))
+            self._starts.append(0)
+            del self._unsorted[-CHUNK_ENTRIES:]
+            return None
+        if not self._sorted:
+            self._merge()
+        taken, self._sorted = self._sorted[:most], self._sorted[most:]
+        return taken
+
+    def _merge(self) -> None:
+        """Merge about as many as a chunk has, from all runs those up to some key."""
+        share = max(1, CHUNK_ENTRIES // max(1, len(self._runs)))
+        runs = zip(self._runs, self._starts, strict=True)
+        left = [(run, start) for run, start in runs if start < len(run)]
+        until = min((run[min(start + share, len(run)) - 1] for run, start in left), default=b"")
+        self._runs, self._starts = [run for run, _ in left], []
+        for run, start in left:
+            end = bisect_right(run, until, start)
+            self._sorted += run[start:end]
+            self._starts.append(end)
+        self._sorted.sort()
 
 
 class Changed:
-    """Some keys of a bin, in order, with their states as they are when they are taken."""
+    """Some keys of a bin."""
 
     def __init__(self, store: Store, bin: Bin, keys: Sequence[bytes], timers: Timers) -> None:
         self.timers = timers
-        self._store, self._bin, self._keys, self._next = store, bin, keys, 0
+        self._store, self._bin, self._keys = store, bin, Sorted(keys)
 
-    def take(self, most: int) -> Entries:
+    def take(self, most: int) -> Entries | None:
         """As `Contents` says."""
-        keys = list(self._keys[self._next : self._next + most])
-        self._next += len(keys)
-        return Entries(keys, self._store.read(self._bin, keys))
+        keys = self._keys.take(most)
+        if keys is None:
+            return None
+        return Entries(keys, self._store.take_states(self._bin, keys))
 
     def close(self) -> None:
         """Nothing is under way."""
 
 
-class Merged:
-    """Layers of one bin, oldest first: of each key the newest state, and the newest timers."""
+class Stream:
+    """The entries that `read` yields, as far as they are here: as `Contents.take` does."""
 
-    def __init__(
-        self, topic: StateTopic, operator: str, bin: Bin, layers: Sequence[LayerPointer]
-    ) -> None:
-        self._streams = [_Stream(topic, Head.of(operator, bin, layer), layer) for layer in layers]
-        self._merged = Entries([], [])
+    def __init__(self, read: Callable[[], Entries | None]) -> None:
+        self.keys: list[bytes] = []
+        self._states: list[bytes] = []
+        self._read, self._ended = read, False
 
     @property
-    def timers(self) -> Timers:
-        """As `Contents` says."""
-        return self._streams[-1].timers
+    def lacking(self) -> bool:
+        """Whether it may have more, and has nothing here."""
+        return not (self.keys or self._ended)
+
+    def advance(self) -> None:
+        """Have the next entries, if they are here."""
+        entries = self._read()
+        if entries is not None:
+            self.keys, self._states = entries
+            self._ended = not self.keys
+
+    def cut(self, until: bytes) -> Sequence[tuple[bytes, bytes]]:
+        """Take the entries up to a key."""
+        end = bisect_right(self.keys, until)
+        cut = list(zip(self.keys[:end], self._states[:end], strict=True))
+        self.keys, self._states = self.keys[end:], self._states[end:]
+        return cut
+
+
+class Merging:
+    """Streams as one, oldest first: of each key the newest entry."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = streams
+        self._merged = Entries([], [])
 
     def take(self, most: int) -> Entries | None:
-        """As `Contents` says; reads one chunk at most."""
+        """As `Contents` says; reads one stream at most."""
         if not self._merged.keys:
             for stream in self._streams:
                 if stream.lacking:
@@ -81,13 +130,8 @@ class Merged:
         self._merged = Entries(keys[most:], states[most:])
         return Entries(keys[:most], states[:most])
 
-    def close(self) -> None:
-        """Give up what is being read."""
-        for stream in self._streams:
-            stream.close()
-
     def _merge(self) -> None:
-        """Merge what no later chunk can add to."""
+        """Merge what no later entry of a stream can add to."""
         here = [stream for stream in self._streams if stream.keys]
         until = min((stream.keys[-1] for stream in here), default=b"")
         newest: dict[bytes, bytes] = {}
@@ -97,38 +141,59 @@ class Merged:
         self._merged = Entries(keys, list(map(newest.__getitem__, keys)))
 
 
-class _Stream:
-    """The entries of one layer that have been read and not merged."""
+class Whole(Merging):
+    """A bin: what lies on disk as this is made, and what is in memory then."""
+
+    def __init__(self, store: Store, bin: Bin, timers: Timers) -> None:
+        self.timers = timers
+        self._disk = store.on_disk(bin)
+        fresh = Changed(store, bin, store.in_memory(bin), ())
+        super().__init__([Stream(self._next), Stream(partial(fresh.take, CHUNK_ENTRIES))])
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+    def _next(self) -> Entries:
+        some = list(islice(self._disk, CHUNK_ENTRIES))
+        return Entries([key for key, _ in some], [state for _, state in some])
+
+
+class Merged(Merging):
+    """Layers of one bin, oldest first, with the newest one's timers."""
+
+    def __init__(
+        self, topic: StateTopic, operator: str, bin: Bin, layers: Sequence[LayerPointer]
+    ) -> None:
+        self._layers = [Layer(topic, Head.of(operator, bin, layer), layer) for layer in layers]
+        super().__init__([Stream(layer.next) for layer in self._layers])
+
+    @property
+    def timers(self) -> Timers:
+        """As `Contents` says."""
+        return self._layers[-1].timers
+
+    def close(self) -> None:
+        """Give up what is being read."""
+        for layer in self._layers:
+            layer.close()
+
+
+class Layer:
+    """One layer as it is read."""
 
     def __init__(self, topic: StateTopic, head: Head, layer: LayerPointer) -> None:
         self.timers: list[tuple[int, bytes]] = []
-        self.keys: list[bytes] = []
-        self._states: list[bytes] = []
         self._chunks = chunks_of(topic, head, layer, WINDOW)
-        self._ended = False
 
-    @property
-    def lacking(self) -> bool:
-        """Whether it may have more, and has nothing here."""
-        return not (self.keys or self._ended)
-
-    def advance(self) -> None:
-        """Have the next chunk, if it is here."""
-        try:
-            chunk = next(self._chunks)
-        except StopIteration:
-            self._ended = True
-            return
-        if chunk is not None:
-            self.keys, self._states = chunk.keys, chunk.states
+    def next(self) -> Entries | None:
+        """The next chunk's entries, none at their end; None while they are not here."""
+        for chunk in self._chunks:
+            if chunk is None:
+                return None
             self.timers += chunk.timers
-
-    def cut(self, until: bytes) -> Sequence[tuple[bytes, bytes]]:
-        """Take the entries up to a key."""
-        end = bisect_right(self.keys, until)
-        cut = list(zip(self.keys[:end], self._states[:end], strict=True))
-        self.keys, self._states = self.keys[end:], self._states[end:]
-        return cut
+            if chunk.keys:
+                return Entries(chunk.keys, chunk.states)
+        return Entries([], [])
 
     def close(self) -> None:
         """Give up what is being read."""

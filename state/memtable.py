@@ -89,11 +89,6 @@ class Table:
         if FIRST < len(self.cells) >= SPARSE * len(self.slots):
             self._compact()
 
-    def clean(self, keys: Sequence[bytes]) -> None:
-        """Some keys, held or not, are known to have changed no longer."""
-        slots = self.find(keys)
-        self.dirty[slots[slots != NO_SLOT]] = False
-
     def _compact(self) -> None:
         """Give back the slots that are too many; what stays has others from now on."""
         before, keys = len(self.cells), list(self.slots)

@@ -129,10 +129,21 @@ class Store:
         """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
         return Loan(self._database, self._table, self._changes, self._groups, keys, bins)
 
-    def read(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
-        """The encoded states of some keys of a bin, all of which have one."""
+    def in_memory(self, bin: int) -> list[bytes]:
+        """The keys of a bin whose states are in memory."""
+        return list(self._table.bins.get(bin, ()))
+
+    def on_disk(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and encoded states of a bin in key order as they lie on disk at the call, where some
+        are older than those in memory."""
+        return self._database.rocks.entries(self._groups[bin])
+
+    def take_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
+        """The encoded states of some keys of a bin, all of which have one, and have not changed
+        until they do from now on."""
         slots, group = self._table.find(keys), self._groups[bin]
         held = slots != NO_SLOT
+        self._table.dirty[slots[held]] = False
         states = map(encoded, self._table.cells.take(slots[held]))
         asked = [group + keys[place] for place in np.flatnonzero(~held).tolist()]
         found = iter(self._database.rocks.read(asked) if asked else ())
@@ -145,11 +156,8 @@ class Store:
 
         Sorts the part in the memtable at the call; the rest costs by the entry.
         """
-        group = self._groups[bin]
         fresh = self._database.memtable.entries(self._table, bin)
-        return _overlay(
-            ((key, encoded(state)) for key, state in fresh), self._database.rocks.entries(group)
-        )
+        return _overlay(((key, encoded(state)) for key, state in fresh), self.on_disk(bin))
 
     def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
         """Put encoded states of a bin in bulk, past the memtable; they do not count as changed, as
@@ -175,11 +183,17 @@ class Store:
         return self._changes.bins()
 
     def take_changes(self, bin: int) -> list[bytes]:
-        """The keys of a bin that have changed since they were last taken, in order; they count as
-        unchanged from now on."""
-        keys = self._changes.take(bin)
-        self._table.clean(keys)
-        return keys
+        """The keys of a bin that have changed, in no order; whoever takes them takes their states,
+        or gives them back."""
+        return self._changes.take(bin)
+
+    def forget_changes(self, bin: int) -> None:
+        """As `take_changes`, where the states of all keys are to be taken."""
+        self._changes.drop(bin)
+
+    def mark(self, bin: int) -> None:
+        """A bin counts as changed until its changes are taken or forgotten, whatever its keys."""
+        self._changes.mark(bin)
 
     def give_back(self, bin: int, keys: Sequence[bytes]) -> None:
         """Some keys of a bin that were taken have changed still: they were written nowhere."""

@@ -23,7 +23,7 @@ from state.store import Store
 from state.time import MIN_TIME, Time
 from state.topic import StateTopic
 
-RATIO: Final = 4
+RATIO: Final = 2
 """How many times the bytes of all later layers one takes at least."""
 Layers = tuple[LayerPointer, ...]
 _NO_TIMERS: Final = hash(())
@@ -65,13 +65,15 @@ class Trace:
         What is being written of the bin already is cancelled.
         """
         self.cancel(bin)
-        layers, told, keys = self.layers(bin), hash(tuple(timers)), self._store.take_changes(bin)
+        layers, told, keys = self.layers(bin), hash(tuple(timers)), list[bytes]()
         contents: Contents
         if layers:
+            keys = self._store.take_changes(bin)
             unchanged = not keys and told == self._told.get(bin)
             contents = Changed(self._store, bin, keys, () if unchanged else timers)
             lower = layers[-1].description.upper
         else:
+            self._store.forget_changes(bin)
             contents, lower = Whole(self._store, bin, timers), MIN_TIME
         head = self._head(bin, "delta" if layers else "base", lower, upper)
         extraction = Extraction(head, contents, self._topic, partial(self._stands, bin, told))
@@ -84,6 +86,7 @@ class Trace:
             extraction, keys = self._writing.pop(bin)
             extraction.cancel()
             self._store.give_back(bin, keys)
+            self._store.mark(bin)
 
     def adopt(self, manifest: Manifest) -> None:
         """A bin has been installed from these layers, which are this worker's from now on."""
@@ -92,9 +95,11 @@ class Trace:
         self._due[manifest.bin] = None
 
     def rewrite(self, bin: Bin) -> None:
-        """The layers of a bin are of no use: the next one is to be a base, in place of them all."""
+        """The layers of a bin are of no use: the next one is to be a base, in place of them all;
+        until then the bin counts as changed."""
         self.cancel(bin)
         self._cancel_merging(bin)
+        self._store.mark(bin)
         self._refused[bin] = (*self._refused.get(bin, ()), *self._layers.pop(bin, ()))
 
     def release(self, bin: Bin) -> None:
@@ -198,13 +203,11 @@ class Trace:
 
 
 def similar(layers: Layers) -> Layers:
-    """The newest of some layers that are to be one, as each is not so much larger than all those
-    after it together."""
-    for end in range(len(layers), 1, -1):
-        first, size = end - 1, layers[end - 1].bytes
-        while first and layers[first - 1].bytes < RATIO * size:
-            first -= 1
-            size += layers[first].bytes
-        if end - first > 1:
-            return layers[first:end]
+    """The newest of some layers that are to be one, as the first of them is not so much larger than
+    all those after it together."""
+    later = sum(layer.bytes for layer in layers)
+    for first, layer in enumerate(layers[:-1]):
+        later -= layer.bytes
+        if layer.bytes < RATIO * later:
+            return layers[first:]
     return ()

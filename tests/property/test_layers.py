@@ -18,7 +18,7 @@ from state.codec import encode, seal
 from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.layer import Extraction, Installation, Timers
 from state.manifest import LayerPointer, Manifest
-from state.memtable import Table
+from state.memtable import NO_SLOT
 from state.rocks import Rocks
 from state.store import Store
 from state.trace import Trace
@@ -171,7 +171,7 @@ def _older_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def init(self: contents.Merged, *words: object) -> None:
         streams(self, *words)  # type: ignore[arg-type]
-        self._streams.reverse()
+        self._streams = self._streams[::-1]
 
     monkeypatch.setattr(contents.Merged, "__init__", init)
 
@@ -181,7 +181,14 @@ def _changes_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _slots_stay_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Table, "clean", lambda *_: None)
+    take = Store.take_states
+
+    def stale(self: Store, bin: int, keys: list[bytes]) -> list[bytes]:
+        states, slots = take(self, bin, keys), self._table.find(keys)
+        self._table.dirty[slots[slots != NO_SLOT]] = True
+        return states
+
+    monkeypatch.setattr(Store, "take_states", stale)
 
 
 def _spilled_changes_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,9 +298,9 @@ def test_the_next_owner_goes_on_where_the_last_one_ended(
     heir.now = traced.now
     heir.trace.adopt(manifest)
     assert heir.trace.layers(BIN) == manifest.layers
+    heir.merge()
     heir.set(0, 5, 3)
     heir.write()
-    heir.merge()
     assert [layer.count for layer in heir.trace.layers(BIN)] == [300, 5]
     assert heir.topic.live == chunk_keys(*heir.trace.layers(BIN))
     old.drop(BIN)
@@ -311,6 +311,17 @@ def test_the_next_owner_goes_on_where_the_last_one_ended(
 def corrupt(topic: MemoryTopic, layer: LayerPointer) -> None:
     place = layer.chunks[0]
     topic.records[place.offset] = place.key, bytes(place.size)
+
+
+def test_a_bin_that_is_to_be_written_again_counts_as_changed(traced: Traced) -> None:
+    traced.set(0, 3, 1)
+    traced.begin()
+    assert traced.store.changed() == []
+    traced.trace.cancel(BIN)
+    assert traced.store.changed() == [BIN]
+    assert traced.write().layers[0].count == 3
+    traced.trace.rewrite(BIN)
+    assert traced.store.changed() == [BIN]
 
 
 def test_a_bin_whose_layers_are_of_no_use_is_written_anew_as_a_whole(
@@ -376,7 +387,8 @@ def sized(*sizes: int) -> tuple[LayerPointer, ...]:
         ([RATIO - 1, 1], [RATIO - 1, 1]),
         ([100 * RATIO, 50, 50], [50, 50]),
         ([100 * RATIO - 1, 50, 50], [100 * RATIO - 1, 50, 50]),
-        ([10, 30 * RATIO, 1], [10, 30 * RATIO]),
+        ([100 * RATIO, 20 * RATIO, 11, 10], [20 * RATIO, 11, 10]),
+        ([10, 30 * RATIO, 1], [10, 30 * RATIO, 1]),
     ],
 )
 def test_runs_of_similar_layers_are_merged(sizes: list[int], merged: list[int]) -> None:
@@ -387,8 +399,9 @@ def test_there_are_few_layers_and_little_but_state_under_endless_updates(
     old: Store, new: Store
 ) -> None:
     """100,000 updates, each of one of 5,000 keys. Each layer is at least `RATIO` times as large as
-    all those after it together, so all take at most 1 + 1/(RATIO - 1) times the first, of which
-    there is but the state and what was merged since it has grown by 1/RATIO."""
+    all those after it together: so all take at most 1 + 1/RATIO times the first, which holds each
+    key once; and all from one on take 1 + RATIO times what all from the next on do: so of layers
+    of 250 keys there are at most 1 + log(5,000 / 250 * (1 + 1/RATIO), 1 + RATIO), less than 5."""
     traced, chance = Traced(old, MemoryTopic()), random.Random(3)
     keys = [encode(n) for n in range(5000)]
     for turn in range(400):
@@ -398,9 +411,9 @@ def test_there_are_few_layers_and_little_but_state_under_endless_updates(
         traced.merge()
         layers = traced.trace.layers(BIN)
         assert traced.topic.live == chunk_keys(*layers)
-        bytes_of_state = sum(len(k) + len(s) for k, s in old.scan(BIN))
+        bytes_of_state = sum(len(k) + len(s) + 2 for k, s in old.scan(BIN))
         assert len(layers) <= 4
-        assert traced.trace.size(BIN) <= 1.6 * bytes_of_state + 500
+        assert traced.trace.size(BIN) <= (1 + 1 / RATIO) * (bytes_of_state + 500)
     assert len(manifest.layers) <= 5
     install(new, traced.write(), traced.topic)
     assert list(new.scan(BIN)) == list(old.scan(BIN))
