@@ -126,9 +126,8 @@ class SimTopic:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._records: list[tuple[bytes, bytes]] = []
+        self._records: list[tuple[bytes, bytes | None]] = []
         self._keys: set[bytes] = set()
-        self._forgotten: set[bytes] = set()
         self._pending: dict[Ticket, Place | list[bytes]] = {}
         self._tickets = 0
 
@@ -164,14 +163,15 @@ class SimTopic:
 
     def forget(self, places: Sequence[Place]) -> None:
         """Compact at once."""
-        self._forgotten.update(place.key for place in places)
+        for place in places:
+            self._records[place.offset] = place.key, None
 
     def close(self) -> None:
         """Nothing is open."""
 
     def _read(self, place: Place) -> bytes:
         key, payload = self._records[place.offset]
-        if key in self._forgotten:
+        if payload is None:
             raise MeanderError(f"state record {key!r}", "compaction has removed it")
         if key != place.key:
             raise MeanderError(f"state record {place.key!r}", f"{key!r} lies at its place")

@@ -1,0 +1,104 @@
+"""What lies on the state topic under endless updates: how many layers, how many bytes, and how many
+are written to keep it so.
+
+Each update is of a key at random out of all, which is the worst case: nothing is hot. After every
+`INTERVAL` updates each bin that has changed gets one more layer, and what is due is merged.
+`python -m benchmarks.layers` takes some five minutes, and prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from itertools import count
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from dataflow.sim import SimTopic
+from state.bins import BinSpace
+from state.cells import pick
+from state.codec import encode
+from state.columns import Layout
+from state.ids import Incarnation, LayerId, WorkerId
+from state.store import Database, Store
+from state.topic import Ticket
+from state.trace import Trace
+
+UPDATES = 20_000_000
+INTERVAL = 20_000
+KEYS = 1_000_000
+BATCH = 5_000
+ENTRIES = 2048
+MEMORY = 512 << 20
+SPACE = BinSpace(bits=6)
+
+
+class Counting(SimTopic):
+    """A topic that counts the bytes that are appended."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(0))
+        self.bytes = 0
+
+    def append(self, key: bytes, payload: bytes) -> Ticket:
+        self.bytes += len(payload)
+        return super().append(key, payload)
+
+
+def measure(updates: int = UPDATES, keys: int = KEYS) -> dict[str, float]:
+    """Layers per bin and bytes on the topic are the most seen after any interval."""
+    with TemporaryDirectory() as folder:
+        database = Database(folder, MEMORY)
+        store = database.store("op", layout=Layout((0, 0), ("int64", "int64")))
+        seen = _run(store, Counting(), updates, keys)
+        database.close()
+    return seen
+
+
+def _run(store: Store, topic: Counting, updates: int, keys: int) -> dict[str, float]:
+    numbers, writes = count(), Writes(store, keys)
+    trace = Trace("op", store, topic, lambda: LayerId(Incarnation(0), WorkerId(0), next(numbers)))
+    most_layers = most_bytes = written = 0
+    for upper in range(1, updates // INTERVAL + 1):
+        for _ in range(INTERVAL // BATCH):
+            writes.batch()
+        before = topic.bytes
+        for bin in store.changed():
+            extraction = trace.write(bin, upper, ())
+            while not extraction.step(ENTRIES):
+                pass
+        written += topic.bytes - before
+        while trace.tend(ENTRIES):
+            pass
+        most_layers = max(most_layers, *(len(trace.layers(bin)) for bin in store.bins()))
+        most_bytes = max(most_bytes, sum(map(trace.size, store.bins())))
+    held = sum(len(key) + len(state) for bin in store.bins() for key, state in store.scan(bin))
+    return {
+        "updates": updates,
+        "layers_per_bin_max": most_layers,
+        "topic_bytes_over_state_bytes": most_bytes / held,
+        "merged_bytes_over_written": (topic.bytes - written) / written,
+    }
+
+
+class Writes:
+    """Updates of keys at random: a state is how often it was set, and when."""
+
+    def __init__(self, store: Store, keys: int) -> None:
+        self._store, self._chance, self._now = store, np.random.default_rng(0), 0
+        self._keys = [encode(f"key {n}") for n in range(keys)]
+        self._bins = SPACE.bins_of(SPACE.hash_keys(self._keys))
+
+    def batch(self) -> None:
+        chosen = self._chance.integers(len(self._keys), size=BATCH)
+        self._now += 1
+        with self._store.lend(pick(self._keys, chosen.tolist()), self._bins[chosen]) as lent:
+            counts, _ = lent.numbers.read(lent.slots)
+            now = np.full(BATCH, self._now)
+            lent.numbers.write(lent.slots, (counts.astype(np.int64) + 1, now))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*map(int, sys.argv[1:]))))
