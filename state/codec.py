@@ -135,7 +135,8 @@ def encoded(sealed: object) -> bytes:
     >>> encoded(seal([3])) == encode([3])
     True
     """
-    return sealed.data if type(sealed) is Sealed else encode(sealed)
+    # What is no bytes has been looked at when it was sealed.
+    return sealed.data if type(sealed) is Sealed else _local.pack(sealed)
 
 
 def decode(data: bytes) -> object:

@@ -192,6 +192,14 @@ def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
     assert Chunk.from_bytes(payload, GOLDEN_HEAD, 4).timers == [(9, b"t")]
 
 
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 3 << 20])
+def test_a_chunk_is_read_by_any_reader_of_avro_as_it_was_written(size: int) -> None:
+    keys, timers = [b"a" * (size + 1), b"b"], [(-9, b"t" * size), (1 << 62, b"u")]
+    for chunk in (Chunk(keys, [b"", b"s" * size], timers), Chunk(keys, [b"", b""]), Chunk()):
+        read = Chunk.from_bytes(chunk.to_bytes(GOLDEN_HEAD, 4), GOLDEN_HEAD, 4)
+        assert read == chunk
+
+
 def test_a_manifest_has_the_bytes_that_were_agreed_on() -> None:
     layer = LayerPointer(
         GOLDEN_HEAD.id, GOLDEN_HEAD.description, "delta", 1, 2**64 - 2, "msgpack",
