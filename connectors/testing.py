@@ -19,7 +19,7 @@ what is fed, its seed and its faults (`dataflow.faults`), and a failure says how
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import index
@@ -93,7 +93,8 @@ class Idle(Fault):
 
 
 class TestFlow(testing.TestFlow):
-    """A user's flow on simulated workers; each of its topics has so many `partitions`.
+    """A user's flow on simulated workers; each of its topics has so many `partitions`, and `states`
+    are those that it starts from, by operator and key.
 
     Times are milliseconds since 1970. Topics are fed before or between `settle`, `advance` and
     `run`; what has become of it can be asked at any time, keyed state where nothing moves.
@@ -122,13 +123,14 @@ class TestFlow(testing.TestFlow):
         *,
         partitions: int = 2,
         faults: Sequence[At] = (),
+        states: Mapping[str, Mapping[object, object]] | None = None,
     ) -> None:
         self._topics: dict[str, Topic] = {}
         self._sources: dict[str, KafkaSource] = {}
         self._partitions = partitions
         self._idle: dict[tuple[str, int], int] = {}
         self._ending = False
-        super().__init__(flow, workers, seed, faults=faults)
+        super().__init__(flow, workers, seed, faults=faults, states=states)
         self._repeat += f", partitions={partitions}"
 
     # -- what happens

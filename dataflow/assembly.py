@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -57,6 +57,7 @@ from state.antichain import Antichain
 from state.codec import StateCodec, UnencodableError
 from state.columns import Layout
 from state.ids import Incarnation, LayerId, WorkerId
+from state.manifest import Manifest
 from state.shelf import Shelf
 from state.store import Store
 from state.topic import StateTopic
@@ -88,6 +89,8 @@ class Site:
     """Whether this worker joins a running flow: it begins with nothing, and is told all."""
     past: Past = NO_PAST
     """What the sources have ruled in an earlier run that this one repeats."""
+    history: Sequence[Manifest] = ()
+    """Where the states lie from which the flow starts, of all workers."""
 
 
 @dataclass(slots=True)

@@ -258,6 +258,7 @@ class Simulation:
         held = (*self.pauses.values(), *self.slowed.values())
         controller, reporting = self.controller, self.network.reporting
         moving = controller.busy or controller.staff.leaving or controller.reading.changing
+        moving = moving or any(worker.loading for worker in self.workers)
         return max(held, default=0) <= self.actions and not (moving or reporting)
 
     @property

@@ -26,6 +26,7 @@ from dataflow.assembly import Site
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
 from dataflow.flow import Flow
 from dataflow.hiring import Hiring
+from dataflow.initial import write
 from dataflow.lists import (
     DeadLetter,
     ListDead,
@@ -48,6 +49,7 @@ from schemas.control import Rejected, Rescale, parse_command
 from schemas.errors import MeanderError, SetupError
 from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
+from state.manifest import Manifest
 from state.shelf import Shelf
 from state.store import Database
 from state.time import to_millis
@@ -89,6 +91,8 @@ class Answer:
 class TestFlow:
     """A flow of list sources and sinks on simulated workers; one seed is one run.
 
+    `states` are those that the flow starts from, by operator and key.
+
     >>> from dataflow import Flow
     >>> from dataflow.faults import Control
     >>> flow, sink = Flow("words", bins=2), ListSink()
@@ -116,6 +120,7 @@ class TestFlow:
         *,
         faults: Sequence[At] = (),
         past: Past = NO_PAST,
+        states: Mapping[str, Mapping[object, object]] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
         self._own = Database(self._folder.name, 8 << 20) if database is None else None
@@ -126,6 +131,7 @@ class TestFlow:
         self._traps, self._pending = Traps(), Pending([*faults])
         self._over: MeanderError | None = None
         self._dead = ListDead()
+        self._given, self._history = states or {}, list[Manifest]()
         self._plan = Plan(self._traps.laid(flow))
         self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands, past)
         self._hiring = Hiring(self.sim, self.act)
@@ -353,6 +359,8 @@ class TestFlow:
     ) -> Worker:
         assert self._database is not None
         database = self._database
+        if self._given:
+            self._history, self._given = write(self._plan, self._given, topic), {}
         site = Site(
             me,
             self._count,
@@ -365,6 +373,7 @@ class TestFlow:
             lambda node: self._writer(node, me),
             joins=joins,
             past=self._past,
+            history=self._history,
         )
         return Worker(self._plan, site, links)
 

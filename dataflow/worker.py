@@ -24,6 +24,7 @@ from dataflow.operators.lanes import Standing
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
+from dataflow.restore import Loading
 from dataflow.wire import (
     DataFrame,
     Payload,
@@ -38,6 +39,8 @@ from state.time import Time
 
 IDLE_SECONDS = 0.1
 """The longest nap of a worker that nothing wakes."""
+LOADING_SECONDS = 0.001
+"""The longest nap while layers are being read."""
 
 
 def members_of(workers: int) -> Sequence[WorkerId]:
@@ -62,6 +65,7 @@ class Worker:
         self._meters = Meters(plan.graph, operators)
         report = self._reports.append
         self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
+        self._loading = self._load()
         self._totals: dict[str, int | None] = {}
         """How many partitions the coordinator has been told of, by source."""
         for name, source in self._assembly.sources.items():
@@ -73,14 +77,16 @@ class Worker:
         if not self._progress.welcome:
             self._links.flush()
             return received
-        scheduled = self._schedule()
+        worked = self._schedule() if self._loading.done else self._loading.step()
         self._give_back()
         flushed = self._progress.flush()
         self._links.flush()
-        return received or flushed or scheduled
+        return received or flushed or worked
 
     def wait_seconds(self) -> float:
         """How long there is nothing to do, unless a frame or a reader wakes the loop."""
+        if self.loading:
+            return LOADING_SECONDS
         naps = [operator.wait_seconds() for operator in self._assembly.operators]
         return min((nap for nap in naps if nap is not None), default=IDLE_SECONDS)
 
@@ -88,6 +94,11 @@ class Worker:
     def done(self) -> bool:
         """Whether the whole computation is over and everything of this worker is outside."""
         return self._progress.settled() and self.idle
+
+    @property
+    def loading(self) -> bool:
+        """Whether the states with which this worker begins are not all here yet."""
+        return not self._loading.done
 
     @property
     def left(self) -> bool:
@@ -199,6 +210,17 @@ class Worker:
                 self._put(through, sender, time, payload, _size(frame) if through.credit else None)
             case update:
                 self._progress.take(sender, update)
+
+    def _load(self) -> Loading:
+        """Whoever joins a running flow is no bin's first owner, and begins with nothing."""
+        space, site = self._plan.flow.space, self._site
+        owned = [
+            manifest
+            for manifest in site.history
+            if space.first_owner(manifest.bin, site.workers) == self.me
+        ]
+        keyed = [outlet.keyed for outlet in self._assembly.outlets]
+        return Loading(keyed, owned, site.topic, site.clock)
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""
