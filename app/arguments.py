@@ -35,6 +35,8 @@ class Arguments(BaseModel):
     prefix: str
     until_end: bool
     start: str
+    checkpoint: int | None
+    """The offset of the one that the flow starts from; None where it starts without states."""
     lease: float
     """Seconds without a word from the coordinator after which the worker ends itself."""
     patience: float

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +30,14 @@ from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
 from app.options import Options
-from app.prepare import Prepared, claim, prepare
+from app.prepare import Prepared, environ, newest_checkpoint, prepare
 from app.registry import Door
 from app.rescaling import Rescaler
-from app.signals import Interrupted, Signals
+from app.signals import Signals
+from app.tenure import beat_seconds, beside, claimed
 from connectors.control import ControlTopic, Decisions
 from connectors.links import CurveLinks, Keys, member_name
 from connectors.source import KafkaSource
-from connectors.status import StatusTopic
 from dataflow.controller import Controller
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
@@ -91,22 +88,12 @@ def run(
     prepared = prepare(module, options)
     with contextlib.ExitStack() as opened:
         board = opened.enter_context(serving(options.metrics_port))
-        claim(prepared)
+        told = opened.enter_context(claimed(prepared, show, board))
         if board.address:
             log.info("metrics are at %s", board.address)
-        status = opened.enter_context(
-            contextlib.closing(StatusTopic(options.kafka, prepared.names.status))
-        )
-        told = FlowStatus(prepared, status, show, board)
-        try:
-            context = _await_spark(spark, prepared, told, signals)
-            result = _conduct(prepared, context, told, signals)
-        except Interrupted:
-            told.finished({})
-            raise
-        except BaseException as error:
-            told.failed(error)
-            raise
+        checkpoint = newest_checkpoint(prepared)
+        context = _await_spark(spark, prepared, told, signals)
+        result = _conduct(prepared, checkpoint, context, told, signals)
         told.finished(result.counters)
         return result
 
@@ -115,39 +102,22 @@ def _await_spark(
     spark: Callable[[], SparkContext], prepared: Prepared, told: FlowStatus, signals: Signals | None
 ) -> SparkContext:
     """Spark takes its time to start, and meanwhile no other driver may take the flow."""
-    starting: Future[SparkContext] = Future()
-    roused = threading.Event()
+    waits = Waits(SystemClock())
 
-    def start() -> None:
-        try:
-            starting.set_result(spark())
-        except BaseException as error:  # noqa: BLE001 - raised anew by `result`
-            starting.set_exception(error)
-        roused.set()
+    def look() -> None:
+        waits.look("Spark", {"": SPARK})
 
-    with contextlib.ExitStack() as opened:
-        if signals is not None:
-            opened.enter_context(signals.deferred(roused.set))
-        # A daemon, so that a signal ends the program without waiting for the start.
-        threading.Thread(target=start, name="Spark start", daemon=True).start()
-        waits = Waits(SystemClock())
-        while not starting.done():
-            if signals is not None and signals.received:
-                raise Interrupted(signals.received)
-            waits.look("Spark", {"": SPARK})
-            told.starting()
-            told.pump()
-            roused.wait(_beat_seconds(prepared.options))
-        waits.look("Spark", {})
-    return starting.result()
-
-
-def _beat_seconds(options: Options) -> float:
-    return min(1.0, options.lease / 4)
+    context = beside(spark, told, look, beat_seconds(prepared.options), signals)
+    waits.look("Spark", {})
+    return context
 
 
 def _conduct(
-    prepared: Prepared, spark: SparkContext, told: FlowStatus, signals: Signals | None
+    prepared: Prepared,
+    checkpoint: int | None,
+    spark: SparkContext,
+    told: FlowStatus,
+    signals: Signals | None,
 ) -> Result:
     options = prepared.options
     with contextlib.ExitStack() as opened:
@@ -160,7 +130,7 @@ def _conduct(
         decisions = opened.enter_context(
             contextlib.closing(Decisions(options.kafka, prepared.names.decisions))
         )
-        crew = _crew(prepared, spark, links, door)
+        crew = _crew(prepared, checkpoint, spark, links, door)
         slots = _slots(spark)
         coordinator = Coordinator(prepared, links, crew, control, decisions, told, slots)
         opened.callback(coordinator.close)
@@ -179,7 +149,9 @@ def _conduct(
         return coordinator.result(number)
 
 
-def _crew(prepared: Prepared, spark: SparkContext, links: CurveLinks, door: Door) -> Crew:
+def _crew(
+    prepared: Prepared, checkpoint: int | None, spark: SparkContext, links: CurveLinks, door: Door
+) -> Crew:
     options = prepared.options
     master, slots = str(spark.master), spark.defaultParallelism
     if (known := _slots(spark)) is not None:
@@ -190,7 +162,7 @@ def _crew(prepared: Prepared, spark: SparkContext, links: CurveLinks, door: Door
             spark,
             f"{prepared.flow}-{prepared.driver}-{worker}",
             member_name(worker),
-            _arguments(prepared, worker, door).to_bytes(),
+            _arguments(prepared, checkpoint, worker, door).to_bytes(),
             links.wakeup.set,
         )
 
@@ -204,7 +176,9 @@ def _slots(spark: SparkContext) -> int | None:
     return spark.defaultParallelism if str(spark.master).startswith("local") else None
 
 
-def _arguments(prepared: Prepared, worker: WorkerId, door: Door) -> Arguments:
+def _arguments(
+    prepared: Prepared, checkpoint: int | None, worker: WorkerId, door: Door
+) -> Arguments:
     options, ticket = prepared.options, door.expect(worker)
     return Arguments(
         flow=prepared.flow,
@@ -217,7 +191,8 @@ def _arguments(prepared: Prepared, worker: WorkerId, door: Door) -> Arguments:
         door_key=ticket.public,
         entry=prepared.source.entry,
         files=prepared.source.files,
-        environ=_environ(),
+        environ=environ(),
+        checkpoint=checkpoint,
         kafka=options.kafka,
         prefix=options.prefix,
         until_end=options.until_end,
@@ -226,15 +201,6 @@ def _arguments(prepared: Prepared, worker: WorkerId, door: Door) -> Arguments:
         patience=options.patience,
         log_level=options.log_level,
     )
-
-
-def _environ() -> dict[str, str]:
-    """What a flow's module may read of the driver's environment: MEANDER_*, without settings."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith("MEANDER_") and not name.startswith("MEANDER_KAFKA")
-    }
 
 
 class Coordinator:
@@ -259,7 +225,7 @@ class Coordinator:
         self._observer = Observer(SystemClock())
         self._waits, self._explain_at = Waits(SystemClock()), 0.0
         self._rescaler: Rescaler | None = None
-        self._every = _beat_seconds(prepared.options)
+        self._every = beat_seconds(prepared.options)
         self._beat_at = self._look_at = 0.0
         self._began: float | None = None
         self._migrations: list[Completed] = []

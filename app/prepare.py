@@ -8,6 +8,7 @@ they must be, and the flow is this driver's and no other's. Cost: some round tri
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -15,13 +16,14 @@ from uuid import uuid4
 from app.clock import SystemClock
 from app.loader import Source, collect, load_flow
 from app.options import Options
-from connectors import client, status
+from connectors import checkpoints, client, status
 from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
 from connectors.topics import Names, ensure_internal, group, partitions_of
 from dataflow.nodes import ProbeNode, SinkNode
 from dataflow.plan import Plan
+from dataflow.restore import expect_fits
 from schemas.errors import SetupError
 from schemas.status import Claimed
 from state.ids import Incarnation
@@ -78,7 +80,8 @@ def _topics(plan: Plan) -> list[str]:
 
 
 def claim(prepared: Prepared) -> None:
-    """Take the flow, as the last thing that may fail. Raises SetupError while another has it."""
+    """Take the flow, once all stands that can be seen to without. Raises SetupError while another
+    has it."""
     options, driver = prepared.options, prepared.driver
     claimed = Claimed(driver=driver, incarnation=prepared.incarnation, lease=options.lease)
     holder = status.claim(options.kafka, prepared.names.status, prepared.flow, claimed)
@@ -89,3 +92,25 @@ def claim(prepared: Prepared) -> None:
             f"another driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
             f"stop that one; if it is dead, wait {holder.lease:g} s",
         )
+
+
+def newest_checkpoint(prepared: Prepared) -> int | None:
+    """The offset of the checkpoint that the flow starts from; None where it starts without states.
+    Raises SetupError where it cannot start from it."""
+    found = checkpoints.newest(prepared.options.kafka, prepared.names.checkpoints)
+    if found is None:
+        return None
+    offset, checkpoint = found
+    expect_fits(checkpoint, prepared.plan)
+    log.info("starts from checkpoint %d: states of %s", checkpoint.number,
+             ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
+    return offset
+
+
+def environ() -> dict[str, str]:
+    """What a flow's module may read of the driver's environment: MEANDER_*, without settings."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("MEANDER_") and not name.startswith("MEANDER_KAFKA")
+    }

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pyspark import SparkFiles
@@ -52,10 +52,11 @@ from app.messages import (
 )
 from app.registry import join, own_host
 from app.remote_log import RemoteLog
+from connectors import checkpoints
 from connectors.dead_letter import KafkaDeadLetters
 from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
 from connectors.state_topic import KafkaStateTopic
-from connectors.topics import names
+from connectors.topics import Names, names
 from dataflow.assembly import Site
 from dataflow.histogram import Histogram
 from dataflow.operators.errors import FunctionFailed
@@ -65,6 +66,7 @@ from dataflow.waits import Wait, Waits
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, Incarnation, WorkerId
+from state.manifest import Manifest
 from state.shelf import Shelf
 from state.store import Database
 
@@ -186,6 +188,7 @@ class Task:
                 open_writer=lambda node: node.spec.open(context),
                 incarnation=Incarnation(arguments.incarnation),
                 joins=arguments.joins,
+                history=_history(arguments, topics),
                 pulse=self._pulse,
             )
             yield opened.enter_context(contextlib.closing(Worker(Plan(flow), site, self._links)))
@@ -305,6 +308,13 @@ class Task:
             self._pulse.due = True
             if time.monotonic() - self._heard > 1.5 * self._arguments.lease:
                 os._exit(1)
+
+
+def _history(arguments: Arguments, topics: Names) -> Sequence[Manifest]:
+    """Where the states lie that the flow starts from."""
+    if arguments.checkpoint is None:
+        return ()
+    return checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint).manifests
 
 
 def trace_of(error: Exception) -> str:

@@ -31,6 +31,8 @@ MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
 """Bytes of one record on the state topic: the greatest state alone in its chunk, and its head."""
 MAX_DEAD_RECORD = 16 << 20
 """Bytes of one record on the dead-letter topic; what is longer is cut."""
+MAX_CHECKPOINT = 64 << 20
+"""Bytes of one record on the checkpoints topic: some 400,000 bins of a chunk each."""
 STATE_PARTITIONS = 8
 _FOR_EVER = -1
 _DAY = 24 * 3600 * 1000
@@ -46,6 +48,7 @@ class Names:
     status: str
     state: str
     decisions: str
+    checkpoints: str
     dead: str
 
 
@@ -107,6 +110,10 @@ def internal(prefix: str, flow: str) -> list[Internal]:
         Internal(
             called.decisions, "what was decided, in order, before it took effect", 1,
             log, {"retention.ms": _FOR_EVER},
+        ),
+        Internal(
+            called.checkpoints, "which layers of the state topic a flow starts from", 1,
+            log, {"retention.ms": _FOR_EVER, "max.message.bytes": MAX_CHECKPOINT},
         ),
         Internal(
             called.dead, "records that could not be read or processed, with the reason", 1,

@@ -1,0 +1,92 @@
+"""The checkpoints topic: which layers of the state topic a flow starts from, by its last record.
+
+Guarantees that a record is written only after all that it names, as whoever writes one has its
+places, and that what is read at an offset is a whole checkpoint. Calls block; they are made at a
+start, and by whoever writes layers from outside of a flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import cast
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from connectors import client
+from connectors.client import Fetched, Settings
+from connectors.outbox import Outbox, noted
+from connectors.topics import MAX_CHECKPOINT
+from schemas.errors import MeanderError, SetupError
+from state.checkpoint import Checkpoint
+from state.manifest import Manifest
+
+DURABLE = 60.0
+"""Seconds within which what is written must be durable."""
+_ROOM = 64 << 10
+"""Bytes of a record's frame, and more."""
+
+
+def append(settings: Settings, topic: str, checkpoint: Checkpoint) -> int:
+    """Write a checkpoint; its offset, once it is durable."""
+    payload = checkpoint.to_bytes()
+    if len(payload) > MAX_CHECKPOINT - _ROOM:
+        raise SetupError(
+            f"topic {topic!r}",
+            f"a checkpoint of {len(checkpoint.manifests):,} bins takes {len(payload):,} bytes, and"
+            f" a record {MAX_CHECKPOINT:,} at most",
+            "give the flow fewer bins",
+        )
+    placed: list[Message] = []
+    kbytes = 2 * MAX_CHECKPOINT >> 10
+    with contextlib.closing(
+        Outbox(
+            settings, topic,
+            message_max_bytes=MAX_CHECKPOINT, queue_buffering_max_kbytes=kbytes,
+        )
+    ) as outbox:  # fmt: skip
+        outbox.send(payload, None, placed.append, [])
+        outbox.flush(DURABLE)
+    (message,) = cast(list[Fetched], placed)
+    return message.offset()
+
+
+def newest(settings: Settings, topic: str) -> tuple[int, Checkpoint] | None:
+    """The last checkpoint and its offset; None where there is none."""
+    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
+        low, high = client.watermarks(consumer, topic, 0)
+    return (high - 1, read(settings, topic, high - 1)) if low < high else None
+
+
+def read(settings: Settings, topic: str, offset: int) -> Checkpoint:
+    """The checkpoint that lies at an offset. Raises MeanderError where none does."""
+    contact, deadline = client.contact(settings), time.monotonic() + DURABLE
+    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
+        consumer.assign([TopicPartition(topic, 0, offset)])
+        while time.monotonic() < deadline:
+            contact.check()
+            message = cast(Fetched | None, consumer.poll(0.5))
+            error = None if message is None else message.error()
+            if message is not None and error is None and message.offset() == offset:
+                return Checkpoint.from_bytes(message.value() or b"")
+            if message is not None and error is None:
+                break
+            known = error is None or error.code() == KafkaError._PARTITION_EOF
+            if error is not None and not known and not client.transient(error):
+                raise client.translate(error, f"topic {topic!r}")
+    raise MeanderError(
+        f"topic {topic!r}, offset {offset}",
+        "the checkpoint that was there cannot be read any more",
+        "see who else writes to the topic, or deletes from it",
+    )
+
+
+def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None:
+    """Have compaction take the records of some layers off the state topic."""
+    with contextlib.closing(Outbox(settings, topic)) as outbox:
+        for manifest in manifests:
+            for layer in manifest.layers:
+                for place in layer.chunks:
+                    outbox.send(None, place.key, noted, [], place.partition)
+        outbox.flush(DURABLE)
