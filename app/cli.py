@@ -1,4 +1,5 @@
-"""The command line: `meander run | status | migrate | rescale | topics | config | broker | demo`.
+"""The command line: `meander run | bootstrap | status | migrate | rescale | topics | config |
+broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. What Meander raises on purpose is one
@@ -18,7 +19,7 @@ from uuid import uuid4
 
 import typer
 
-from app import cli_broker, cli_topics
+from app import cli_bootstrap, cli_broker, cli_topics
 from app.following import follow, produce
 from app.given import kafka, settings
 from app.migrating import parse_bins, show
@@ -126,6 +127,9 @@ def run(
     )
     if result.signal is not None:
         raise typer.Exit(128 + result.signal)
+
+
+app.command(epilog=cli_bootstrap.EXAMPLE)(cli_bootstrap.bootstrap)
 
 
 @app.command(epilog="Example: meander status counts --json")
