@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import drain, latency, load, report
 from benchmarks.running import PARTITIONS, ROOT
+from benchmarks.timeline import Latency
 from connectors.broker import LocalBroker
 
 AT_LEAST = {"fold_over_yardstick": 0.5, "vector_over_yardstick": 0.7}
@@ -54,7 +55,7 @@ def drains(source: str, records: int) -> Part:
 def latencies(rate: int, seconds: float) -> list[Part]:
     """A bare echo and the flow at one rate."""
 
-    def named(name: str, found: latency.Latency) -> dict[str, float]:
+    def named(name: str, found: Latency) -> dict[str, float]:
         return {
             f"{name}_p50_ms": found.p50, f"{name}_p99_ms": found.p99,
             f"{name}_max_ms": found.most, f"{name}_missing": found.missing,
@@ -109,7 +110,7 @@ def main(
         # A broker that has just started spends more on compiling itself than on records.
         latency.echo(broker.bootstrap, rate, WARM)
         load.create(broker.bootstrap, BACKLOG, partitions=PARTITIONS)
-        load.fill(broker.bootstrap, BACKLOG, PARTITIONS, records)
+        load.fill(broker.bootstrap, BACKLOG, records)
         for part in parts:
             for name, value in part(broker.bootstrap).items():
                 measured[name].append(value)

@@ -49,7 +49,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 def flow(bootstrap: str, source: str, records: int, **bench: str) -> float:
     """Records per second of the counting flow on two workers."""
-    with running.flow(bootstrap, source, running.SETTINGS, **bench) as flow:
+    with running.flow(bootstrap, source, bench, kafka=running.SETTINGS) as flow:
         began = time.monotonic()
-        running.until(lambda: flow.results() >= records, 0.02)
+        flow.until_results(records, 0.02)
         return records / (time.monotonic() - began)

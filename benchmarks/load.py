@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from confluent_kafka import Producer
+import numpy as np
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 KEYS = 100_000
-KEY = 7
+KEY = 9
 """Bytes of a key."""
 START_MS = 1_700_000_000_000
 PER_MS = 10
@@ -18,11 +19,12 @@ PER_MS = 10
 BATCH = 20_000
 
 
-def create(bootstrap: str, *topics: str, partitions: int) -> None:
-    """Make topics; returns once all of them can be used. Raises KafkaException where that cannot
-    be."""
+def create(bootstrap: str, *topics: str, partitions: int, **settings: str) -> None:
+    """Make topics; returns once all of them can be used. `settings` have _ for the dots. Raises
+    KafkaException where that cannot be."""
+    config = {name.replace("_", "."): value for name, value in settings.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-    made = admin.create_topics([NewTopic(topic, partitions) for topic in topics])
+    made = admin.create_topics([NewTopic(topic, partitions, config=config) for topic in topics])
     for future in made.values():
         future.result()
     for topic in topics:
@@ -37,27 +39,56 @@ def delete(bootstrap: str, *topics: str) -> None:
         future.result()
 
 
-def keys(seed: int) -> Iterator[bytes]:
-    """Keys drawn evenly from `KEYS`, without end."""
-    drawn = random.Random(seed)
-    names = [b"k%06d" % number for number in range(KEYS)]
+def delete_all(bootstrap: str, prefix: str) -> None:
+    """Take all topics away whose names begin so."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+    delete(
+        bootstrap, *[one for one in admin.list_topics(timeout=30).topics if one.startswith(prefix)]
+    )
+
+
+def partitions(client: Producer | Consumer, topic: str) -> int:
+    """How many a topic has; also has the client know it."""
+    return len(client.list_topics(topic, timeout=30).topics[topic].partitions)
+
+
+def name(number: int) -> bytes:
+    """One key.
+
+    >>> name(7), len(name(7)) == KEY
+    (b'k00000007', True)
+    """
+    return b"k%08d" % number
+
+
+def keys(seed: int, count: int = KEYS) -> Iterator[bytes]:
+    """Keys drawn evenly from so many, without end."""
+    drawn = np.random.default_rng(seed)
     while True:
-        yield from drawn.choices(names, k=BATCH)
+        yield from map(name, drawn.integers(0, count, BATCH).tolist())
 
 
-def fill(bootstrap: str, topic: str, partitions: int, records: int) -> None:
+def fill(bootstrap: str, topic: str, records: int) -> None:
     """Put records on a topic, evenly over its partitions, time ascending; value and key are one."""
+    _produce(bootstrap, topic, islice(keys(seed=1), records), aged=True)
+
+
+def each(bootstrap: str, topic: str, count: int) -> None:
+    """Put one record of each of so many keys on a topic, of the time when it is sent."""
+    _produce(bootstrap, topic, map(name, range(count)), aged=False)
+
+
+def _produce(bootstrap: str, topic: str, names: Iterable[bytes], aged: bool) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True,
             "queue.buffering.max.messages": 4_000_000, "queue.buffering.max.kbytes": 1 << 20,
         }
     )  # fmt: skip
-    drawn = keys(seed=1)
-    for n in range(records):
-        at = START_MS + n // PER_MS
-        name = next(drawn)
-        producer.produce(topic, name, name, n % partitions, timestamp=at)
+    spread = partitions(producer, topic)
+    for n, key in enumerate(names):
+        at = START_MS + n // PER_MS if aged else 0
+        producer.produce(topic, key, key, n % spread, timestamp=at)
         if n % BATCH == 0:
             while len(producer) > 1_000_000:
                 producer.poll(0.05)

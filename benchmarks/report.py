@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -37,19 +38,26 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
-def summary(runs: Runs) -> dict[str, dict[str, object]]:
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of several runs."""
+
+    median: float
+    least: float
+    most: float
+    runs: Sequence[float]
+
+
+def summary(runs: Runs) -> dict[str, Spread]:
     """Medians with their spread.
 
     >>> summary({"a": [3.0, 1.0, 2.0]})
-    {'a': {'median': 2.0, 'least': 1.0, 'most': 3.0, 'runs': [3.0, 1.0, 2.0]}}
+    {'a': Spread(median=2.0, least=1.0, most=3.0, runs=[3.0, 1.0, 2.0])}
     """
     return {
-        name: {
-            "median": statistics.median(values), "least": min(values), "most": max(values),
-            "runs": list(values),
-        }
+        name: Spread(statistics.median(values), min(values), max(values), values)
         for name, values in runs.items()
-    }  # fmt: skip
+    }
 
 
 def write(name: str, method: str, runs: Runs, figures: Mapping[str, float]) -> Path:
@@ -61,7 +69,7 @@ def write(name: str, method: str, runs: Runs, figures: Mapping[str, float]) -> P
         "machine": machine(),
         "versions": versions(),
         "method": method,
-        "measured": summary(runs),
+        "measured": {name: asdict(spread) for name, spread in summary(runs).items()},
         "figures": dict(figures),
     }
     path.write_text(json.dumps(found, indent=1) + "\n")

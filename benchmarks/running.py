@@ -1,7 +1,8 @@
-"""A flow while it is measured: its processes, their CPU time and their memory."""
+"""A flow while it is measured: its processes, what it says, their CPU time and their memory."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,22 +10,35 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from uuid import uuid4
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import load
+from connectors.topics import Names, names
 
 ROOT = Path(__file__).parent.parent
+MODULE = ROOT / "benchmarks" / "counting.py"
+MEANDER = Path(sys.executable).with_name("meander")
 PARTITIONS = 2
 WORKERS = 2
 SETTINGS = {"linger.ms": "5"}
 """Of drains: Kafka's own default of 5 ms, as the others have it too."""
 _UP = re.compile(r"worker \d+ is up: process (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event of the driver, and when it came, seconds since 1970."""
+
+    at: float
+    type: str
+    fields: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,61 +48,130 @@ class Running:
     bootstrap: str
     topic: str
     """Of its results."""
+    names: Names
+    """Of its internal topics."""
     workers: tuple[int, ...]
-    """Their processes."""
+    """The processes of those that were there at the start."""
 
     watcher: Consumer
     """Connected already: a new client may take seconds where all cores are at work."""
+    commands: Producer
+    """Connected, too."""
+    lives: Callable[[], bool]
+    said: Sequence[Said]
+    """So far; heartbeats are left out."""
 
     def results(self) -> int:
         """How many records its results' topic has."""
-        places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        places = [
+            TopicPartition(self.topic, n) for n in range(load.partitions(self.watcher, self.topic))
+        ]
         ends = [self.watcher.get_watermark_offsets(place, timeout=30) for place in places]
         return sum(end for _, end in ends)
 
+    def give(self, command: Mapping[str, object]) -> float:
+        """Put a command on the control topic; when that was, seconds since 1970."""
+        at = time.time()
+        self.commands.produce(self.names.control, json.dumps(command))
+        self.commands.flush()
+        return at
+
+    def of(self, id: str) -> list[Said]:
+        """What has been said of a command."""
+        return [one for one in list(self.said) if one.fields.get("id") == id]
+
+    def answer(self, id: str, *types: str) -> Said:
+        """The first event of a command that is of one of these types, once it has come."""
+        while True:
+            if found := [one for one in self.of(id) if one.type in types]:
+                return found[0]
+            self.expect()
+            time.sleep(0.01)
+
+    def until_results(self, count: int, seconds: float = 0.05) -> None:
+        """Returns once there are so many results."""
+        while self.results() < count:
+            self.expect()
+            time.sleep(seconds)
+
+    def expect(self) -> None:
+        """Raises AssertionError where the flow has ended."""
+        assert self.lives(), f"the flow has ended: {[one.fields for one in self.said][-3:]}"
+
 
 @contextmanager
-def flow(bootstrap: str, source: str, kafka: dict[str, str], **bench: str) -> Iterator[Running]:
+def flow(
+    bootstrap: str,
+    source: str,
+    bench: Mapping[str, str],
+    *,
+    kafka: Mapping[str, str] = MappingProxyType({}),
+    workers: int = WORKERS,
+    room: int = 0,
+    partitions: int = PARTITIONS,
+) -> Iterator[Running]:
     """The counting flow from its start to the block's end; `bench` are its MEANDER_BENCH_
-    variables, `kafka` librdkafka's settings."""
+    variables, `kafka` librdkafka's settings, `room` is for how many workers more."""
     prefix = f"bench-{uuid4().hex[:8]}."
-    load.create(bootstrap, f"{prefix}out", partitions=PARTITIONS)
-    words = ["run", str(ROOT / "benchmarks" / "counting.py"), "--workers", str(WORKERS),
-             "--prefix", prefix, "--no-metrics", "--json"]  # fmt: skip
+    load.create(bootstrap, f"{prefix}out", partitions=partitions)
+    words = ["run", str(MODULE), "--workers", str(workers), "--prefix", prefix, "--no-metrics",
+             "--master", f"local[{workers + room + 1}]", "--json"]  # fmt: skip
     for name, value in kafka.items():
         words += ["--set", f"{name}={value}"]
-    bench |= {"PREFIX": prefix, "SOURCE": source}
-    environment = os.environ | {f"MEANDER_BENCH_{name}": value for name, value in bench.items()}
+    environment = os.environ | _environ({**bench, "PREFIX": prefix, "SOURCE": source})
     environment |= {"MEANDER_BOOTSTRAP": bootstrap, "PYTHONPATH": str(ROOT)}
     with (
-        tempfile.TemporaryFile("w+") as said,
+        tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [Path(sys.executable).with_name("meander"), *words],
-            env=environment, stdout=subprocess.PIPE, stderr=said, text=True,
+            [MEANDER, *words], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
         ) as process,
-    ):  # fmt: skip
+    ):
         assert process.stdout is not None
+        said: list[Said] = []
+        # A driver whose events nobody reads comes to a halt.
+        hears = threading.Thread(target=_hear, args=(process.stdout, said), daemon=True)
         try:
             started = any('"started"' in line for line in process.stdout)
-            said.seek(0)
-            log = said.read()
-            assert started, f"the flow did not start: {log}"
-            workers = tuple(map(int, _UP.findall(log)))
-            # Events go on; a driver whose events nobody reads comes to a halt.
-            threading.Thread(target=process.stdout.read, daemon=True).start()
+            log.seek(0)
+            told = log.read()
+            assert started, f"the flow did not start: {told}"
+            pids = tuple(map(int, _UP.findall(told)))
+            called = names(prefix, "bench")
             with closing(_watcher(bootstrap, f"{prefix}out")) as watcher:
-                yield Running(bootstrap, f"{prefix}out", workers, watcher)
+                running = Running(
+                    bootstrap, f"{prefix}out", called, pids, watcher,
+                    _commands(bootstrap, called.control), lambda: process.poll() is None, said,
+                )  # fmt: skip
+                hears.start()
+                yield running
         finally:
             process.terminate()
             process.wait()
-    load.delete(bootstrap, f"{prefix}out")
+    load.delete_all(bootstrap, prefix)
+
+
+def _environ(bench: Mapping[str, str]) -> dict[str, str]:
+    return {f"MEANDER_BENCH_{name}": value for name, value in bench.items()}
+
+
+def _hear(lines: Iterable[str], said: list[Said]) -> None:
+    for line in lines:
+        at, fields = time.time(), json.loads(line)
+        if fields["type"] != "heartbeat":
+            said.append(Said(at, fields["type"], fields))
 
 
 def _watcher(bootstrap: str, topic: str) -> Consumer:
     watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "watcher", "log_level": 2})
-    for number in range(PARTITIONS):
+    for number in range(load.partitions(watcher, topic)):
         watcher.get_watermark_offsets(TopicPartition(topic, number), timeout=30)
     return watcher
+
+
+def _commands(bootstrap: str, topic: str) -> Producer:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 2})
+    load.partitions(producer, topic)
+    return producer
 
 
 def cpu_seconds(pid: int) -> float:
@@ -103,9 +186,3 @@ def memory(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no Pss in smaps_rollup")
-
-
-def until(holds: Callable[[], bool], seconds: float = 0.05) -> None:
-    """Returns once it holds."""
-    while not holds():
-        time.sleep(seconds)
