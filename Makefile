@@ -12,16 +12,19 @@ SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo bench test unit soak check format clean
+.PHONY: help venv java demo bench bench-migration test unit soak check format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: java ## run the demo: real flights through Kafka and Spark, bins move, every result checked
 	@$(BIN)/meander demo
 
 bench: java ## measure Meander beside a plain loop and a bare echo (BENCH="--runs 1" for less)
 	@$(BIN)/python -m benchmarks $(BENCH)
+
+bench-migration: java ## measure latency while bins move (BENCH="--only 2a --runs 1" for less)
+	@$(BIN)/python -m benchmarks.migration $(BENCH)
 
 test: java ## run all tests, with one real broker
 	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 12

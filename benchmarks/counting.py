@@ -2,7 +2,9 @@
 
 A record is a key of `load.KEY` bytes and, where latency is measured, when it was due; its result
 repeats that. F=off leaves out what lets bins move, as a measure of what that costs: no record waits
-for commands to be ruled out, and none may be given.
+for commands to be ruled out, and none may be given. HOME is how many of the workers have bins at
+the start, in place of all; SERVICE what each worker serves per second of the records that were due
+(see `benchmarks.service`); BINS and LEAD are the flow's own.
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ from __future__ import annotations
 import os
 
 from benchmarks.load import KEY
+from benchmarks.service import Service
 from connectors import KafkaSink, KafkaSource
 from dataflow import Flow
 from dataflow.assembly import Assembly
 from dataflow.operators.columns import ColumnFold, count
 from dataflow.operators.keyed import Order
 from state.antichain import Antichain
+from state.bins import BinSpace
+from state.ids import Bin, WorkerId
 
 
 def asked(name: str, default: str = "") -> str:
@@ -33,6 +38,13 @@ def step(state: int, record: bytes) -> tuple[int, bytes]:
     return state + 1, b"%d%b" % (state + 1, record[KEY:])
 
 
+def served(state: int, record: bytes) -> tuple[int, bytes]:
+    """As `step`, at the worker's service rate; what is only to fill the state is not held up."""
+    if len(record) > KEY:
+        service.take()
+    return step(state, record)
+
+
 def unmovable() -> None:
     """Have every time count as passed by all commands."""
 
@@ -42,10 +54,24 @@ def unmovable() -> None:
     Assembly._control = none  # type: ignore[assignment, method-assign]
 
 
+def at_home(workers: int) -> None:
+    """Have all bins on the first workers, as if they had moved there."""
+
+    def first_owner(space: BinSpace, bin: Bin, _: int) -> WorkerId:
+        return WorkerId(bin * workers >> space.bits)
+
+    BinSpace.first_owner = first_owner  # type: ignore[assignment, method-assign]
+
+
 if asked("F") == "off":
     unmovable()
+if asked("HOME"):
+    at_home(int(asked("HOME")))
+counted = step
+if asked("SERVICE"):
+    service, counted = Service(float(asked("SERVICE"))), served
 order: Order = "arrival" if asked("ORDER") == "arrival" else "time"
-flow = Flow("bench")
+flow = Flow("bench", bins=int(asked("BINS", "8")), control_lead=float(asked("LEAD", "0.25")))
 records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"))
 keyed = records.key_by(key_of)
 out = asked("PREFIX") + "out"
@@ -53,4 +79,5 @@ if asked("FOLD") == "columns":
     fold: ColumnFold = count()
     keyed.fold("count", fold, order=order).sink(KafkaSink(out, headers=False))
 else:
-    keyed.fold("count", lambda: 0, step, order=order).sink(KafkaSink(out, "bytes", headers=False))
+    counts = keyed.fold("count", lambda: 0, counted, order=order)
+    counts.sink(KafkaSink(out, "bytes", headers=False))

@@ -109,21 +109,25 @@ def flow(
     workers: int = WORKERS,
     room: int = 0,
     partitions: int = PARTITIONS,
+    prefix: str | None = None,
 ) -> Iterator[Running]:
-    """The counting flow from its start to the block's end; `bench` are its MEANDER_BENCH_
-    variables, `kafka` librdkafka's settings, `room` is for how many workers more."""
-    prefix = f"bench-{uuid4().hex[:8]}."
-    load.create(bootstrap, f"{prefix}out", partitions=partitions)
+    """The counting flow from its start to the block's end.
+
+    `bench` are its MEANDER_BENCH_ variables, `kafka` librdkafka's settings, `room` is for how many
+    workers more; internal topics have a `prefix` of their own where they are there before.
+    """
+    own = f"bench-{uuid4().hex[:8]}."
+    prefix = prefix or own
+    load.create(bootstrap, f"{own}out", partitions=partitions)
     words = ["run", str(MODULE), "--workers", str(workers), "--prefix", prefix, "--no-metrics",
              "--master", f"local[{workers + room + 1}]", "--json"]  # fmt: skip
     for name, value in kafka.items():
         words += ["--set", f"{name}={value}"]
-    environment = os.environ | _environ({**bench, "PREFIX": prefix, "SOURCE": source})
-    environment |= {"MEANDER_BOOTSTRAP": bootstrap, "PYTHONPATH": str(ROOT)}
+    variables = environment(bootstrap, {**bench, "PREFIX": own, "SOURCE": source})
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [MEANDER, *words], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+            [MEANDER, *words], env=variables, stdout=subprocess.PIPE, stderr=log, text=True
         ) as process,
     ):
         assert process.stdout is not None
@@ -137,9 +141,9 @@ def flow(
             assert started, f"the flow did not start: {told}"
             pids = tuple(map(int, _UP.findall(told)))
             called = names(prefix, "bench")
-            with closing(_watcher(bootstrap, f"{prefix}out")) as watcher:
+            with closing(_watcher(bootstrap, f"{own}out")) as watcher:
                 running = Running(
-                    bootstrap, f"{prefix}out", called, pids, watcher,
+                    bootstrap, f"{own}out", called, pids, watcher,
                     _commands(bootstrap, called.control), lambda: process.poll() is None, said,
                 )  # fmt: skip
                 hears.start()
@@ -147,11 +151,14 @@ def flow(
         finally:
             process.terminate()
             process.wait()
-    load.delete_all(bootstrap, prefix)
+    load.delete_all(bootstrap, own)
 
 
-def _environ(bench: Mapping[str, str]) -> dict[str, str]:
-    return {f"MEANDER_BENCH_{name}": value for name, value in bench.items()}
+def environment(bootstrap: str, bench: Mapping[str, str]) -> dict[str, str]:
+    """For a command that defines the counting flow."""
+    variables = {f"MEANDER_BENCH_{name}": value for name, value in bench.items()}
+    ours = {"MEANDER_BOOTSTRAP": bootstrap, "PYTHONPATH": str(ROOT)}
+    return os.environ | variables | ours
 
 
 def _hear(lines: Iterable[str], said: list[Said]) -> None:

@@ -1,0 +1,99 @@
+"""Measure what migrations cost: `python -m benchmarks.migration`, all of it or some parts.
+
+Writes results/migration.json after each run of each case, the pictures docs/migration-*.png and the
+tables in docs/benchmarks.md. What is compared takes turns, so that a noisy machine is noisy for
+all. What a flow rejects is told of as not available.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks import asked, curves, latency, parts, tables
+from benchmarks.moving import STRATEGIES, Unavailable
+from benchmarks.outcome import Case, Outcome, Part
+from benchmarks.parts import NAMES, Step, Wanted
+from benchmarks.running import ROOT
+from benchmarks.states import States
+from connectors.broker import LocalBroker
+
+DOCS = ROOT / "docs"
+T = TypeVar("T", bound=str)
+WARM = 30.0
+"""Seconds of an echo before all else: a broker that has just started compiles itself."""
+
+
+def main(
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Some of {', '.join(NAMES)}; else all.")
+    ] = None,
+    keys: Annotated[
+        int | None, typer.Option(help="Of the state, in place of each part's own.")
+    ] = None,
+    rate: Annotated[int, typer.Option(help="Records per second of two workers.")] = 3_000,
+    served: Annotated[int, typer.Option(help="Records per second, by timer, of each of 8.")] = 400,
+    runs: Annotated[int, typer.Option(min=1, help="Of each case.")] = 3,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help=f"Some of {', '.join(STRATEGIES)}; else all.")
+    ] = None,
+) -> None:
+    """Measure migrations; takes hours as it is. Nothing else should run."""
+    console = Console(stderr=True)
+    chosen = [STRATEGIES[label] for label in some(strategy, STRATEGIES)]
+    wanted, names = Wanted(rate, served, keys, chosen), some(only, NAMES)
+    outcome = Outcome.load()
+    total = runs * sum(len([*parts.steps(wanted, name)]) for name in names)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with LocalBroker() as broker, Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("warm-up", total=total)
+        latency.echo(broker.bootstrap, rate, WARM)
+        states = States(broker.bootstrap)
+        for name in names:
+            part = outcome.parts[name] = Part(what=parts.what(wanted, name))
+            for step in runs * [*parts.steps(wanted, name)]:
+                bar.update(task, description=f"{name}: {step.case}")
+                bar.console.print(f"{name}: {step.case}: {measure(states, part, step)}")
+                bar.advance(task)
+                outcome.figures = asked.figures(outcome)
+                outcome.save()
+    publish(outcome)
+    console.print("\n".join(tables.lines(outcome)), markup=False)
+
+
+def some(asked: Sequence[str] | None, known: Iterable[T]) -> list[T]:
+    """Those that are asked for, in their order; all where nobody asks. Raises BadParameter."""
+    names = [*known]
+    if unknown := [name for name in asked or () if name not in names]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(names)}")
+    return [name for name in names if asked is None or name in asked]
+
+
+def measure(states: States, part: Part, step: Step) -> str:
+    """One run of a case, unless there was none to be had before; what it found, in words."""
+    case = part.cases.setdefault(step.case, Case())
+    if case.not_available is None:
+        try:
+            found = step.run(states)
+        except Unavailable as unavailable:
+            case.not_available = str(unavailable)
+        else:
+            case.add(found)
+            return ", ".join(f"{name} {value:,.4g}" for name, value in found.figures.items())
+    return f"not available: {case.not_available}"
+
+
+def publish(outcome: Outcome) -> None:
+    """Draw the pictures and fill the tables."""
+    for name in outcome.drawn:
+        figure = curves.timelines(outcome.parts[name], tables.TITLES[name])
+        figure.savefig(DOCS / tables.picture(name))
+    tables.fill(DOCS / "benchmarks.md", outcome)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,248 @@
+"""One migration under load: how long results took before, meanwhile and after.
+
+At first all bins are on the `old` first workers of `new`, twice as many; then each gives half of
+its bins to one of the others, by a command on the control topic.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks import openloop, running
+from benchmarks.latency import WARM_UP
+from benchmarks.outcome import Curve, Found
+from benchmarks.running import Running
+from benchmarks.states import States
+from benchmarks.timeline import BACK, Float64s, Timeline
+from benchmarks.wave import Wave
+from schemas.control import Migrate, Rejected, parse_command
+
+STEADY = 20.0
+"""Seconds before the command that count as steady."""
+TAIL = 20.0
+"""Seconds after the end of the move."""
+SHOWN = 10.0
+"""Seconds before the command, and after the end, that a timeline shows."""
+STEP = 0.1
+"""Seconds of one point of a timeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How bins move."""
+
+    name: str
+    prepared: bool
+
+    def __str__(self) -> str:
+        return f"prepared {self.name}" if self.prepared else self.name
+
+    def fields(self) -> dict[str, object]:
+        """Of a command."""
+        fields: dict[str, object] = {"strategy": self.name}
+        # A flow that prepares nothing does not know the word.
+        if self.prepared or "prepared" in Migrate.model_fields:
+            fields["prepared"] = self.prepared
+        return fields
+
+
+DEFAULT, SUDDEN = Strategy("batched", prepared=True), Strategy("sudden", prepared=False)
+STRATEGIES = {
+    str(strategy): strategy
+    for strategy in (
+        DEFAULT, Strategy("fluid", prepared=True), Strategy("sudden", prepared=True),
+        Strategy("batched", prepared=False), Strategy("fluid", prepared=False), SUDDEN,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is moved under what load."""
+
+    keys: int
+    wave: Wave
+    old: int = 1
+    new: int = 2
+    bits: int = 8
+    service: int = 0
+    """Records per second that each worker serves, by timer; 0 for as many as it can."""
+
+    def __str__(self) -> str:
+        each = f", each worker serves {self.service:,}/s by timer" if self.service else ""
+        return (
+            f"{self.keys:,} keys in {1 << self.bits} bins, {self.old} to {self.new} workers,"
+            f" {self.wave.told} records/s{each}"
+        )
+
+    def bench(self) -> dict[str, str]:
+        """The flow's MEANDER_BENCH_ variables."""
+        served = {"SERVICE": str(self.service)} if self.service else {}
+        return {"HOME": str(self.old), "BINS": str(self.bits), **served}
+
+    def moves(self) -> list[tuple[int, list[int]]]:
+        """Who gets which bins.
+
+        >>> Case(0, Wave.fixed(1), old=2, new=4, bits=3).moves()
+        [(2, [2, 3]), (3, [6, 7])]
+        """
+        moves = []
+        for worker in range(self.old):
+            owned = [bin for bin in range(1 << self.bits) if bin * self.old >> self.bits == worker]
+            moves.append((self.old + worker, owned[len(owned) // 2 :]))
+        return moves
+
+
+class Unavailable(Exception):
+    """The flow rejects such a command; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """When a move took place, seconds since 1970."""
+
+    given: float
+    began: float
+    """From this logical time on records are the new owners' (of the first round)."""
+    installed: float
+    ended: float
+    bytes: int
+
+
+def expect_known(strategy: Strategy) -> None:
+    """Raises Unavailable for a strategy that no flow knows."""
+    command = {"type": "migrate", "id": "m", "bins": "all", "worker": 0, **strategy.fields()}
+    try:
+        parse_command(json.dumps(command).encode(), bins=1)
+    except Rejected as rejected:
+        raise Unavailable(str(rejected)) from rejected
+
+
+def once(
+    states: States,
+    case: Case,
+    strategy: Strategy,
+    *,
+    watched: bool = False,
+    besides: Callable[[Running], Mapping[str, float]] = lambda _: {},
+) -> Found:
+    """One migration; with its workers' memory if `watched`, which costs them time. `besides`
+    measures something else of the flow at the end. Raises Unavailable."""
+    expect_known(strategy)
+    with states.flow(case.keys, case.bench(), case.new) as loaded:
+        flow = loaded.flow
+        with (
+            openloop.running(
+                states.bootstrap, loaded.source, flow.topic, case.wave, case.keys
+            ) as loop,
+            _watching(flow.workers if watched else ()) as held,
+        ):
+            time.sleep(WARM_UP + STEADY)
+            moved = _move(flow, case, strategy)
+            time.sleep(TAIL)
+        more = besides(flow)
+    figures = (
+        _figures(loop.found(), moved)
+        | _memory(held, moved.given)
+        | dict(loaded.figures)
+        | dict(more)
+    )
+    return Found(figures=figures, curve=curve(loop.found(), moved.given, moved.ended))
+
+
+def _move(flow: Running, case: Case, strategy: Strategy) -> Moved:
+    """One command for each worker that gets bins: side by side, but fluid ones in turn, as bin
+    moves after bin."""
+    commands = [
+        {"type": "migrate", "id": f"to-{worker}", "worker": worker, "bins": bins}
+        | strategy.fields()
+        for worker, bins in case.moves()
+    ]
+    given = []
+    for command in commands:
+        given.append(flow.give(command))
+        if strategy.name == "fluid":
+            _completed(flow, str(command["id"]))
+    ends = [_completed(flow, str(command["id"])) for command in commands]
+    said = [one for command in commands for one in flow.of(str(command["id"]))]
+    times = [one.fields.get("time") for one in said if one.type == "accepted"]
+    known = [time / 1000 for time in times if isinstance(time, int)]
+    installed = max((one.at for one in said if one.type == "bin_moved"), default=given[0])
+    sizes = [end.fields["bytes"] for end in ends]
+    return Moved(
+        given[0], min(known, default=given[0]), installed, max(end.at for end in ends),
+        sum(size for size in sizes if isinstance(size, int)),
+    )  # fmt: skip
+
+
+def _completed(flow: Running, id: str) -> running.Said:
+    end = flow.answer(id, "completed", "aborted", "rejected")
+    if end.type == "rejected":
+        raise Unavailable(str(end.fields["reason"]))
+    assert end.type == "completed", end
+    assert not end.fields.get("unmoved"), end
+    return end
+
+
+def _figures(timeline: Timeline, moved: Moved) -> dict[str, float]:
+    steady = timeline.between(moved.given - STEADY, moved.given).latency()
+    moving = timeline.between(moved.given, moved.ended).latency()
+    settled = timeline.between(moved.ended + TAIL / 2, moved.ended + TAIL).latency()
+    seconds = moved.ended - moved.given
+    found = {
+        "steady_p50_ms": steady.p50, "steady_p99_ms": steady.p99, "steady_max_ms": steady.most,
+        "moving_p50_ms": moving.p50, "moving_p99_ms": moving.p99, "moving_max_ms": moving.most,
+        "settled_p99_ms": settled.p99, "seconds": seconds, "bytes": moved.bytes,
+        "bytes_per_s": moved.bytes / (moved.installed - moved.began), "missing": steady.missing,
+    }  # fmt: skip
+    for name, wanted in (("back_s", steady), ("back_to_settled_s", settled)):
+        back = timeline.back(moved.given, seconds, BACK * wanted.p99)
+        if back is not None:
+            found[name] = back
+    return found
+
+
+def curve(timeline: Timeline, given: float, ended: float) -> Curve:
+    """What a picture shows of a timeline."""
+    p50, p99, most = map(_points, timeline.slices(given - SHOWN, ended + SHOWN, STEP).T)
+    return Curve(
+        begins=-SHOWN, step=STEP, ended=round(ended - given, 3), p50=p50, p99=p99, most=most
+    )
+
+
+def _points(values: Float64s) -> list[float | None]:
+    return [None if np.isnan(value) else round(value, 1) for value in values.tolist()]
+
+
+@contextmanager
+def _watching(processes: Sequence[int]) -> Iterator[list[tuple[float, int]]]:
+    """When, and how much memory these processes held, every `STEP` seconds."""
+    held: list[tuple[float, int]] = []
+    stopped = threading.Event()
+
+    def look() -> None:
+        while processes and not stopped.wait(STEP):
+            held.append((time.time(), sum(map(running.memory, processes))))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield held
+    finally:
+        stopped.set()
+        watcher.join()
+
+
+def _memory(held: Sequence[tuple[float, int]], given: float) -> dict[str, float]:
+    before = [size for at, size in held if given - STEADY <= at < given]
+    later = [size for at, size in held if at >= given]
+    if not before or not later:
+        return {}
+    return {"memory_before": max(before), "memory_peak": max(later)}

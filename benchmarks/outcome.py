@@ -1,0 +1,125 @@
+"""What the benchmarks of migrations have found, part by part, as it lies in results/migration.json.
+
+A part that is measured anew takes the place of what the file said of it; the others stay, each with
+the machine and the time it was measured at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, Field
+
+from benchmarks import report
+
+_NUMBERS = re.compile(r"\[[\s\d.,nulEe+-]*\]")
+PATH = report.RESULTS / "migration.json"
+
+PICTURES = ("2a", "2b", "2c", "rescale")
+"""Parts whose timelines are drawn."""
+
+
+class Curve(BaseModel):
+    """A timeline around a command; times are seconds since it, latencies milliseconds."""
+
+    begins: float
+    step: float
+    ended: float
+    """When all bins had moved."""
+    p50: list[float | None]
+    p99: list[float | None]
+    most: list[float | None]
+
+
+class Found(BaseModel):
+    """What one run has measured."""
+
+    figures: dict[str, float]
+    curve: Curve | None = None
+
+
+class Case(BaseModel):
+    """All runs of one case; the curve is that of the run in the middle, by its greatest latency."""
+
+    runs: list[Found] = Field(default=[], exclude=True)
+    measured: dict[str, report.Spread] = {}
+    curve: Curve | None = None
+    not_available: str | None = None
+
+    def add(self, found: Found) -> None:
+        """One run more."""
+        self.runs.append(found)
+        names = dict.fromkeys(name for run in self.runs for name in run.figures)
+        self.measured = report.summary(
+            {
+                name: [run.figures[name] for run in self.runs if name in run.figures]
+                for name in names
+            }
+        )
+        curved = [run for run in self.runs if run.curve is not None]
+        curved.sort(key=lambda run: run.figures["moving_max_ms"])
+        self.curve = curved[len(curved) // 2].curve if curved else None
+
+    def get(self, name: str) -> float | None:
+        """The median of one figure."""
+        spread = self.measured.get(name)
+        return None if spread is None else spread.median
+
+
+class Part(BaseModel):
+    """One thing measured, in several cases."""
+
+    what: str
+    at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    machine: dict[str, object] = Field(default_factory=report.machine)
+    versions: dict[str, str] = Field(default_factory=report.versions)
+    cases: dict[str, Case] = {}
+
+    def get(self, case: str, name: str) -> float | None:
+        """The median of one figure of a case."""
+        return self.cases[case].get(name) if case in self.cases else None
+
+
+class Outcome(BaseModel):
+    """All of it."""
+
+    parts: dict[str, Part] = {}
+    figures: dict[str, float] = {}
+    """Those that are asked for, by id."""
+
+    @property
+    def drawn(self) -> list[str]:
+        """The parts that there are pictures of."""
+        return [
+            name
+            for name, part in self.parts.items()
+            if name in PICTURES and any(case.curve for case in part.cases.values())
+        ]
+
+    @staticmethod
+    def load() -> Outcome:
+        """What was found before."""
+        return Outcome.model_validate_json(PATH.read_bytes()) if PATH.exists() else Outcome()
+
+    def save(self) -> None:
+        """Write it, in place of what was found before."""
+        PATH.parent.mkdir(exist_ok=True)
+        PATH.write_text(on_few_lines(self.model_dump(exclude_none=True)) + "\n")
+
+
+def on_few_lines(value: Mapping[str, object]) -> str:
+    """JSON with one line for a list of numbers.
+
+    >>> print(on_few_lines({"a": [1.5, None], "b": {"c": 1}}))
+    {
+     "a": [1.5, null],
+     "b": {
+      "c": 1
+     }
+    }
+    """
+    text = json.dumps(value, indent=1)
+    return _NUMBERS.sub(lambda found: json.dumps(json.loads(found[0])), text)

@@ -1,0 +1,101 @@
+"""Flows that start with a state for each key.
+
+States are bootstrapped once for each number of keys and of bins; every flow of such a size starts
+from them anew, on topics of its own for records and results.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import load, running
+from benchmarks.running import MEANDER, MODULE, PARTITIONS, Running
+
+ROWS = 1_000_000
+"""Of the table, that are made at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A flow whose states are there."""
+
+    flow: Running
+    source: str
+    """The topic it reads."""
+    figures: Mapping[str, float]
+    """How fast the states were written, and how long the workers took to load them."""
+
+
+@dataclass(slots=True)
+class States:
+    """Those that have been written on one broker."""
+
+    bootstrap: str
+    _written: dict[tuple[int, str], tuple[str, float]] = field(default_factory=dict)
+    """The prefix of their topics, and keys per second, by keys and bins."""
+
+    @contextmanager
+    def flow(
+        self, keys: int, bench: Mapping[str, str], workers: int = running.WORKERS, room: int = 0
+    ) -> Iterator[Loaded]:
+        """The counting flow once it has a state for each of so many keys, to the block's end."""
+        prefix, speed = self._prefix(keys, bench)
+        partitions = max(PARTITIONS, workers)
+        source = f"moving-{uuid4().hex[:8]}"
+        load.create(self.bootstrap, source, partitions=partitions)
+        with running.flow(
+            self.bootstrap, source, bench, workers=workers, room=room, partitions=partitions,
+            prefix=prefix,
+        ) as flow:  # fmt: skip
+            began = time.monotonic()
+            # What is answered has found the states in their place.
+            load.each(self.bootstrap, source, partitions)
+            flow.until_results(partitions)
+            took = {"bootstrap_keys_per_s": speed, "load_s": time.monotonic() - began}
+            yield Loaded(flow, source, took)
+        load.delete(self.bootstrap, source)
+
+    def _prefix(self, keys: int, bench: Mapping[str, str]) -> tuple[str, float]:
+        size = keys, bench.get("BINS", "")
+        if size not in self._written:
+            self._written[size] = self._write(keys, bench)
+        return self._written[size]
+
+    def _write(self, keys: int, bench: Mapping[str, str]) -> tuple[str, float]:
+        prefix = f"state-{uuid4().hex[:8]}."
+        user = {**bench, "PREFIX": prefix, "SOURCE": f"{prefix}in"}
+        load.create(self.bootstrap, f"{prefix}in", f"{prefix}out", partitions=1)
+        with tempfile.TemporaryDirectory() as folder:
+            table = Path(folder) / "states.parquet"
+            write(table, keys)
+            words = ["bootstrap", str(MODULE), "--operator", "count", "--data", str(table),
+                     "--prefix", prefix, "--json"]  # fmt: skip
+            told = subprocess.run(
+                [MEANDER, *words], env=running.environment(self.bootstrap, user),
+                check=True, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        written = json.loads(told.stdout.splitlines()[-1])
+        assert written["keys"] == keys, written
+        return prefix, keys / written["seconds"]
+
+
+def write(path: Path, keys: int) -> None:
+    """A table of keys, each with a state that has counted nothing yet."""
+    schema = pa.schema([("key", pa.binary()), ("state", pa.int64())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for first in range(0, keys, ROWS):
+            names = [load.name(number) for number in range(first, min(first + ROWS, keys))]
+            columns = [pa.array(names, pa.binary()), pa.array(np.zeros(len(names), np.int64))]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))

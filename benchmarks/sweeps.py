@@ -1,0 +1,90 @@
+"""What it costs to be able to move, how soon a command takes effect, and how a worker joins."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+
+from benchmarks import latency, load, moving, openloop
+from benchmarks.latency import WARM_UP
+from benchmarks.moving import STEADY, SUDDEN, TAIL
+from benchmarks.outcome import Found
+from benchmarks.running import WORKERS, Running
+from benchmarks.states import States
+from benchmarks.wave import Wave
+
+COMMANDS = 10
+"""That one bin moves by, to and fro."""
+APART = 2.0
+"""Seconds between two of them."""
+
+
+def cost(states: States, keys: int, wave: Wave, bench: Mapping[str, str]) -> Found:
+    """Latencies of a flow that does not move."""
+    with states.flow(keys, bench) as loaded:
+        found = latency.measure(
+            states.bootstrap, loaded.source, loaded.flow.topic, wave, STEADY, keys
+        )
+    figures = {"p50_ms": found.p50, "p99_ms": found.p99, "max_ms": found.most}
+    return Found(figures=figures)
+
+
+def lead(states: States, wave: Wave, seconds: float) -> Found:
+    """Latencies with one `control_lead`, and how long commands take that name no time."""
+    bench = {"LEAD": str(seconds)}
+    with states.flow(load.KEYS, bench) as loaded:
+        flow = loaded.flow
+        with openloop.running(states.bootstrap, loaded.source, flow.topic, wave) as loop:
+            time.sleep(WARM_UP + STEADY)
+            quiet = time.time()
+            moves = [_move(flow, number) for number in range(COMMANDS)]
+        steady = loop.found().between(quiet - STEADY, quiet).latency()
+    effects, ends = zip(*moves, strict=True)
+    figures = {
+        "p50_ms": steady.p50, "p99_ms": steady.p99, "max_ms": steady.most,
+        "effect_ms": 1e3 * statistics.median(effects), "moved_ms": 1e3 * statistics.median(ends),
+    }  # fmt: skip
+    return Found(figures=figures)
+
+
+def _move(flow: Running, number: int) -> tuple[float, float]:
+    """Seconds from a command to the logical time from which it holds, and to its end."""
+    # Bin 0 is worker 0's at the start.
+    name, target = f"lead-{number}", (number + 1) % WORKERS
+    given = flow.give(
+        {"type": "migrate", "id": name, "worker": target, "bins": [0]} | SUDDEN.fields()
+    )
+    end = flow.answer(name, "completed", "rejected")
+    assert end.type == "completed", end
+    time.sleep(APART)
+    (accepted,) = [one for one in flow.of(name) if one.type == "accepted"]
+    at = accepted.fields["time"]
+    assert isinstance(at, int)
+    return at / 1000 - given, end.at - given
+
+
+def rescale(states: States, keys: int, wave: Wave) -> Found:
+    """One worker becomes two, its start included."""
+    with (
+        states.flow(keys, {}, workers=1, room=1) as loaded,
+        openloop.running(states.bootstrap, loaded.source, loaded.flow.topic, wave, keys) as loop,
+    ):
+        flow = loaded.flow
+        time.sleep(WARM_UP + STEADY)
+        given = flow.give({"type": "rescale", "id": "two", "workers": 2})
+        end = flow.answer("two", "rescaled", "rejected")
+        assert end.fields.get("workers") == 2, end
+        time.sleep(TAIL)
+    timeline = loop.found()
+    steady = timeline.between(given - STEADY, given).latency()
+    during = timeline.between(given, end.at).latency()
+    figures = {
+        "steady_p50_ms": steady.p50, "steady_p99_ms": steady.p99, "steady_max_ms": steady.most,
+        "moving_p99_ms": during.p99, "moving_max_ms": during.most, "seconds": end.at - given,
+        "missing": steady.missing, **loaded.figures,
+    }  # fmt: skip
+    for one in flow.of("two"):
+        if one.type == "joined":
+            figures["joined_s"] = one.at - given
+    return Found(figures=figures, curve=moving.curve(timeline, given, end.at))

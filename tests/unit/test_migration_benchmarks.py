@@ -1,0 +1,159 @@
+"""What the benchmarks of migrations make of what they measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import asked, curves, outcome, tables
+from benchmarks.migration import measure
+from benchmarks.moving import DEFAULT, SUDDEN, Case, Unavailable
+from benchmarks.outcome import Curve, Found, Outcome, Part
+from benchmarks.parts import Step
+from benchmarks.service import Service
+from benchmarks.states import States
+from benchmarks.wave import Wave
+
+
+class Clock:
+    """Time passes by sleeping alone."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_worker_serves_at_its_rate() -> None:
+    clock = Clock()
+    service = Service(500, lambda: clock.now, clock.sleep)
+    for _ in range(1000):
+        service.take()
+    assert clock.now - 100 == pytest.approx(2, abs=0.003)
+
+
+def test_nothing_is_saved_up_while_a_worker_is_idle() -> None:
+    clock = Clock()
+    service = Service(500, lambda: clock.now, clock.sleep)
+    service.take()
+    clock.sleep(60)
+    began = clock.now
+    for _ in range(100):
+        service.take()
+    assert clock.now - began == pytest.approx(0.2, abs=0.003)
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (4, 8)])
+def test_each_old_worker_gives_half_of_its_bins_to_one_new(old: int, new: int) -> None:
+    moves = Case(0, Wave.fixed(1), old, new, bits=8).moves()
+    assert [worker for worker, _ in moves] == [*range(old, new)]
+    for giver, (_, bins) in enumerate(moves):
+        assert {bin * old >> 8 for bin in bins} == {giver}
+        assert len(bins) == 256 // new
+
+
+def found(most: float, p50: float = 2.0, **figures: float) -> Found:
+    points: list[float | None] = [p50, None] * 100 + [most]
+    curve = Curve(begins=-10, step=0.1, ended=3, p50=points, p99=points, most=points)
+    return Found(figures={"moving_max_ms": most, "steady_p50_ms": p50, **figures}, curve=curve)
+
+
+def part(**cases: list[Found]) -> Part:
+    made = Part(what="some keys", machine={"cores": 2}, versions={})
+    for name, runs in cases.items():
+        case = made.cases[name.replace("_", " ")] = outcome.Case()
+        for run in runs:
+            case.add(run)
+    return made
+
+
+def test_a_case_has_medians_and_the_curve_of_the_run_in_the_middle() -> None:
+    case = part(sudden=[found(30), found(10), found(20)]).cases["sudden"]
+    assert case.get("moving_max_ms") == 20
+    assert case.curve is not None
+    assert case.curve.most[-1] == 20
+    assert case.get("never measured") is None
+
+
+def test_what_was_found_is_read_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcome, "PATH", tmp_path / "results" / "migration.json")
+    assert Outcome.load() == Outcome()
+    written = Outcome(parts={"2a": part(sudden=[found(30)])}, figures={"a": 1.5})
+    written.save()
+    read = Outcome.load()
+    assert read.model_dump() == written.model_dump()
+    assert "2.0, null, 30.0]" in outcome.PATH.read_text()
+
+
+def test_what_a_flow_rejects_is_not_available_and_not_asked_for_again() -> None:
+    asked_for: list[States] = []
+
+    def run(states: States) -> Found:
+        asked_for.append(states)
+        raise Unavailable("it knows none such")
+
+    made = part()
+    for _ in range(2):
+        told = measure(States("broker"), made, Step("prepared batched", run))
+        assert told == "not available: it knows none such"
+    assert asked_for == [States("broker")]
+
+
+def test_figures_are_those_that_were_asked_for() -> None:
+    strategies = part(
+        prepared_batched=[found(12, steady_max_ms=10, seconds=4)],
+        sudden=[found(1002, steady_max_ms=9, seconds=5, bytes_per_s=30, raw_bytes_per_s=40)],
+    )
+    sizes = part()
+    for name, most in (("1", 10), ("4", 12), ("16", 18)):
+        sizes.cases[f"{name} keys, 2^8 bins"] = part(a=[found(most)]).cases["a"]
+    sizes.cases["16 keys, 2^10 bins"] = part(a=[found(99)]).cases["a"]
+    memory = part(prepared_batched=[found(1, memory_before=100, memory_peak=105)])
+    assert asked.figures(Outcome(parts={"2a": strategies, "growth": sizes, "memory": memory})) == {
+        "prepared_max_over_steady_max": 1.2,
+        "sudden_bytes_over_raw": 0.75,
+        "sudden_over_prepared_max": 100,
+        "batched_over_sudden_duration": 0.8,
+        "prepared_growth_4x": 1.5,
+        "peak_memory_ratio": 1.05,
+    }
+
+
+def test_what_was_not_measured_has_no_figure() -> None:
+    assert asked.figures(Outcome(parts={"2a": part(sudden=[found(5)]), "growth": part()})) == {}
+
+
+def test_tables_take_the_place_of_those_before(tmp_path: Path) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text(f"before\n{tables.BEGIN}\n{tables.END}\nafter\n")
+    made = part(sudden=[found(1234)])
+    made.cases["prepared batched"] = outcome.Case(not_available="it knows none such")
+    for _ in range(2):
+        tables.fill(document, Outcome(parts={"2a": made}))
+        text = document.read_text()
+        assert text.startswith("before\n")
+        assert text.endswith("\nafter\n")
+        assert text.count("| sudden | 2 | 1,234 |") == 1
+        assert text.count("| prepared batched | not available |") == 1
+
+
+def test_a_picture_has_one_line_per_strategy_and_the_command_ten_seconds_in() -> None:
+    made = part(prepared_batched=[found(12)], sudden=[found(1002)])
+    made.cases["fluid"] = outcome.Case(not_available="it knows none such")
+    figure = curves.timelines(made, "title")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [label.partition(":")[0] for label in labels] == ["prepared batched", "sudden"]
+    dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert [np.asarray(line.get_xdata()).tolist() for line in dashed] == [[10, 10]]
+
+
+def test_strategies_are_those_of_the_paper_each_prepared_or_not() -> None:
+    assert str(DEFAULT) == "prepared batched"
+    assert str(SUDDEN) == "sudden"
