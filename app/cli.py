@@ -22,7 +22,7 @@ import typer
 from app import cli_bootstrap, cli_broker, cli_topics
 from app.following import follow, produce
 from app.given import kafka, settings
-from app.migrating import parse_bins, show
+from app.migrating import parse_bins, show, show_abort, show_plan
 from app.options import Options
 from app.output import Output, log_to
 from app.overview import overview
@@ -35,7 +35,7 @@ from app.watching import Watch
 from connectors.client import FIXED
 from connectors.status import StatusReader, Told
 from connectors.topics import names
-from schemas.control import Command, Migrate, Rescale
+from schemas.control import Abort, Command, Migrate, Rescale
 from schemas.errors import SetupError
 from schemas.status import Event
 
@@ -166,7 +166,7 @@ def _all(reader: StatusReader, output: Output) -> Iterator[Told]:
         yield from progress.track(reader.all(), total, description="reading the status topic")
 
 
-@app.command(epilog="Example: meander migrate counts --bins 0-127 --worker 1 --strategy fluid")
+@app.command(epilog="Example: meander migrate counts --bins 0-127 --worker 1")
 def migrate(
     flow: Flow,
     worker: Annotated[int, typer.Option(min=0, help="Who owns the bins from then on.")],
@@ -185,8 +185,24 @@ def migrate(
         typer.Option("--time", help="From this time on, milliseconds since 1970; else at once."),
     ] = None,
     strategy: Annotated[
-        Literal["fluid", "sudden"], typer.Option(help="Bin after bin, or all at one time.")
-    ] = "fluid",
+        Literal["batched", "fluid", "sudden"],
+        typer.Option(
+            help="In rounds that no worker takes part in twice; bin after bin; or all at one time."
+        ),
+    ] = "batched",
+    prepared: Annotated[
+        bool,
+        typer.Option(
+            "--prepared/--unprepared", help="Fetch ahead what lies on the state topic, or not."
+        ),
+    ] = True,
+    overlap: Annotated[
+        Literal["queue", "reject"],
+        typer.Option(help="Without --time: what to do while other commands move these bins."),
+    ] = "queue",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done, in which rounds.")
+    ] = False,
     name: CommandId = None,
     wait: Wait = True,
     prefix: Prefix = "",
@@ -206,10 +222,30 @@ def migrate(
     command = Migrate.model_construct(
         type="migrate", id=name or _new_id(), worker=worker,
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
-        time=at, strategy=strategy,
+        time=at, strategy=strategy, prepared=prepared, overlap=overlap, dry_run=dry_run,
     )  # fmt: skip
     cluster = kafka(config, set_, bootstrap)
-    _give(command, cluster, prefix, flow, output, show if wait else None)
+    shown = show_plan if dry_run else show if wait else None
+    _give(command, cluster, prefix, flow, output, shown)
+
+
+@app.command(epilog="Example: meander abort counts m1")
+def abort(
+    flow: Flow,
+    command: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
+    name: CommandId = None,
+    wait: Wait = True,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """End a command that moves bins once what moves just now has moved; the rest stays."""
+    order = Abort.model_construct(type="abort", id=name or _new_id(), command=command)
+    cluster = kafka(config, set_, bootstrap)
+    output = Output.of(as_json)
+    _give(order, cluster, prefix, flow, output, show_abort if wait else None)
 
 
 @app.command(epilog="Example: meander rescale counts --workers 3")

@@ -14,25 +14,34 @@ from dataclasses import dataclass
 
 from app.rescaling import Rescaler
 from connectors.control import ControlTopic, Decisions
-from dataflow.account import Event as EngineEvent
 from dataflow.controller import Controller
 from dataflow.decisions import Decision, Joins, Leaves, Ruled
 from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
+from dataflow.migrate.said import Event as EngineEvent
 from dataflow.plan import Plan
 from schemas import control
 from schemas.status import (
+    Aborted,
     Accepted,
     BinMoved,
+    BinSpoilt,
     CommandRejected,
     Completed,
     Event,
+    LayerSpoilt,
     PartitionAdded,
     PartitionMoved,
+    Planned,
+    Queued,
     Rescaling,
 )
 from state.ids import Incarnation
+
+PART = 5_000
+"""Ways of bins in one event: a record of some 100 kB."""
 
 
 class Journal:
@@ -65,6 +74,8 @@ def written(decision: Decision) -> dict[str, object]:
     match decision:
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
+        case Revoke(command):
+            return {"type": "revoked", "id": command}
         case Order(source, partition, _, target, offset):
             place = {"source": source, "partition": partition}
             new = {} if offset is None else {"offset": offset}
@@ -115,11 +126,21 @@ class Commands:
             try:
                 command = control.parse_command(raw.value, self._plan.flow.space.count)
                 name = command.id
-                if isinstance(command, control.Rescale):
-                    self._rescaler.ask(command, raw.offset)
-                    continue
-                self._controller.submit(Migrate.asked(command, self._plan.flow.space))
-                self._offsets[name] = raw.offset
+                match command:
+                    case control.Rescale():
+                        self._rescaler.ask(command, raw.offset)
+                        continue
+                    case control.Abort():
+                        self._controller.abort(command.command, by=command.id)
+                    case control.Migrate(dry_run=True):
+                        yield from self._planned(command, raw.offset)
+                    case control.Migrate():
+                        asked = Migrate.asked(command, self._plan.flow.space)
+                        self._offsets[name] = raw.offset
+                        if self._rescaler.hires(asked):
+                            self._rescaler.ask(asked, raw.offset)
+                            continue
+                        self._controller.submit(asked)
             except control.Rejected as refusal:
                 name = refusal.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
@@ -143,13 +164,33 @@ class Commands:
         for event in self._controller.events():
             yield from self._translate(event)
 
+    def _planned(self, command: control.Migrate, offset: int) -> Iterator[Event]:
+        """What a command would do, in parts that fit into a record each."""
+        plan = self._controller.plan(Migrate.asked(command, self._plan.flow.space))
+        ways = [
+            (n, int(way.bin), int(way.source), int(way.target), plan.bytes(way.bin))
+            for n, round in enumerate(plan.rounds)
+            for way in round
+        ]
+        for first in range(0, max(1, len(ways)), PART):
+            part = ways[first : first + PART]
+            yield Planned(
+                id=command.id, offset=offset, ways=part, rounds=len(plan.rounds),
+                estimate=plan.seconds, last=first + PART >= len(ways),
+            )  # fmt: skip
+
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
         match event:
             case {"type": "accepted", "id": str(name)}:
-                # What is no command of its own belongs to the one that has workers come and go.
-                offset = self._offsets.pop(name, None)
-                lies = self._rescaler.offset if offset is None else offset
-                yield Accepted.model_validate(event | {"offset": lies})
+                yield Accepted.model_validate(event | {"offset": self._offset(name)})
+            case {"type": "queued", "id": str(name)}:
+                yield Queued.model_validate(event | {"offset": self._offset(name)})
+            case {"type": "bin_spoilt"}:
+                yield BinSpoilt.model_validate(event)
+            case {"type": "layer_spoilt"}:
+                yield LayerSpoilt.model_validate(event)
+            case {"type": "aborted"}:
+                yield Aborted.model_validate(event)
             case {"type": "completed"}:
                 yield Completed.model_validate(event)
             case {"type": "partition_moved"}:
@@ -159,3 +200,9 @@ class Commands:
             case {"type": "bin_moved"}:
                 yield BinMoved.model_validate(event)
         yield from self._rescaler.note(event)
+
+    def _offset(self, name: str) -> int:
+        """Where a command lies; what is no command of its own belongs to the one that has workers
+        come and go."""
+        offset = self._offsets.get(name)
+        return self._rescaler.offset if offset is None else offset

@@ -310,7 +310,9 @@ class Coordinator:
             at, furthest = self._controller.holdings(), self._controller.furthest()
             held = self._observer.held(at, furthest, self._crew.heard())
             self._waits.look("frontiers", explained.frontiers(held))
-            self._waits.look("migrations", explained.migrations(self._controller.rounds()))
+            self._waits.look(
+                "migrations", explained.migrations(self._controller.conductor.rounds())
+            )
             self._explain_changes()
 
     def _explain_changes(self) -> None:

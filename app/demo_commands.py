@@ -146,7 +146,11 @@ class Commands:
 
     def _accepted(self) -> dict[str, int]:
         events = [heard.event for heard in self._heard]
-        return {event.id: event.at for event in events if isinstance(event, Accepted)}
+        first: dict[str, int] = {}
+        for event in events:
+            if isinstance(event, Accepted | BinMoved) and event.at is not None:
+                first.setdefault(event.id, event.at)
+        return first
 
     def _ended(self) -> dict[str, tuple[int, Completed]]:
         return {

@@ -11,8 +11,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from app.hand import Hand
 from connectors.links import member_name
 from dataflow.decisions import Decision, Joins, Leaves
+from dataflow.migrate.rounds import Round
 from dataflow.reading import Handing, Place
-from dataflow.rounds import Round
 from dataflow.staff import Leaving
 from dataflow.waits import Wait
 from schemas.status import HeldBack
@@ -50,13 +50,12 @@ def migrations(rounds: Iterable[Round]) -> dict[Hashable, Wait]:
     found: dict[Hashable, Wait] = {}
     for round in rounds:
         stage, wait = _stage(round)
-        found[round.moves.command, round.moves.time, stage] = wait
+        found[round.command, round.time, stage] = wait
     return found
 
 
 def _stage(round: Round) -> tuple[str, Wait]:
-    moves = round.moves
-    name, at = f"migration {moves.command!r}", f"{to_millis(moves.time)} ms"
+    name, at = f"migration {round.command!r}", f"{to_millis(round.time)} ms"
     if not round.sent:
         return "decided", Wait(f"{name}: its decision to be on its topic", _WRITTEN)
     if not round.decided:
@@ -67,9 +66,10 @@ def _stage(round: Round) -> tuple[str, Wait]:
         return "passed", Wait(f"{name}: the stateful operators to pass {at}", when)
     bin, count = min(round.awaited), len(round.awaited)
     operator = min(round.awaited[bin].awaited)
-    owner, old = member_name(moves.target), member_name(round.awaited[bin].source)
+    way = round.awaited[bin].way
+    owner, old = member_name(way.target), member_name(way.source)
     return "installed", Wait(
-        f"{name}: bins on their way to {owner}, {count} left, bin {bin} of {operator!r} among them",
+        f"{name}: bins on their way, {count} left, bin {bin} of {operator!r} to {owner} among them",
         f"{old} has passed {at} and written its state, and {owner} has installed it",
     )
 

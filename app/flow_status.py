@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from app.measured import latencies, partitions, queues
 from app.metrics import Board
 from app.observer import Figures
-from app.overview import note
+from app.overview import OPEN, note
 from app.prepare import Prepared
 from connectors.status import StatusTopic
 from schemas.errors import MeanderError
@@ -63,7 +63,11 @@ class FlowStatus:
     def alive(self, figures: Figures) -> None:
         """The driver's heartbeat."""
         options = self._prepared.options
-        moving = [one for one in self._migrations.values() if one.state == "moving"]
+        moving = [
+            one.model_copy(update=figures.outlooks.get(one.id, {}))
+            for one in self._migrations.values()
+            if one.state in OPEN
+        ]
         self._migrations = {one.id: one for one in moving}
         self._board.show(figures, len(moving), self._told)
         lags = fitting(

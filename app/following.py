@@ -20,19 +20,20 @@ from connectors.topics import Names, expect_ran
 from schemas.control import Command, Rescale
 from schemas.errors import MeanderError, SetupError
 from schemas.status import (
+    Aborted,
     Accepted,
-    BinMoved,
+    Claimed,
     CommandRejected,
     Completed,
     Event,
     Failed,
     Finished,
-    Joined,
-    Left,
-    NotJoined,
-    PartitionMoved,
+    Heartbeat,
+    Planned,
+    Queued,
     Rescaled,
     Rescaling,
+    Started,
 )
 
 START = "start it with meander run"
@@ -60,22 +61,42 @@ def follow(settings: Settings, names: Names, flow: str, command: Command) -> Ite
                 _expect_driver(seen, left)
                 continue
             seen.take(told)
-            match told.event:
-                case Failed() | Finished():
-                    raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
-                case CommandRejected() as rejected if rejected.offset == offset:
-                    yield rejected
-                    return
-                case (Accepted() | Rescaling()) as event if event.offset == offset:
-                    accepted = True
-                    yield event
-                case (Completed() | Rescaled()) as event if accepted and event.id == command.id:
-                    yield event
-                    return
-                case (
-                    BinMoved() | Completed() | PartitionMoved() | Joined() | NotJoined() | Left()
-                ) as event if accepted and _of(command, event.id):
-                    yield event
+            event = told.event
+            if isinstance(event, Failed | Finished):
+                raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
+            accepted = accepted or _begins(event, offset)
+            last = _ends(event, command, offset, accepted)
+            if last or (accepted and _goes_on(event, command)):
+                yield event
+            if last:
+                return
+
+
+def _begins(event: Event, offset: int) -> bool:
+    """Whether it says that the command at an offset will be obeyed, or what it would do."""
+    return isinstance(event, Accepted | Rescaling | Queued | Planned) and event.offset == offset
+
+
+def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
+    """Whether nothing more is said of a command."""
+    match event:
+        case CommandRejected():
+            return event.offset == offset
+        case Planned(last=last):
+            return last and event.offset == offset
+        case Completed() | Rescaled() | Aborted():
+            by = event.by if isinstance(event, Aborted) else ""
+            return by == command.id or (accepted and event.id == command.id)
+    return False
+
+
+def _goes_on(event: Event, command: Command) -> bool:
+    """Whether it is said of a command on its way, or of a move which that brings about."""
+    if isinstance(event, Heartbeat):
+        return True
+    if isinstance(event, CommandRejected | Claimed | Started):
+        return False
+    return _of(command, event.key)
 
 
 def _of(command: Command, id: str) -> bool:

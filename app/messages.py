@@ -194,6 +194,44 @@ class Installed(_Part):
     keys: int
 
 
+class Prepared(_Part):
+    """All that the sender has of an operator's bin lies on the state topic, and where."""
+
+    event: Literal["prepared"]
+    number: int
+    operator: str
+    bin: int
+    manifest: bytes
+
+
+class StagedPart(_Part):
+    """What lies on the state topic of an operator's bin has been fetched, ahead of its move."""
+
+    event: Literal["staged"]
+    number: int
+    operator: str
+    bin: int
+    bytes: int
+
+
+class Spoilt(_Part):
+    """Layers of an operator's bin cannot be read: ahead of its move, or at its time."""
+
+    event: Literal["spoilt"]
+    number: int | None
+    operator: str
+    bin: int
+    time: int | None
+    reason: str
+
+
+class Unreadable(_Part):
+    """A layer on the state topic cannot be read; it is written anew out of the state."""
+
+    event: Literal["unreadable"]
+    reason: str
+
+
 class Reads(_Part):
     """The partitions of a source that the sender reads from its start on; later, none, but that
     there are more."""
@@ -209,7 +247,12 @@ class Report(_Message):
     """Events of the engine, for the controller."""
 
     kind: Literal["report"] = "report"
-    events: list[Annotated[Installed | Reads, Field(discriminator="event")]]
+    events: list[
+        Annotated[
+            Installed | Prepared | StagedPart | Spoilt | Unreadable | Reads,
+            Field(discriminator="event"),
+        ]
+    ]
 
 
 class Failure(_Message):

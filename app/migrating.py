@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.progress import Progress, TaskID
 
 from app.output import Output, at_millis, size
 from schemas.errors import SetupError
-from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event
+from schemas.status import (
+    Aborted,
+    Accepted,
+    BinMoved,
+    BinSpoilt,
+    CommandRejected,
+    Completed,
+    Event,
+    Heartbeat,
+    Migration,
+    Planned,
+    Queued,
+)
 
 MOST_BINS = 1 << 16
 """What a flow may have at most."""
@@ -34,31 +49,128 @@ def parse_bins(text: str) -> list[int] | str:
     return bins
 
 
+def begins(accepted: Accepted) -> str:
+    """From when on a command holds.
+
+    >>> begins(Accepted(id="m", offset=0, time=None, at=None, strategy="batched", bins=[]))
+    'as soon as its bins have been fetched'
+    """
+    if accepted.time is None:
+        return "as soon as its bins have been fetched"
+    return f"from {at_millis(accepted.time)} on"
+
+
 def show(output: Output, events: Iterator[Event]) -> int:
     """Print events as they come, with a bar while bins move; the exit code."""
     with output.bar("bins") as progress:
-        task = progress.add_task("waits to be accepted", total=None)
-        carried, code, total = 0, 0, 0
+        shown = _Shown(output, progress, progress.add_task("waits to be accepted", total=None))
         for event in events:
-            if output.as_json:
+            if output.as_json and not isinstance(event, Heartbeat):
                 output.line(event.model_dump(mode="json", by_alias=True))
-            match event:
-                case Accepted() as accepted:
-                    output.say(f"accepted: from {at_millis(accepted.time)} on")
-                    total = len(accepted.bins)
-                    progress.update(task, total=total, description="moving")
-                case BinMoved(bytes=count):
-                    carried += count
-                    progress.update(task, advance=1, description=f"moving, {size(carried)}")
-                case Completed() as done:
-                    progress.update(task, total=done.bins, completed=done.bins)
-                    there = total - done.bins - len(done.unmoved)
-                    were = f" ({there} were there already)" if there else ""
-                    output.say(
-                        f"completed: {done.bins} bins{were}, {size(done.bytes)}, {done.ms:,.0f} ms"
-                    )
-                case CommandRejected(reason=reason):
-                    progress.update(task, visible=False)
-                    output.say(f"rejected: {reason}")
-                    code = 1
-    return code
+            shown.take(event)
+        return shown.code
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A command as far as it has come."""
+
+    output: Output
+    progress: Progress
+    task: TaskID
+    code: int = 0
+    id: str = ""
+    total: int = 0
+    carried: int = 0
+    """Bytes."""
+
+    def take(self, event: Event) -> None:
+        """One more event."""
+        match event:
+            case Accepted() | Queued():
+                self._begin(event)
+            case Heartbeat(moving=moving):
+                for one in moving:
+                    if one.id == self.id:
+                        self.progress.update(self.task, description=self._stand(one))
+            case BinMoved(bytes=count):
+                self.carried += count
+                described = f"moving, {size(self.carried)}"
+                self.progress.update(self.task, advance=1, description=described)
+            case BinSpoilt() as spoilt:
+                what = "it stays" if spoilt.stays else "it is written anew"
+                self.output.say(f"bin {spoilt.bin}: {what}: {spoilt.reason}")
+                self.code = 1 if spoilt.stays else self.code
+            case Completed() | Aborted() | CommandRejected():
+                self._end(event)
+
+    def _begin(self, event: Accepted | Queued) -> None:
+        if isinstance(event, Queued):
+            self.output.say(f"queued: begins once {', '.join(event.after)} has ended")
+            return
+        self.output.say(f"accepted: {begins(event)}")
+        self.total, self.id = len(event.bins), event.id
+        self.progress.update(self.task, total=self.total, description="moving")
+
+    def _end(self, event: Completed | Aborted | CommandRejected) -> None:
+        if isinstance(event, Completed):
+            self.progress.update(self.task, total=event.bins, completed=event.bins)
+            there = self.total - event.bins - len(event.unmoved)
+            were = f" ({there} were there already)" if there else ""
+            self.output.say(
+                f"completed: {event.bins} bins{were}, {size(event.bytes)}, {event.ms:,.0f} ms"
+            )
+            return
+        self.code = 1
+        self.progress.update(self.task, visible=False)
+        if isinstance(event, CommandRejected):
+            self.output.say(f"rejected: {event.reason}")
+        else:
+            self.output.say(f"aborted by {event.by}: {_ended(event)}")
+
+    def _stand(self, one: Migration) -> str:
+        eta = "" if one.eta is None else f", about {one.eta:g} s left"
+        return f"moving, {size(self.carried)}, {one.fetched} bins fetched ahead{eta}"
+
+
+def _ended(event: Aborted) -> str:
+    return f"{event.bins} bins have moved, {size(event.bytes)}; {len(event.unmoved)} stay"
+
+
+def show_plan(output: Output, events: Iterator[Event]) -> int:
+    """Print what a command would do; the exit code."""
+    rows: list[list[object]] = []
+    for event in events:
+        match event:
+            case Planned() as planned:
+                rows += [
+                    [*map(str, way), size(count) if count else None] for *way, count in planned.ways
+                ]
+                if planned.last:
+                    output.table("plan", ["round", "bin", "from", "to", "bytes"], rows)
+                    output.say(_estimate(planned, len(rows)))
+            case CommandRejected(reason=reason):
+                output.say(f"rejected: {reason}")
+                return 1
+    return 0
+
+
+def _estimate(planned: Planned, bins: int) -> str:
+    took = "unknown, as nothing has moved yet"
+    if planned.estimate is not None:
+        took = f"about {planned.estimate:g} s, by what has moved so far"
+    return f"Nothing has moved: {bins} bins in {planned.rounds} rounds would take {took}."
+
+
+def show_abort(output: Output, events: Iterator[Event]) -> int:
+    """Print how a command ends that is aborted; the exit code."""
+    for event in events:
+        if output.as_json:
+            output.line(event.model_dump(mode="json", by_alias=True))
+        match event:
+            case Aborted() as ended:
+                output.say(f"{ended.id} has ended: {_ended(ended)}")
+            case CommandRejected(reason=reason):
+                output.say(f"rejected: {reason}")
+                return 1
+    return 0

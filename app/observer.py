@@ -52,6 +52,8 @@ class Figures:
     """How many each worker owns; none until all run."""
     held: Sequence[HeldBack] = ()
     throughput: Sequence[Throughput] = ()
+    outlooks: Mapping[str, dict[str, object]] = field(default_factory=dict)
+    """What is to be said of each command that moves bins, by its id."""
 
 
 class Observer:
@@ -75,6 +77,10 @@ class Observer:
         return Figures(
             workers, workers, heard, frontiers, lag.partitions, bins,
             self.held(controller.holdings(), controller.furthest(), heard), self.throughput(heard),
+            {
+                name: {"fetched": ready, "eta": eta}
+                for name, (ready, eta) in controller.conductor.outlooks().items()
+            },
         )  # fmt: skip
 
     def held(

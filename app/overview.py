@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from connectors.status import Told
 from schemas.status import (
+    Aborted,
     Accepted,
     BinMoved,
     Claimed,
@@ -25,11 +26,15 @@ from schemas.status import (
     Left,
     Migration,
     NotJoined,
+    Queued,
     Started,
 )
 
 MOST_STAFFING = 20
 """Comings and goings of workers that are kept."""
+
+OPEN = {"queued", "moving"}
+"""The states of migrations that have not ended."""
 
 SILENCE = Heartbeat(
     driver="", incarnation=0, lease=0.0, workers=0, lag=0, counters={}, frontiers={}, bins=[],
@@ -97,7 +102,7 @@ class Overview:
             spilled=beat.spilled or [0] * count,
         )
         self.migrations |= {one.id: one for one in beat.moving}
-        known = sum(one.state == "moving" for one in self.migrations.values())
+        known = sum(one.state in OPEN for one in self.migrations.values())
         self.untold = len(beat.moving) + beat.untold - known
 
     def _learn(self, **fields: object) -> None:
@@ -107,7 +112,7 @@ class Overview:
     def _end(self, state: str, reason: str) -> None:
         self.state, self.reason = state, reason
         self.migrations = {
-            name: one.model_copy(update={"state": "ended"}) if one.state == "moving" else one
+            name: one.model_copy(update={"state": "ended"}) if one.state in OPEN else one
             for name, one in self.migrations.items()
         }
 
@@ -118,8 +123,11 @@ def note(migrations: dict[str, Migration], event: Event) -> None:
         case Accepted() as accepted:
             migrations[accepted.id] = Migration(
                 id=accepted.id, state="moving", strategy=accepted.strategy, at_ms=accepted.time,
-                bins=len(accepted.bins),
+                bins=len(accepted.bins), prepared=accepted.prepared,
             )  # fmt: skip
+        case Queued(id=name, after=after):
+            reason = f"waits for {', '.join(after)}"
+            migrations[name] = Migration(id=name, state="queued", reason=reason)
         case BinMoved() as moved if (known := migrations.get(moved.id)) is not None:
             migrations[moved.id] = known.model_copy(
                 update={
@@ -128,14 +136,25 @@ def note(migrations: dict[str, Migration], event: Event) -> None:
                     "keys": known.keys + moved.keys,
                 }
             )
-        case Completed() as done if (known := migrations.get(done.id)) is not None:
-            there = known.bins - done.bins - len(done.unmoved)
+        case Completed() | Aborted() as done if (known := migrations.get(done.id)) is not None:
+            there = max(0, known.bins - done.bins - len(done.unmoved))
             migrations[done.id] = known.model_copy(
-                update={"state": "completed", "ms": done.ms, "there": there}
+                update={
+                    "state": done.type,
+                    "ms": done.ms,
+                    "there": there,
+                    "fetched": 0,
+                    "eta": None,
+                    "reason": _stay(done),
+                }
             )
         case CommandRejected(id=name, reason=reason) if name not in migrations:
             # A second command under an id in use says nothing of the first.
             migrations[name] = Migration(id=name, state="rejected", reason=reason)
+
+
+def _stay(done: Completed | Aborted) -> str:
+    return f"{len(done.unmoved)} bins stay where they were" if done.unmoved else ""
 
 
 def overview(flow: str, events: Iterable[Told]) -> Overview:

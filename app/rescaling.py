@@ -1,9 +1,10 @@
 """Workers that come and go because somebody asked for it: one command after the other.
 
 Guarantees that each command is answered, and ends: those that come are launched, join one by one
-and then get their share of bins and partitions; those that go (the highest numbers) give theirs
-away, and their processes end. Numbers are never used twice in a life of a flow, as keys on the
-state topic hold them. A newcomer that does not come is told of and done without.
+and then get their share of bins and partitions, or the bins that a migration names; those that go
+(the highest numbers) give theirs away, and their processes end. Numbers are never used twice in a
+life of a flow, as keys on the state topic hold them. A newcomer that does not come is told of and
+done without.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass, field
 
 from app.crew import Crew
 from connectors.links import member_name
-from dataflow.account import Event as EngineEvent
-from dataflow.account import round_ms
 from dataflow.controller import Controller
-from dataflow.migrate.command import Refused
+from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.said import Event as EngineEvent
+from dataflow.migrate.said import round_ms
 from dataflow.protocols import Clock
 from dataflow.waits import Wait
 from schemas.control import Rescale
@@ -26,6 +27,9 @@ from schemas.status import CommandRejected, Event, Joined, Left, NotJoined, Resc
 from state.ids import WorkerId
 
 log = logging.getLogger(__name__)
+
+MOST_AHEAD = 1000
+"""By how much the number of a worker that is to be started may be ahead of the next."""
 
 
 @dataclass(slots=True)
@@ -42,16 +46,21 @@ class Change:
     came: list[WorkerId] = field(default_factory=list)
     moves: set[object] = field(default_factory=set)
     """What is on its way to them."""
+    migration: Migrate | None = None
+    """What is to be obeyed once they have come."""
 
 
 class Rescaler:
-    """Obeys `Rescale` commands. `slots` is how many workers fit, where that is known."""
+    """Obeys `Rescale` commands, and migrations to workers that are not there yet.
+
+    `slots` is how many workers fit, where that is known.
+    """
 
     def __init__(self, controller: Controller, crew: Crew, clock: Clock, slots: int | None) -> None:
         self._controller, self._crew, self._clock = controller, crew, clock
         self._slots = slots
         self._next = len(crew.hands)
-        self._asked: deque[tuple[Rescale, int]] = deque()
+        self._asked: deque[tuple[Rescale | Migrate, int]] = deque()
         self._change: Change | None = None
 
     @property
@@ -60,9 +69,13 @@ class Rescaler:
         assert self._change is not None
         return self._change.offset
 
-    def ask(self, command: Rescale, offset: int) -> None:
+    def ask(self, command: Rescale | Migrate, offset: int) -> None:
         """A command has come; its turn comes once all work and those before it have ended."""
         self._asked.append((command, offset))
+
+    def hires(self, command: Migrate) -> bool:
+        """Whether it names a worker that is yet to be started, by a number never used before."""
+        return self._next <= command.worker < self._next + MOST_AHEAD
 
     def waits(self) -> dict[Hashable, Wait]:
         """The commands whose turn has not come."""
@@ -70,7 +83,8 @@ class Rescaler:
         when = "all workers are at work" if change is None else f"{change.id!r} has ended"
         found: dict[Hashable, Wait] = {}
         for command, offset in self._asked:
-            found[offset] = Wait(f"rescale {command.id!r} to begin", when)
+            kind = "rescale" if isinstance(command, Rescale) else "migration"
+            found[offset] = Wait(f"{kind} {command.id!r} to begin", when)
             when = f"{command.id!r} has ended"
         return found
 
@@ -78,7 +92,11 @@ class Rescaler:
         """What can be done now; what is to be told of it."""
         ready = self._crew.working and self._controller.ready
         if self._change is None and self._asked and ready:
-            yield from self._begin(*self._asked.popleft())
+            command, offset = self._asked.popleft()
+            if isinstance(command, Rescale):
+                yield from self._begin(command, offset)
+            else:
+                yield from self._hire(command, offset)
         if self._change is not None:
             yield from self._go_on(self._change)
 
@@ -121,6 +139,26 @@ class Rescaler:
             joining=list(coming), leaving=list(going),
         )  # fmt: skip
 
+    def _hire(self, command: Migrate, offset: int) -> Iterator[Event]:
+        """Start the worker that a migration names, unless an earlier one has had it started."""
+        members = len(self._crew.hands)
+        coming = [command.worker] if command.worker not in self._crew.hands else []
+        try:
+            self._controller.expect(command)
+            self._expect_slots(members + len(coming))
+        except Refused as refusal:
+            yield CommandRejected(id=command.id, offset=offset, reason=str(refusal))
+            return
+        self._next = max(self._next, command.worker + 1)
+        self._crew.newcomers.launch(coming)
+        self._change = Change(
+            command.id, offset, self._clock.monotonic(), {*coming}, shared=True, migration=command
+        )
+        yield Rescaling(
+            id=command.id, offset=offset, workers=members + len(coming),
+            joining=list(coming), leaving=[],
+        )  # fmt: skip
+
     def _expect_slots(self, workers: int) -> None:
         if self._slots is not None and workers > self._slots:
             raise Refused(
@@ -145,6 +183,9 @@ class Rescaler:
             yield Left(id=change.id, worker=worker, counters=counters)
         if change.awaited or change.moves:
             return
+        if change.migration is not None:
+            yield from self._migrate(change, change.migration)
+            return
         if not change.shared:
             change.shared = True
             self._share(change)
@@ -152,6 +193,18 @@ class Rescaler:
         ms = round_ms(self._clock.monotonic() - change.began)
         self._change = None
         yield Rescaled(id=change.id, workers=len(self._crew.hands), ms=ms)
+
+    def _migrate(self, change: Change, command: Migrate) -> Iterator[Event]:
+        """Obey a migration now that who it names has come, or has not. A worker that came for
+        nothing goes again."""
+        change.migration, self._change = None, None
+        try:
+            self._controller.submit(command)
+        except Refused as refusal:
+            yield CommandRejected(id=command.id, offset=change.offset, reason=str(refusal))
+            if command.worker in change.came:
+                self._controller.leave(f"{command.id}/back", [command.worker])
+                change.awaited, self._change = {command.worker}, change
 
     def _share(self, change: Change) -> None:
         try:

@@ -54,13 +54,13 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
     output.table("who came and went", ["worker", "what", "id"], comings)
     rows: list[list[object]] = [
         [
-            one.id, one.state, one.strategy, _bins(one), size(one.bytes), one.keys,
-            one.ms, "" if one.at_ms is None else at_millis(one.at_ms),
+            one.id, one.state, _how(one), _bins(one), size(one.bytes), one.keys,
+            one.ms, _when(one),
         ]
         for one in seen.migrations.values()
         if one.state != "rejected"
     ]  # fmt: skip
-    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC)"]
+    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC), or until"]
     output.table("migrations", columns, rows)
     if done := seen.beat.migrations_completed:
         moved = seen.beat.bins_moved
@@ -93,7 +93,23 @@ def _bins(one: Migration) -> str:
     '171/171 (85 there already)'
     """
     there = f" ({one.there:,} there already)" if one.there else ""
+    there += f" ({one.fetched:,} fetched ahead)" if one.fetched else ""
     return f"{one.moved}/{one.bins - one.there}{there}"
+
+
+def _how(one: Migration) -> str:
+    return f"prepared {one.strategy}" if one.prepared else one.strategy
+
+
+def _when(one: Migration) -> str:
+    """From when on it holds, how long it may still take, or what it waits for.
+
+    >>> _when(Migration(id="m", state="moving", eta=2.5))
+    'about 2.5 s left'
+    """
+    if one.eta is not None:
+        return f"about {one.eta:g} s left"
+    return one.reason if one.at_ms is None else at_millis(one.at_ms)
 
 
 def _frontier_table(output: Output, seen: Overview) -> None:

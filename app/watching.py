@@ -11,6 +11,7 @@ from typing import Self
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from app.migrating import begins
 from app.output import Output, at_millis, size
 from app.staffing import sentence
 from schemas.status import (
@@ -72,7 +73,7 @@ class Watch:
                 self._open[accepted.id] = (0, len(accepted.bins))
                 self._output.say(
                     f"{accepted.id}: accepted, {len(accepted.bins)} bins, {accepted.strategy},"
-                    f" from {at_millis(accepted.time)} on"
+                    f" {begins(accepted)}"
                 )
             case BinMoved(id=name):
                 moved, total = self._open.get(name, (0, 0))

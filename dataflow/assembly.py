@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -51,6 +51,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
 from dataflow.pulse import UNHEARD, Pulse
 from dataflow.rulings import NO_PAST, Past
+from dataflow.snapshots import Snapshots
 from dataflow.summary import Summary
 from schemas.errors import MeanderError
 from state.antichain import Antichain
@@ -112,6 +113,7 @@ class Assembly:
     routing: Routing = field(init=False)
     inflight: Inflight = field(init=False)
     disk: Disk = field(init=False)
+    _layers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
@@ -120,17 +122,23 @@ class Assembly:
         self.inflight, self.disk = Inflight(flow.max_inflight), Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         operators = [self._build(node) for node in self.plan.nodes]
-        sequence = count()
         migrator = Migrator(
             self.site.me,
             control,
             self.outlets,
             self.routers,
             self.routing,
-            lambda: LayerId(self.site.incarnation, self.site.me, next(sequence)),
+            self.report,
+        )
+        snapshots = Snapshots(
+            migrator,
+            self.outlets,
+            self.site.clock,
+            self.plan.flow.snapshot_interval,
+            self.report,
         )
         # First, so that operators know of every move that the control frontier has passed.
-        self.operators = [migrator, self._handover(), *operators]
+        self.operators = [migrator, self._handover(), *operators, snapshots]
 
     def _handover(self) -> Handover:
         orders, outputs = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs
@@ -233,6 +241,7 @@ class Assembly:
             node.order,
             self.plan.flow.space,
             self.site.topic,
+            self._next_layer,
             self._control_in(scope_of(node)),
             self._bound(node.name),
             lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),
@@ -251,6 +260,9 @@ class Assembly:
                 return Process(node.name, init, on_values, *back, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
+
+    def _next_layer(self) -> LayerId:
+        return LayerId(self.site.incarnation, self.site.me, next(self._layers))
 
     # -- ports
 

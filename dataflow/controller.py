@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from dataflow import account
-from dataflow.account import Event
 from dataflow.decisions import Decisions, Joins, Journal, Leaves, Recorder
 from dataflow.forswearing import Forswearing, Pending
 from dataflow.graph import Location
@@ -21,22 +20,33 @@ from dataflow.holding import Holders, Holding
 from dataflow.inbound import read
 from dataflow.membership import Roster
 from dataflow.migrate.command import Migrate, Refused, used_before
+from dataflow.migrate.conductor import Conductor, Outlook
+from dataflow.migrate.instructions import Instruction, Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
-from dataflow.migrate.routing import Routing, Transfer
+from dataflow.migrate.rounds import Part, Round
+from dataflow.migrate.routing import Routing
+from dataflow.migrate.said import Event
 from dataflow.nested import outward
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
-from dataflow.rounds import Part, Round, Running, Transit
 from dataflow.rulings import NO_PAST, Past
 from dataflow.staff import LATEST, Staff, introduction, share_of, shared_out
-from dataflow.wire import DataFrame, HeardFrame, MemberFrame, ProgressFrame, encode_data
+from dataflow.wire import (
+    DataFrame,
+    HeardFrame,
+    MemberFrame,
+    Payload,
+    ProgressFrame,
+    encode_data,
+)
 from dataflow.worker import members_of
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
+from state.manifest import Manifest
 from state.time import to_millis
 
 
@@ -65,9 +75,16 @@ class Controller:
             plan, members, self._progress, self._forswearing, self.decisions, tell, past.mark
         )
         self.staff = Staff(members, self._roster, clock)
-        self._ids: set[str] = set()
-        self._running: list[Running] = []
-        self._taken: set[tuple[int, Bin]] = set()
+        self.conductor = Conductor(
+            [keyed.name for keyed in plan.keyed],
+            self._routing,
+            self.decisions,
+            clock,
+            plan.flow.move_memory,
+            self._instruct,
+            partial(self._tell_all, plan.migrator.inputs[0]),
+            self._forswearing.demand,
+        )
         self._events: list[Event] = []
         self._holders = Holders(plan)
 
@@ -76,19 +93,26 @@ class Controller:
     def submit(self, command: Migrate) -> None:
         """Accept a command. Raises Refused with a sentence that says what would be right."""
         self._check(command)
-        now = self._clock.monotonic()
-        bins = list(dict.fromkeys(command.bins))
-        running = Running(command, now, bins)
-        first = self._next_round(running, command.time)
-        self._ids.add(command.id)
-        self._running.append(running)
-        self._events.append(account.accepted(running, first.moves.time, bins))
+        self.conductor.submit(command, self._forswearing.open_time())
+
+    def expect(self, command: Migrate) -> None:
+        """Raises Refused where a command cannot be obeyed once the worker it names has joined."""
+        self._check(command, [*self.staff.staying, command.worker])
+
+    def abort(self, id: str, by: str) -> None:
+        """End a command that moves bins once what moves just now has moved. Raises Refused."""
+        self.conductor.abort(id, by, self.forsworn)
+
+    def plan(self, command: Migrate) -> Outlook:
+        """What a command would do now. Raises Refused as `submit`."""
+        self._check(command)
+        return self.conductor.plan(command)
 
     def use(self, id: str) -> None:
         """An id is a command's from now on. Raises Refused if it was before."""
-        if id in self._ids:
+        if id in self.conductor.ids:
             raise used_before(id)
-        self._ids.add(id)
+        self.conductor.ids.add(id)
 
     def join(self, worker: WorkerId) -> None:
         """A worker joins the running flow; its links stand. It owns no bins until some move to it.
@@ -114,7 +138,7 @@ class Controller:
         others = self.staff.others(workers)
         time = self._forswearing.open_time()
         for worker in workers:
-            to_come = [one.command.id for one in self._running if one.command.worker == worker]
+            to_come = self.conductor.bound_for(worker)
             if to_come or self.reading.coming_to(worker):
                 what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
                 raise Refused(f"{member_name(worker)} gets {what}: wait for the end of that")
@@ -142,9 +166,11 @@ class Controller:
         time: int,
     ) -> set[str]:
         """Bins and partitions go to others, all or none of them; the ids of that."""
+        others = {bin: target for target, some in bins.items() for bin in some}
+        sources = {bin: self._routing.owner(bin, time) for bin in others}
         moves = [
-            Migrate(f"{id}/{target}", tuple(some), target, None, "sudden")
-            for target, some in bins.items()
+            Migrate(f"{id}/bins", tuple(others), target, others=others, sources=sources)
+            for target in list(bins)[:1]
         ]
         for command in moves:
             self._check(command)
@@ -166,7 +192,25 @@ class Controller:
                 "event": "bin_moved", "operator": str(operator), "bin": int(bin),
                 "time": int(time), "bytes": int(size), "keys": int(keys),
             }:  # fmt: skip
-                self._install(Part(operator, bin, time, size, keys))
+                self.conductor.installed(Part(operator, bin, time, size, keys))
+            case {"event": "prepared", "number": int(number), "manifest": bytes(manifest)}:
+                self.conductor.prepared(number, Manifest.from_bytes(manifest))
+            case {
+                "event": "staged", "operator": str(operator), "number": int(number),
+                "bytes": int(size),
+            }:  # fmt: skip
+                self.conductor.staged(number, operator, size)
+            case {
+                "event": "spoilt", "operator": str(operator), "bin": int(bin),
+                "number": int() | None as number, "time": int() | None as time,
+                "reason": str(reason),
+            }:  # fmt: skip
+                self.conductor.spoilt(operator, Bin(bin), number, time, reason)
+
+            case {"event": "unreadable", "reason": str(reason)}:
+                self._events.append(
+                    {"type": "layer_spoilt", "worker": int(worker), "reason": reason}
+                )
 
     def take(self, sender: WorkerId, frame: list[bytes]) -> None:
         """Act on one frame of a worker. Raises MeanderError for one that has no place here."""
@@ -194,8 +238,7 @@ class Controller:
             self.decisions.send()
             self.reading.begin_new(self.staff.staying)
             self._forswear()
-            self._decide()
-            self._finish_rounds()
+            self._conduct()
             self._finish_orders()
             self._dismiss()
         self._recorder.write(over=self._progress.settled())
@@ -206,13 +249,13 @@ class Controller:
 
     def events(self) -> list[Event]:
         """What has happened since the last call."""
-        taken, self._events = self._events, []
+        taken, self._events = [*self.conductor.events(), *self._events], []
         return taken
 
     @property
     def done(self) -> bool:
         """Whether the whole computation is over."""
-        return self._progress.settled() and not self._running and self._recorder.done
+        return self._progress.settled() and self.conductor.idle and self._recorder.done
 
     @property
     def ready(self) -> bool:
@@ -222,11 +265,7 @@ class Controller:
     @property
     def busy(self) -> bool:
         """Whether bins are moving, or about to: the time of a command may be far off."""
-        return any(map(self._due, self._running))
-
-    def rounds(self) -> list[Round]:
-        """Bins that move now, each with those that move at its time."""
-        return [round for running in self._running for round in running.rounds]
+        return any(map(self._due, self.conductor.rounds()))
 
     @property
     def forsworn(self) -> int | None:
@@ -254,12 +293,12 @@ class Controller:
 
     # -- accepting
 
-    def _check(self, command: Migrate) -> None:
-        if command.id in self._ids:
+    def _check(self, command: Migrate, staff: Sequence[WorkerId] | None = None) -> None:
+        if command.id in self.conductor.ids:
             raise used_before(command.id)
         if not self._plan.keyed:
             raise Refused("this flow has no stateful operator, so there is nothing to move")
-        command.check(self._plan.flow.space.count, self.staff.staying)
+        command.check(self._plan.flow.space.count, self.staff.staying if staff is None else staff)
         self._forswearing.open_time()
         if command.time is not None:
             self._check_time(command, command.time)
@@ -268,36 +307,10 @@ class Controller:
         self._forswearing.expect(time)
         first = command.bins[:1] if command.strategy == "fluid" else command.bins
         for bin in first:
-            if (time, bin) in self._taken:
+            if self.conductor.taken(time, bin):
                 raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
 
-    def _next_round(self, running: Running, time: int | None) -> Round:
-        count = 1 if running.command.strategy == "fluid" else len(running.waiting)
-        bins, running.waiting = tuple(running.waiting[:count]), running.waiting[count:]
-        demand = None
-        if time is None:
-            time = self._soonest(bins)
-            demand = self._forswearing.demand(time)
-        moves = Moves(running.command.id, time, running.command.worker, bins)
-        self._taken.update((time, bin) for bin in bins)
-        round = Round(moves, demand, self._clock.monotonic())
-        self.decisions.take(moves, partial(self._send, round))
-        running.rounds.append(round)
-        return round
-
-    def _soonest(self, bins: tuple[Bin, ...]) -> int:
-        time = self.forsworn
-        assert time is not None
-        while any((time, bin) in self._taken for bin in bins):
-            time += 1
-        return time
-
     # -- the steps of a turn
-
-    def _send(self, round: Round) -> None:
-        moves, round.sent = round.moves, True
-        self._routing.add(moves)
-        self._tell_all(self._plan.migrator.inputs[0], moves)
 
     def _admit(self, worker: WorkerId) -> None:
         forsworn = self._forswearing.open_time()
@@ -307,16 +320,24 @@ class Controller:
             self._tell(worker, self._plan.migrator.inputs[0], moves)
         self._events.append({"type": "joined", "worker": int(worker)})
 
-    def _tell_all(self, at: Location, decision: Moves | Order) -> None:
+    def _instruct(self, worker: WorkerId, instruction: Instruction) -> None:
+        """Tell a worker something of no time; it is of no use once nothing more is decided."""
+        if self.forsworn is not None:
+            self._say(worker, self._plan.migrator.inputs[0], self.forsworn, instruction)
+
+    def _tell_all(self, at: Location, decision: Moves | Revoke | Order) -> None:
         for worker in self.staff.working:
             if self.staff.hears(worker, decision.time):
                 self._tell(worker, at, decision)
 
-    def _tell(self, worker: WorkerId, at: Location, decision: Moves | Order) -> None:
-        self._forswearing.check(decision.time)
+    def _tell(self, worker: WorkerId, at: Location, decision: Moves | Revoke | Order) -> None:
+        self._say(worker, at, decision.time, decision)
+
+    def _say(self, worker: WorkerId, at: Location, time: int, payload: Payload) -> None:
+        self._forswearing.check(time)
         edge = next(edge for edge in self._plan.graph.edges if edge.target == at)
-        self._progress.changes.add(at, decision.time, 1)
-        self._links.send(worker, encode_data(edge.id, decision.time, decision))
+        self._progress.changes.add(at, time, 1)
+        self._links.send(worker, encode_data(edge.id, time, payload))
 
     def _finish_orders(self) -> None:
         for handing in self.reading.finish():
@@ -327,76 +348,39 @@ class Controller:
         """Let those go whose bins have moved."""
         if self.forsworn is None:
             return
-        running = {one.command.id for one in self._running}
+        running = {one.command.id for one in self.conductor.commands}
         for worker in self.staff.relieved(running | self.reading.running):
             until = self.forsworn
             self.staff.dismiss(worker, until, self._forswearing.demand(until))
             self.decisions.take(Leaves(worker, until), partial(self.staff.part, worker))
 
-    def _decide(self) -> None:
-        """Once all commands up to a round's time are known, so is what it really moves."""
-        for round in self.rounds():
-            if round.sent and not round.decided and self._forswearing.passed(round.moves.time):
-                round.decided = True
-                for transfer in self._routing.transfers(round.moves):
-                    self._await(round, transfer)
+    def _conduct(self) -> None:
+        self.conductor.step(self.forsworn, self._forswearing.passed, self._over)
         if self.forsworn is not None:
             self._routing.settle(Antichain.of(self.forsworn))
 
-    def _await(self, round: Round, transfer: Transfer) -> None:
-        operators = {keyed.name for keyed in self._plan.keyed}
-        round.awaited[int(transfer.bin)] = Transit(transfer.source, operators)
-
-    def _finish_rounds(self) -> None:
-        for running in list(self._running):
-            for round in [r for r in running.rounds if self._complete(r)]:
-                running.rounds.remove(round)
-                self._taken.difference_update((round.moves.time, b) for b in round.moves.bins)
-                if round.demand is not None:
-                    round.demand.drop()
-            if running.rounds:
-                continue
-            if running.waiting and self.forsworn is not None:
-                self._next_round(running, None)
-            else:
-                self._running.remove(running)
-                seconds = self._clock.monotonic() - running.begun
-                self._events.append(account.completed(running, seconds))
-
-    def _complete(self, round: Round) -> bool:
-        if not round.decided or round.awaited:
-            return False
+    def _over(self, time: int) -> bool:
+        """Whether every stateful operator is past a time, as far as is known here."""
         outputs = (self._plan.ports[keyed.name].outputs[0] for keyed in self._plan.keyed)
         frontiers = (outward(self._progress.frontier(output)) for output in outputs)
-        return not any(frontier.less_equal(round.moves.time) for frontier in frontiers)
-
-    def _install(self, part: Part) -> None:
-        for running in self._running:
-            for round in running.rounds:
-                if (moved := round.install(part)) is not None:
-                    running.count(moved)
-                    seconds = self._clock.monotonic() - round.begun
-                    self._events.append(account.bin_moved(round, part.bin, moved, seconds))
+        return not any(frontier.less_equal(time) for frontier in frontiers)
 
     def _forswear(self) -> None:
-        rounds = self.rounds()
-        sent = [round for round in rounds if round.sent]
+        sent = [round for round in self.conductor.rounds() if round.sent]
         self._forswearing.advance(
             Pending(
                 furthest=self.furthest(),
                 unsent=self.decisions.least,
-                sent=[round.moves.time for round in sent],
+                sent=[round.time for round in sent],
                 demanded=[
-                    *(round.moves.time for round in sent if round.demand is not None),
+                    *(round.time for round in sent if round.demand is not None),
                     *self.reading.times,
                 ],
-                waiting=any(running.waiting for running in self._running),
-                soon=any(running.waiting and self._due(running) for running in self._running),
+                waiting=not self.conductor.idle,
+                soon=self.conductor.pressing(self._due),
             )
         )
 
-    def _due(self, running: Running) -> bool:
-        """Whether it is to be sent, or the time of some of its bins can be no other any more."""
-        return any(
-            not round.sent or self._forswearing.passed(round.moves.time) for round in running.rounds
-        )
+    def _due(self, round: Round) -> bool:
+        """Whether it is to be sent, or its time can be no other any more."""
+        return not round.sent or self._forswearing.passed(round.time)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
 from dataflow.protocols import Clock
@@ -47,7 +48,7 @@ class Ruled:
         return min(ruling.time for ruling in self.rulings)
 
 
-Decision = Moves | Order | Joins | Leaves | Ruled
+Decision = Moves | Revoke | Order | Joins | Leaves | Ruled
 Journal = Callable[[Decision], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
 

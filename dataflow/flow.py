@@ -36,7 +36,8 @@ class Flow(Definition):
     or to go round a loop once more, go to disk beyond it, up to `max_spill` on each worker.
     `link_credit` bounds what is sent from worker to worker and not taken, per exchange and link
     (the last message may go beyond it), `state_memory` the state that each worker's process holds
-    in memory. All are bytes.
+    in memory, `move_memory` what bins take in memory that are on their way. All are bytes.
+    `snapshot_interval`, in seconds, is how often what has changed is written to the state topic.
     `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
     command waits, against stashing.
     """
@@ -51,6 +52,8 @@ class Flow(Definition):
         max_spill: int = 8192 * MIB,
         link_credit: int = 4 * MIB,
         state_memory: int = 256 * MIB,
+        move_memory: int = 32 * MIB,
+        snapshot_interval: float = 10.0,
         control_lead: float = 0.25,
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
@@ -58,7 +61,7 @@ class Flow(Definition):
                              "use letters, digits, '-' and '_' only")  # fmt: skip
         bounds = {
             "max_inflight": max_inflight, "max_waiting": max_waiting, "max_spill": max_spill,
-            "link_credit": link_credit,
+            "link_credit": link_credit, "move_memory": move_memory,
         }  # fmt: skip
         for what, bytes in bounds.items():
             if bytes < 1:
@@ -67,7 +70,8 @@ class Flow(Definition):
         super().__init__(name, BinSpace(bins))
         self.max_inflight, self.max_waiting = max_inflight, max_waiting
         self.max_spill, self.link_credit = max_spill, link_credit
-        self.state_memory, self.control_lead = state_memory, control_lead
+        self.state_memory, self.move_memory = state_memory, move_memory
+        self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
 
     def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:
         """A stream of what a source reads."""

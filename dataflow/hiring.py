@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from dataflow.migrate.command import Refused
+from dataflow.migrate.command import Migrate, Refused
 from dataflow.sim import Command, Join, Simulation
 from schemas.control import Rescale
 from state.ids import WorkerId
@@ -30,8 +30,11 @@ class Hiring:
         """Whether the flow takes steps now so that a command can be given, or who joins joins."""
 
     def submit(self, command: Command) -> None:
-        """Give a command once the flow is ready for it; who joins has joined then."""
+        """Give a command once the flow is ready for it; who joins has joined then. A migration may
+        name the worker that would be the next to join."""
         self.giving = True
+        if isinstance(command, Migrate) and command.worker == self._sim.hired:
+            self._give(Join())
         self._give(command)
         self.giving = False
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dataflow.batch import Batch
 from dataflow.graph import Graph, Location
+from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.plan import Plan
@@ -30,6 +31,7 @@ from dataflow.wire import (
 )
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId, member_name
+from state.manifest import Manifest
 
 _INT64 = 1 << 63
 """Workers, bins and partitions are numbers from 0 that columns can hold."""
@@ -70,11 +72,11 @@ def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
     if carried is None:
         return f"it sent a message on edge {edge}, which leads to no other member"
     keyless = isinstance(payload, Batch) and payload.keys is None
-    if type(payload) is not carried or keyless:
+    if type(payload) not in carried or keyless:
         return f"it sent what edge {edge} does not carry"
     if not plan.graph.has(plan.graph.edges[edge].target, time):
         return f"it sent a message of time {time}, which edge {edge} does not have"
-    if isinstance(payload, Moves | Order) and (unfit := _unfit(sender)):
+    if plan.graph.edges[edge].target in plan.commanded and (unfit := _unfit(sender)):
         return unfit
     return _disorder(plan, outer(time), payload)
 
@@ -93,11 +95,25 @@ def _disorder(plan: Plan, time: int, payload: Payload) -> str:
     match payload:
         case Moves(bins=bins) if bins and not 0 <= min(bins) <= max(bins) < plan.flow.space.count:
             return f"it moves a bin that is none of this flow's {plan.flow.space.count}"
+        case (
+            Manifest(bin=bin)
+            | Stage(manifest=Manifest(bin=bin))
+            | Prepare(bin=bin)
+            | Spare(bin)
+            | Rewrite(bin=bin)
+        ) if not (0 <= bin < plan.flow.space.count):
+            return f"it speaks of bin {bin}, which is none of this flow's {plan.flow.space.count}"
+        case (
+            Manifest(operator=name)
+            | Stage(manifest=Manifest(operator=name))
+            | Rewrite(operator=name)
+        ) if not any(name == keyed.name for keyed in plan.keyed):
+            return f"it speaks of the state of operator {name!r}, which this flow does not have"
         case Order(source) if not 0 <= source < len(plan.sources):
             return f"it sent an order for source {source}, which this flow does not have"
         case Order(partition=partition) | Parcel(partition) if not 0 <= partition < _INT64:
             return f"it sent partition {partition} to another worker, which no source has"
-        case Moves(time=at) | Order(time=at) if at != time:
+        case Moves(time=at) | Revoke(time=at) | Order(time=at) if at != time:
             return f"it sent an order for time {at} in a message of time {time}"
         case Order(offset=int(offset)) if not 0 <= offset < _INT64:
             return f"it sent an order to read from offset {offset}, which no partition has"

@@ -14,6 +14,7 @@ from dataflow.batch import Batch
 from dataflow.flow import Flow
 from dataflow.graph import EdgeId, Graph, Location
 from dataflow.graph import Node as Ports
+from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.nodes import (
@@ -51,6 +52,7 @@ class Plan:
         self.control = self.graph.node("control", 0, 2)
         self.migrator = self.graph.node("migrator", 1, len(self.keyed))
         self.handover = self.graph.node("handover", 1, len(self.sources))
+        self.snapshots = self.graph.node("snapshots", 0, 0)
         self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
         self.graph.edge(self.control.outputs[0], self.handover.inputs[0], credit=False)
         self.graph.boards.add(self.control.outputs[1])
@@ -90,16 +92,22 @@ class Plan:
         return names.index(node.name)
 
     @cached_property
-    def crossing(self) -> dict[EdgeId, type]:
+    def crossing(self) -> dict[EdgeId, tuple[type, ...]]:
         """The edges that lead from member to member, and what travels on each."""
-        carried: dict[Location, type] = {self.migrator.inputs[0]: Moves}
-        carried[self.handover.inputs[0]] = Order
-        carried.update((self.pointers(keyed), Manifest) for keyed in self.keyed)
-        carried.update((self.ports[source.name].inputs[0], Parcel) for source in self.sources)
+        instructions = Moves, Revoke, Prepare, Stage, Spare, Rewrite
+        carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
+        carried[self.handover.inputs[0]] = (Order,)
+        carried.update((self.pointers(keyed), (Manifest,)) for keyed in self.keyed)
+        carried.update((self.ports[source.name].inputs[0], (Parcel,)) for source in self.sources)
         exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
         outputs = {self.ports[exchange.name].outputs[0] for exchange in exchanges}
-        carried.update((e.target, Batch) for e in self.graph.edges if e.source in outputs)
+        carried.update((e.target, (Batch,)) for e in self.graph.edges if e.source in outputs)
         return {e.id: carried[e.target] for e in self.graph.edges if e.target in carried}
+
+    @cached_property
+    def commanded(self) -> set[Location]:
+        """Where only the coordinator's word counts."""
+        return {self.migrator.inputs[0], self.handover.inputs[0]}
 
     @cached_property
     def names(self) -> dict[Location, str]:

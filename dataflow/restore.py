@@ -72,6 +72,7 @@ class Loading:
     def _installed(self, manifest: Manifest, installation: Installation) -> None:
         keyed = self._operators[manifest.operator]
         keyed.timers.install(manifest.bin, installation.timers)
+        keyed.trace.adopt(manifest)
         self._loaded += installation.count
 
     def _tell(self) -> None:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from dataflow.account import Event
 from dataflow.controller import Controller
 from dataflow.decisions import Decision, rulings_of
 from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
+from dataflow.migrate.said import Event
 from dataflow.plan import Plan
 from dataflow.protocols import Frame
 from dataflow.rulings import NO_PAST, Past, Ruling
@@ -210,6 +210,14 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Abort:
+    """A command that moves bins ends."""
+
+    id: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Grow:
     """A source's topic gets one more partition, on which these records lie: (milliseconds since
     1970, value). The source is named as in the flow."""
@@ -218,7 +226,7 @@ class Grow:
     records: Sequence[tuple[int, object]] = ()
 
 
-Command = Migrate | Join | Leave | HandOver | Grow
+Command = Migrate | Abort | Join | Leave | HandOver | Grow
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Makes one worker in its surroundings; the last says whether it joins a running flow."""
 
@@ -257,8 +265,11 @@ class Simulation:
         """Whether nothing is held up, and no bins, members or reports are on their way."""
         held = (*self.pauses.values(), *self.slowed.values())
         controller, reporting = self.controller, self.network.reporting
-        moving = controller.busy or controller.staff.leaving or controller.reading.changing
-        moving = moving or any(worker.loading for worker in self.workers)
+        moving = (
+            controller.busy or not controller.conductor.resting
+            or controller.staff.leaving or controller.reading.changing
+            or any(worker.loading for worker in self.workers)
+        )  # fmt: skip
         return max(held, default=0) <= self.actions and not (moving or reporting)
 
     @property
@@ -306,6 +317,8 @@ class Simulation:
         match command:
             case Migrate():
                 self.controller.submit(command)
+            case Abort(id, other):
+                self.controller.abort(other, by=id)
             case Leave(id, worker):
                 self.controller.leave(id, [WorkerId(worker)])
             case HandOver(id, source, partition, worker):

@@ -43,9 +43,10 @@ from dataflow.plan import Plan
 from dataflow.progress import outer
 from dataflow.protocols import SinkWriter, SourceReader
 from dataflow.rulings import NO_PAST, Past
-from dataflow.sim import Command, SimClock, SimLinks, SimTopic, Simulation, simulate
+from dataflow.sim import Abort, Command, SimClock, SimLinks, SimTopic, Simulation, simulate
 from dataflow.worker import Worker
-from schemas.control import Rejected, Rescale, parse_command
+from schemas import control
+from schemas.control import Rejected, parse_command
 from schemas.errors import MeanderError, SetupError
 from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
@@ -69,9 +70,9 @@ REST = 250
 """Steps without any change after which a flow is taken to be at rest."""
 
 
-Said = Literal["accepted", "completed", "rescaling", "rescaled", "rejected"]
+Said = Literal["queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "rejected"]
 _GOOD: dict[str, Said] = {
-    "accepted": "accepted", "completed": "completed",
+    "queued": "queued", "accepted": "accepted", "completed": "completed", "aborted": "aborted",
     "rescaling": "rescaling", "rescaled": "rescaled",
 }  # fmt: skip
 
@@ -228,10 +229,13 @@ class TestFlow:
         space = self._plan.flow.space
         try:
             asked = parse_command(data, space.count)
-            if isinstance(asked, Rescale):
-                self._hiring.ask(asked)
-            else:
-                self._hiring.submit(Migrate.asked(asked, space))
+            match asked:
+                case control.Rescale():
+                    self._hiring.ask(asked)
+                case control.Abort():
+                    self._hiring.submit(Abort(asked.id, asked.command))
+                case control.Migrate():
+                    self._hiring.submit(Migrate.asked(asked, space))
         except Rejected as refusal:
             name = refusal.command or ""
             self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})

@@ -8,7 +8,7 @@ for local ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 from dataflow.arrow import Layout
 from dataflow.batch import Batch
 from dataflow.graph import EdgeId, Location
+from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition
@@ -30,7 +31,8 @@ from state.ids import WorkerId
 from state.manifest import Manifest
 from state.time import Time
 
-Payload = Batch | Manifest | Moves | Order | Parcel
+Whole = Manifest | Moves | Instruction | Order | Parcel
+Payload = Batch | Whole
 Change = tuple[Location, Time, int]
 
 PROGRESS, HEARD, MEMBERS, DATA, TAKEN = b"P", b"H", b"M", b"D", b"T"
@@ -287,18 +289,19 @@ def _count(number: object) -> int:
 
 
 def _decode_payload(name: str, parts: list[bytes]) -> Payload:
-    match name, parts:
-        case "Batch", [columns, values]:
+    match parts:
+        case [columns, values] if name == "Batch":
             return _decode_batch(columns, values)
-        case "Manifest", [manifest]:
-            return Manifest.from_bytes(manifest)
-        case "Moves", [moves]:
-            return Moves.from_bytes(moves)
-        case "Order", [order]:
-            return Order.from_bytes(order)
-        case "Parcel", [parcel]:
-            return Parcel.from_bytes(parcel)
+        case [data] if name in _WHOLE:
+            return _WHOLE[name].from_bytes(data)
     raise ValueError(f"{len(parts)} parts of {name!r} are no payload")
+
+
+_WHOLE: Mapping[str, type[Whole]] = {
+    kind.__name__: kind
+    for kind in (Manifest, Moves, Prepare, Stage, Spare, Rewrite, Revoke, Order, Parcel)
+}
+"""The payloads that travel as one part."""
 
 
 def _encode_batch(batch: Batch) -> list[bytes]:

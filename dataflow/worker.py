@@ -61,7 +61,8 @@ class Worker:
         )
         self._credit = Credit(plan.flow.link_credit)
         self._reports: list[dict[str, object]] = []
-        operators = [plan.migrator, plan.handover, *(plan.ports[node.name] for node in plan.nodes)]
+        nodes = (plan.ports[node.name] for node in plan.nodes)
+        operators = [plan.migrator, plan.handover, *nodes, plan.snapshots]
         self._meters = Meters(plan.graph, operators)
         report = self._reports.append
         self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
@@ -184,10 +185,15 @@ class Worker:
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
         """All keyed state on this worker, encoded: {operator: {key: state}}."""
-        stores = {outlet.keyed.name: outlet.keyed.store for outlet in self._assembly.outlets}
+        operators = [outlet.keyed for outlet in self._assembly.outlets]
         return {
-            name: {key: value for bin in store.bins() for key, value in store.scan(Bin(bin))}
-            for name, store in stores.items()
+            keyed.name: {
+                key: value
+                for bin in keyed.store.bins()
+                if bin not in keyed.arrivals.staged
+                for key, value in keyed.store.scan(Bin(bin))
+            }
+            for keyed in operators
         }
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
 Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
 nothing besides; whoever asks for less or more gets one sentence that says what would be right.
 Texts are bounded, quoted ones too, so that what is said of a command fits into a record. The
-published schemas are `migrate.schema.json` and `rescale.schema.json`. What depends on the flow's
+published schemas are `migrate.schema.json`, `rescale.schema.json` and
+`abort.schema.json`. What depends on the flow's
 past (an id used twice, a time already forsworn, who works) is the coordinator's to reject.
 """
 
@@ -102,9 +103,37 @@ class Migrate(BaseModel):
         Field(ge=0, le=MAX_MILLIS, description="Milliseconds since 1970; null: at once."),
     ] = None
     strategy: Annotated[
-        Literal["fluid", "sudden"],
-        Field(description="Bin after bin, or all of them at one time."),
-    ] = "fluid"
+        Literal["batched", "fluid", "sudden"],
+        Field(
+            description="In rounds, no worker taking part in two moves at once; bin after bin; or"
+            " all at one time."
+        ),
+    ] = "batched"
+    prepared: Annotated[
+        bool,
+        Field(
+            description="Whether the new owner fetches what lies on the state topic first, so that"
+            " little is left to move. A time that is named does not wait for that."
+        ),
+    ] = True
+    overlap: Annotated[
+        Literal["queue", "reject"],
+        Field(description="Without a time: what to do while other commands move some of the bins."),
+    ] = "queue"
+    dry_run: Annotated[
+        bool,
+        Field(description="Only say what would be done: nothing moves, and the id stays free."),
+    ] = False
+
+
+class Abort(BaseModel):
+    """A command that moves bins ends once what moves just now has moved; the rest stays."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    type: Literal["abort"]
+    id: Id
+    command: Annotated[str, Field(min_length=1, max_length=MAX_ID, description="The one to end.")]
 
 
 class Rescale(BaseModel):
@@ -119,7 +148,10 @@ class Rescale(BaseModel):
     ]
 
 
-Command = Migrate | Rescale
+Command = Migrate | Rescale | Abort
+
+
+_KINDS: Mapping[object, type[Command]] = {"rescale": Rescale, "abort": Abort}
 
 
 def parse_command(data: bytes | None, bins: int) -> Command:
@@ -136,7 +168,7 @@ def parse_command(data: bytes | None, bins: int) -> Command:
     fields = _object(data)
     name = fields.get("id")
     command = _cut(name, MAX_ID) if isinstance(name, str) and name else None
-    kind = Rescale if fields.get("type") == "rescale" else Migrate
+    kind = _KINDS.get(fields.get("type"), Migrate)
     try:
         parsed = kind.model_validate(fields)
     except ValidationError as error:
@@ -163,7 +195,7 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 
 _RIGHT = {
-    "type": "the known types are 'migrate' and 'rescale'",
+    "type": "the known types are 'migrate', 'rescale' and 'abort'",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",
     "workers": "give how many workers there are to be, such as 3",
@@ -172,7 +204,11 @@ _RIGHT = {
     ' such as ["N14228"]',
     "whole_bins": "give true or false",
     "time": f"give milliseconds since 1970 from 0 to {MAX_MILLIS}, or null for as soon as possible",
-    "strategy": "give 'fluid' or 'sudden'",
+    "strategy": "give 'batched', 'fluid' or 'sudden'",
+    "prepared": "give true or false",
+    "overlap": "give 'queue' or 'reject'",
+    "dry_run": "give true or false",
+    "command": "give the id of the command to end",
 }
 
 

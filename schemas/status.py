@@ -31,8 +31,21 @@ class _OfCommand(_Event):
         return self.id
 
 
+class Queued(_OfCommand):
+    """A command will be obeyed once others have ended, as they move some of its bins.
+
+    >>> Queued(id="m2", offset=4, after=["m1"]).to_bytes()
+    b'{"id":"m2","type":"queued","offset":4,"after":["m1"]}'
+    """
+
+    type: Literal["queued"] = "queued"
+    offset: int
+    """Where the command lies on the control topic."""
+    after: list[str]
+
+
 class Accepted(_OfCommand):
-    """A command will be obeyed.
+    """A command is obeyed from now on.
 
     >>> Accepted(id="m1", offset=3, time=5, at=5 << 20, strategy="fluid", bins=[1]).to_bytes()[:36]
     b'{"id":"m1","type":"accepted","offset'
@@ -41,11 +54,39 @@ class Accepted(_OfCommand):
     type: Literal["accepted"] = "accepted"
     offset: int
     """Where the command lies on the control topic: an id may be used twice by mistake."""
-    time: int
-    at: int
-    """From this logical time on (fluid: of its first bin)."""
-    strategy: Literal["fluid", "sudden"]
+    time: int | None
+    at: int | None
+    """From this logical time on (of its first round); None where that is given to each round once
+    its bins have been fetched."""
+    strategy: Literal["batched", "fluid", "sudden"]
+    prepared: bool = False
     bins: list[int]
+
+
+class Planned(_OfCommand):
+    """What a command would do now, in parts: some of the ways of bins, in order."""
+
+    type: Literal["planned"] = "planned"
+    offset: int
+    ways: list[tuple[int, int, int, int, int]]
+    """Each: round, bin, from, to, and about how many bytes."""
+    rounds: int
+    """How many there are in all parts."""
+    estimate: float | None
+    """Seconds that all of it would take about, by what was seen so far; None where nothing was."""
+    last: bool
+    """Whether this is the last part."""
+
+
+class BinSpoilt(_OfCommand):
+    """Layers of a bin on the state topic cannot be read; they are written anew."""
+
+    type: Literal["bin_spoilt"] = "bin_spoilt"
+    bin: int
+    operator: str
+    reason: str
+    stays: bool
+    """Whether the bin stays where it is; else it moves once they are written."""
 
 
 class BinMoved(_OfCommand):
@@ -59,6 +100,7 @@ class BinMoved(_OfCommand):
     """From this logical time on its records are the new owner's."""
     bytes: int
     keys: int
+    """A key that has changed again counts in each layer that has it."""
     ms: float
     """From the permission to leave to the install, milliseconds."""
 
@@ -72,7 +114,20 @@ class Completed(_OfCommand):
     """How many have moved; the others were there already."""
     bytes: int
     unmoved: list[int] = []
-    """Those that stay where they are, as the sources have ended."""
+    """Those that stay where they are, as the sources have ended, or they could not be read."""
+
+
+class Aborted(_OfCommand):
+    """A command has been ended by another; what was moving has moved."""
+
+    type: Literal["aborted"] = "aborted"
+    by: str
+    ms: float
+    bins: int
+    """How many have moved."""
+    bytes: int
+    unmoved: list[int] = []
+    """Those that stay where they are."""
 
 
 class PartitionMoved(_OfCommand):
@@ -83,6 +138,23 @@ class PartitionMoved(_OfCommand):
     partition: int
     worker: int
     """Who reads it now."""
+
+
+class LayerSpoilt(_Event):
+    """A layer on the state topic cannot be read; its worker writes it anew out of the state.
+
+    >>> LayerSpoilt(worker=1, reason="").key
+    'worker 1'
+    """
+
+    type: Literal["layer_spoilt"] = "layer_spoilt"
+    worker: int
+    reason: str
+
+    @property
+    def key(self) -> str:
+        """Its record key."""
+        return f"worker {self.worker}"
 
 
 class PartitionAdded(_Event):
@@ -171,7 +243,7 @@ class Migration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
-    state: Literal["moving", "completed", "rejected", "ended"]
+    state: Literal["queued", "moving", "completed", "aborted", "rejected", "ended"]
     """'moving' from its acceptance on, 'ended' with its flow."""
     strategy: str = ""
     at_ms: int | None = None
@@ -183,6 +255,11 @@ class Migration(BaseModel):
     keys: int = 0
     ms: float | None = None
     reason: str = ""
+    prepared: bool = False
+    fetched: int = 0
+    """How many bins their new owners have fetched ahead, of those that have not moved."""
+    eta: float | None = None
+    """Seconds until its end, by how fast it went so far; None while that cannot be told."""
 
 
 class PartitionLag(BaseModel):
@@ -377,7 +454,8 @@ class Failed(_OfFlow):
 
 
 Event = Annotated[
-    Accepted | BinMoved | Completed | CommandRejected
+    Queued | Accepted | Planned | BinMoved | BinSpoilt | LayerSpoilt | Completed | Aborted
+    | CommandRejected
     | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
     | Claimed | Heartbeat | Started | Finished | Failed,
     Field(discriminator="type"),

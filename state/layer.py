@@ -82,7 +82,7 @@ class Extraction:
         self._checksum = xxhash.xxh3_64()
         self._tickets: deque[Ticket] = deque()
         self._places: list[Place] = []
-        self._done = False
+        self._done = self.cancelled = False
         self._slices = self._run()
 
     def step(self, budget_entries: int) -> bool:
@@ -99,6 +99,7 @@ class Extraction:
 
     def cancel(self) -> None:
         """Give up, before the layer stands; what lies on the topic already is forgotten there."""
+        self.cancelled = True
         self._slices.close()
         self._contents.close()
         self._topic.forget(self._places)

@@ -16,7 +16,7 @@ from typing import Final
 
 from state.chunk import Head, LayerCorrupt
 from state.contents import Changed, Merged, Whole
-from state.ids import Bin, LayerId
+from state.ids import Bin, Incarnation, LayerId
 from state.layer import Contents, Extraction, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
 from state.store import Store
@@ -37,6 +37,8 @@ class Trace:
     ) -> None:
         self._operator, self._store, self._topic = operator, store, topic
         self._next_layer = next_layer
+        self._life: Incarnation | None = None
+        """In which this trace writes; None before its first layer."""
         self._layers: dict[Bin, Layers] = {}
         self._told: dict[Bin, int | None] = {}
         """A hash of the timers that the newest layer of a bin holds, None where it is not known."""
@@ -79,6 +81,14 @@ class Trace:
         extraction = Extraction(head, contents, self._topic, partial(self._stands, bin, told))
         self._writing[bin] = extraction, keys
         return extraction
+
+    def again(self, bin: Bin, upper: int, timers: Timers) -> Extraction:
+        """Write all that the store still has of a bin that has been released: its next owner could
+        not read the layers that it was to have."""
+        contents = Whole(self._store, bin, timers)
+        return Extraction(
+            self._head(bin, "base", MIN_TIME, upper), contents, self._topic, lambda layer: (layer,)
+        )
 
     def cancel(self, bin: Bin) -> None:
         """Give up what is being written of a bin, if anything; its changes are left to the next."""
@@ -145,7 +155,9 @@ class Trace:
     def _head(self, bin: Bin, kind: Kind, lower: Time, upper: Time) -> Head:
         description = Description(lower, upper, since=upper)
         codec = self._store.codec.name
-        return Head(self._operator, bin, self._next_layer(), kind, codec, description)
+        layer = self._next_layer()
+        self._life = layer.incarnation
+        return Head(self._operator, bin, layer, kind, codec, description)
 
     def _stands(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
         """A layer is durable: which ones there are now."""
@@ -198,8 +210,10 @@ class Trace:
             self._due[bin] = None
 
     def _forget(self, layers: Layers) -> None:
+        """Have tombstones for layers, but for those of earlier lives: checkpoints refer to them."""
         for layer in layers:
-            self._topic.forget(layer.chunks)
+            if layer.id.incarnation == self._life:
+                self._topic.forget(layer.chunks)
 
 
 def similar(layers: Layers) -> Layers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow import Flow
-from dataflow.migrate.command import Migrate
+from dataflow.migrate.command import Migrate, Strategy
 from dataflow.testing import ListSink
 from state.ids import Bin, WorkerId
 from state.time import from_millis
@@ -29,17 +29,10 @@ class Commanded:
         self.run.wait(0.006)
 
     def submit(self, name: str, bins: tuple[int, ...], worker: int, ms: int | None = None,
-               strategy: str = "sudden") -> None:  # fmt: skip
+               strategy: Strategy = "sudden", prepared: bool = False) -> None:  # fmt: skip
         time = None if ms is None else from_millis(ms)
-        assert strategy in ("sudden", "fluid")
         self.run.sim.controller.submit(
-            Migrate(
-                name,
-                tuple(map(Bin, bins)),
-                WorkerId(worker),
-                time,
-                "fluid" if strategy == "fluid" else "sudden",
-            )
+            Migrate(name, tuple(map(Bin, bins)), WorkerId(worker), time, strategy, prepared)
         )
         self.run.settle()
 

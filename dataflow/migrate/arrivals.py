@@ -2,20 +2,25 @@
 
 Guarantees I2 and I4: what is addressed to a bin at or after the time of its move waits until its
 state has been fetched, verified and installed, however early or late pointer, command and records
-come. Cost: one mask per awaited bin and batch while bins are awaited, nothing otherwise.
+come. What cannot be read is asked for once more: the old owner keeps its copy until the install.
+Cost: one mask per awaited bin and batch while bins are awaited, nothing otherwise.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from dataflow.batch import Int64s
+from dataflow.migrate.instructions import Stage
+from dataflow.migrate.staging import Fetched, Staging, spoilt
 from dataflow.operators.base import InputPort, Message
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows
 from dataflow.operators.timers import Timers
 from dataflow.progress import outer
+from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import Bin
 from state.layer import Installation
@@ -23,6 +28,7 @@ from state.manifest import Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time
 from state.topic import StateTopic
+from state.trace import Trace
 
 ENTRIES = 2048
 """Entries installed per bin and turn."""
@@ -30,12 +36,22 @@ AT_ONCE = 8
 """Bins installed side by side, so that fetching one overlaps installing another."""
 
 
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A bin whose last layers are being installed."""
+
+    time: Time
+    manifest: Manifest
+    installation: Installation
+    ahead: Fetched
+
+
 class Arrivals:
     """The bins that one operator on one worker expects or installs."""
 
     def __init__(
         self,
-        operator: str,
+        trace: Trace,
         store: Store,
         timers: Timers,
         topic: StateTopic,
@@ -43,7 +59,7 @@ class Arrivals:
         pools: Callable[[str], Pool],
         report: Callable[[dict[str, object]], None],
     ) -> None:
-        self._operator, self._store, self._timers = operator, store, timers
+        self._trace, self._store, self._timers = trace, store, timers
         self._topic, self._pointers, self._report = topic, pointers, report
         self._pools = pools
         self._awaited: dict[Bin, list[int]] = {}
@@ -52,7 +68,10 @@ class Arrivals:
         self._stashed: dict[Bin, Pool] = {}
         self._released: set[Bin] = set()
         self._queued: list[tuple[Time, Manifest]] = []
-        self._installing: list[tuple[Time, Manifest, Installation]] = []
+        self._installing: list[Incoming] = []
+        self._staging = Staging(store, topic, report)
+        self._spoilt: dict[tuple[Bin, int], Time] = {}
+        """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
 
     def expect(self, bin: Bin, time: int) -> None:
         """From `time` on the bin is ours; called once every command up to then is known."""
@@ -85,18 +104,32 @@ class Arrivals:
             retain(message)
             self._queued.append((message.time, message.payload))
             worked = True
-        while self._queued and len(self._installing) < AT_ONCE:
-            time, manifest = self._queued.pop(0)
-            self._newest[manifest.bin] = outer(time)
-            installation = Installation(self._store, manifest, self._topic)
-            self._installing.append((time, manifest, installation))
-        for arrival in list(self._installing):
-            if arrival[2].step(ENTRIES):
-                self._installing.remove(arrival)
-                time, manifest, installation = arrival
-                self._arrived(outer(time), manifest, installation)
+        for one in list(self._queued):
+            if len(self._installing) < AT_ONCE and not self._staging.under_way(one[1].bin):
+                self._queued.remove(one)
+                self._installing.append(self._begin(*one))
+        for incoming in list(self._installing):
+            if self._install(incoming):
+                self._installing.remove(incoming)
                 worked = True
-        return worked
+        return self._staging.step() or worked
+
+    def stage(self, stage: Stage, time: Time) -> None:
+        """Fetch ahead what lies on the topic of a bin that is to come; told at a time."""
+        # An older copy may still be here, until its leaving is acknowledged.
+        bin = stage.manifest.bin
+        self._newest[bin] = outer(time)
+        self._store.drop(bin)
+        self._staging.begin(stage.number, stage.manifest)
+
+    def spare(self, bin: Bin) -> None:
+        """It is not to come, after all."""
+        self._staging.spare(bin)
+
+    @property
+    def staged(self) -> set[Bin]:
+        """Bins of which something is here, and that are another's."""
+        return self._staging.bins
 
     def release(self) -> tuple[list[Rows], bool]:
         """Take what need wait no longer, or the first slice of it, and whether there is more."""
@@ -122,7 +155,8 @@ class Arrivals:
         for pool in self._stashed.values():
             yield from pool.owed
         yield from (time for time, _ in self._queued)
-        yield from (time for time, _, _ in self._installing)
+        yield from (incoming.time for incoming in self._installing)
+        yield from self._spoilt.values()
 
     @property
     def ahead(self) -> Iterator[Time]:
@@ -146,19 +180,45 @@ class Arrivals:
 
     def busy(self) -> bool:
         """Whether installations are under way."""
-        return bool(self._installing or self._queued)
+        return bool(self._installing or self._queued) or self._staging.busy
 
-    def _arrived(self, time: int, manifest: Manifest, installation: Installation) -> None:
-        bin = manifest.bin
+    def _begin(self, time: Time, manifest: Manifest) -> Incoming:
+        """The last of a bin has come. What is written anew was first told of at an earlier time."""
+        self._newest[manifest.bin] = manifest.epoch
+        first = self._spoilt.get((manifest.bin, manifest.epoch), time)
+        ahead = self._staging.claim(manifest.bin)
+        rest = Installation(self._store, manifest, self._topic, ahead.layers, ahead.timers)
+        return Incoming(first, manifest, rest, ahead)
+
+    def _install(self, incoming: Incoming) -> bool:
+        """Install a little; whether it is over. Raises what cannot be read when it comes again."""
+        manifest, rest = incoming.manifest, incoming.installation
+        move = manifest.bin, manifest.epoch
+        try:
+            if not rest.step(ENTRIES):
+                return False
+        except MeanderError as error:
+            if move in self._spoilt:
+                raise
+            self._spoilt[move] = incoming.time
+            self._report(spoilt(manifest, manifest.epoch, error))
+            return True
+        self._spoilt.pop(move, None)
+        self._trace.adopt(manifest)
+        self._arrived(manifest, rest, incoming.ahead)
+        return True
+
+    def _arrived(self, manifest: Manifest, installation: Installation, ahead: Fetched) -> None:
+        bin, time = manifest.bin, manifest.epoch
         self._timers.install(bin, installation.timers)
         self._report(
             {
                 "event": "bin_moved",
-                "operator": self._operator,
+                "operator": manifest.operator,
                 "bin": int(bin),
                 "time": time,
-                "bytes": installation.bytes,
-                "keys": installation.count,
+                "bytes": ahead.bytes + installation.bytes,
+                "keys": ahead.keys + installation.count,
             }
         )
         if bin not in self._awaited or time not in self._awaited[bin]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas import control
@@ -12,43 +12,72 @@ from state.bins import BinSpace
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 
-Strategy = Literal["fluid", "sudden"]
+Strategy = Literal["sudden", "fluid", "batched"]
+Overlap = Literal["queue", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """Move bins to a worker: at logical time `time`, or as soon as possible.
+    """Move bins: at logical time `time`, or as soon as possible.
 
-    `fluid` moves bin after bin, each completed before the next; `sudden` all at one time.
+    `sudden` moves all at one time, `fluid` bin after bin, each completed before the next, `batched`
+    round after round of bins, no worker taking part in two moves at once. What is `prepared` is
+    fetched by its next owner first, so that little is left to move.
     """
 
     id: str
     bins: tuple[Bin, ...]
     worker: WorkerId
     time: int | None = None
-    strategy: Strategy = "fluid"
+    """Of the first round; it does not wait for anything to be fetched."""
+    strategy: Strategy = "batched"
+    prepared: bool = True
+    overlap: Overlap = "queue"
+    """Whether to wait, where it has no time, for commands under way that move some of its bins."""
+    others: Mapping[Bin, WorkerId] = field(default_factory=dict)
+    """The targets of bins that do not go to `worker`."""
+    sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
+    """From whom bins are taken, where workers come or go: one that another command has given to
+    somebody else meanwhile stays there, and what cannot be read ahead is tried again."""
 
     @staticmethod
     def asked(command: control.Migrate, space: BinSpace) -> Migrate:
         """What a command of the control topic asks of a flow with these bins.
 
         >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
-        >>> Migrate.asked(move, BinSpace(1))
-        Migrate(id='m', bins=(0, 1), worker=1, time=5242880, strategy='fluid')
+        >>> Migrate.asked(move, BinSpace(1)).bins
+        (0, 1)
         """
         return Migrate(
             command.id,
-            tuple(_bins_of(command, space)),
+            tuple(dict.fromkeys(_bins_of(command, space))),
             WorkerId(command.worker),
             None if command.time is None else from_millis(command.time),
             command.strategy,
+            command.prepared,
+            command.overlap,
         )
 
+    def target(self, bin: Bin) -> WorkerId:
+        """Where a bin is to go."""
+        return self.others.get(bin, self.worker)
+
+    @property
+    def staffing(self) -> bool:
+        """Whether it serves workers that come or go."""
+        return bool(self.sources)
+
+    @property
+    def targets(self) -> set[WorkerId]:
+        """Who gets bins."""
+        return {self.target(bin) for bin in self.bins}
+
     def check(self, count: int, workers: Sequence[WorkerId]) -> None:
-        """Raises Refused unless it names some of so many bins, and one of these workers."""
-        if self.worker not in workers:
-            known = f"0 to {workers[-1]}" if workers == [*range(len(workers))] else str(workers)
-            raise Refused(f"worker {self.worker} is unknown: name one of {known}")
+        """Raises Refused unless it names some of so many bins, and only of these workers."""
+        for worker in sorted({self.worker, *self.others.values()}):
+            if worker not in workers:
+                known = f"0 to {workers[-1]}" if workers == [*range(len(workers))] else str(workers)
+                raise Refused(f"worker {worker} is unknown: name one of {known}")
         if not self.bins:
             raise Refused(f"no bins are named: name some of 0 to {count - 1}, or 'all'")
         wrong = [int(bin) for bin in self.bins if not 0 <= bin < count]

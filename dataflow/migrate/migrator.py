@@ -2,9 +2,10 @@
 
 A move of time t becomes known by a command and holds capability t from then on. Once the control
 frontier has passed t its bins' old owners are certain; once a stateful operator's output
-frontier has reached t, that operator's state is final for t: the old owner writes it to the state
-topic in slices and sends, under t, where it lies. The copy stays until the output frontier has
-passed t: the acknowledgement. Guarantees I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
+frontier has reached t, that operator's state is final for t: the old owner writes what of it does
+not lie on the state topic yet, in slices, and sends, under t, where all lies. The copy stays until
+the output frontier has passed t: the acknowledgement; until then it can be written anew. Guarantees
+I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dataflow.capability import Held
+from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
+from dataflow.migrate.preparing import Preparing
 from dataflow.migrate.routing import Routing, Transfer
-from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
+from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.router import Router
 from state.antichain import Antichain
-from state.ids import LayerId, WorkerId
+from state.ids import Bin, WorkerId
 from state.layer import Extraction
 
 ENTRIES = 2048
@@ -36,6 +39,24 @@ class Departure:
     extraction: Extraction | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What one operator keeps of a bin that has left, until its next owner has it."""
+
+    transfer: Transfer
+    timers: Sequence[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A copy that is written anew."""
+
+    copy: Copy
+    time: int
+    """When the next owner asked for it."""
+    extraction: Extraction
+
+
 class Outlet:
     """What one stateful operator still has to give away, and by which right."""
 
@@ -43,11 +64,18 @@ class Outlet:
         self.keyed, self.output = keyed, output
         self.held = Held()
         self.departures: list[Departure] = []
-        self.copies: list[Transfer] = []
+        self.copies: list[Copy] = []
+        self.repairs: list[Repair] = []
 
     def keep(self, undecided: int | None) -> None:
         """Hold the least time at which a pointer may still have to be sent."""
-        self.held.keep(*least_of(undecided, *(d.transfer.time for d in self.departures)))
+        repairs = (repair.time for repair in self.repairs)
+        self.held.keep(*least_of(undecided, *(d.transfer.time for d in self.departures), *repairs))
+
+    @property
+    def leaving(self) -> set[Bin]:
+        """The bins that are about to leave."""
+        return {departure.transfer.bin for departure in self.departures}
 
 
 class Migrator(Quiet):
@@ -60,28 +88,33 @@ class Migrator(Quiet):
         outlets: Sequence[Outlet],
         routers: Sequence[Router],
         routing: Routing,
-        next_layer: Callable[[], LayerId],
+        report: Callable[[dict[str, object]], None],
     ) -> None:
         self._me, self._control, self._outlets = me, control, outlets
-        self._routers, self._routing, self._next_layer = routers, routing, next_layer
+        self._routers, self._routing = routers, routing
+        self.preparing = Preparing([outlet.keyed for outlet in outlets], report)
         self.undecided: list[Moves] = []
 
     def schedule(self) -> bool:
         """Learn of moves, decide those whose time is certain, extract, forget."""
         received = self._receive()
+        prepared = self.preparing.step()
         if not received and self._settled():
-            return False
+            return prepared
         decided = self._decide(self._control.frontier)
         extracted = [self._extract(outlet) for outlet in self._outlets]
-        if received or decided or any(extracted):
+        repaired = [self._repair(outlet) for outlet in self._outlets]
+        worked = received or decided or any(extracted) or any(repaired)
+        if worked:
             self._keep()
         self._forget()
         self._routing.settle(self._routed())
-        return received or decided or any(extracted)
+        return worked or prepared
 
     def wait_seconds(self) -> float | None:
         """Soon, while layers are being written."""
-        return 0.001 if any(self._due(outlet) for outlet in self._outlets) else None
+        due = any(self._due(outlet) or outlet.repairs for outlet in self._outlets)
+        return 0.001 if due or self.preparing.busy else None
 
     # -- the steps
 
@@ -89,18 +122,50 @@ class Migrator(Quiet):
         """Whether there is nothing to decide, to give away, or to forget."""
         if self.undecided or self._routing.changing:
             return False
-        return not any(outlet.departures or outlet.copies for outlet in self._outlets)
+        return not any(o.departures or o.copies or o.repairs for o in self._outlets)
 
     def _receive(self) -> bool:
         received = False
         for message in self._control.drain():
             received = True
-            assert isinstance(message.payload, Moves)
-            self._routing.add(message.payload)
-            self.undecided.append(message.payload)
-            for outlet in self._outlets:
-                outlet.held.retain(outlet.output.mint(message))
+            match message.payload:
+                case Moves() as moves:
+                    self._routing.add(moves)
+                    self.undecided.append(moves)
+                    for outlet in self._outlets:
+                        outlet.held.retain(outlet.output.mint(message))
+                case Revoke(command, time):
+                    self._routing.revoke(command, time)
+                    self.undecided = [
+                        m for m in self.undecided if (m.command, m.time) != (command, time)
+                    ]
+                case Prepare(number, bin):
+                    self.preparing.begin(number, bin)
+                case Stage(manifest=manifest) as stage:
+                    self._named(manifest.operator).keyed.arrivals.stage(stage, message.time)
+                case Spare(bin):
+                    self.preparing.spare(bin)
+                    for outlet in self._outlets:
+                        outlet.keyed.arrivals.spare(bin)
+                case Rewrite() as rewrite:
+                    self._rewrite(rewrite, message)
         return received
+
+    def _named(self, operator: str) -> Outlet:
+        return next(outlet for outlet in self._outlets if outlet.keyed.name == operator)
+
+    def _rewrite(self, rewrite: Rewrite, message: Message) -> None:
+        outlet = self._named(rewrite.operator)
+        if rewrite.time is None:
+            outlet.keyed.trace.rewrite(rewrite.bin)
+            return
+        of = rewrite.bin, rewrite.time
+        for copy in outlet.copies:
+            if (copy.transfer.bin, copy.transfer.time) == of:
+                outlet.held.retain(outlet.output.mint(message))
+                extraction = outlet.keyed.trace.again(rewrite.bin, rewrite.time, copy.timers)
+                assert isinstance(message.time, int)
+                outlet.repairs.append(Repair(copy, message.time, extraction))
 
     def _decide(self, control: Antichain) -> bool:
         certain = [moves for moves in self.undecided if not control.less_equal(moves.time)]
@@ -123,9 +188,8 @@ class Migrator(Quiet):
         for departure in self._due(outlet):
             if departure.extraction is None:
                 transfer = departure.transfer
-                departure.extraction = outlet.keyed.extraction(
-                    self._next_layer(), transfer.bin, transfer.time
-                )
+                self.preparing.done_with(transfer.bin)
+                departure.extraction = outlet.keyed.extraction(transfer.bin, transfer.time)
                 worked = True
             if departure.extraction.step(ENTRIES):
                 self._hand_over(outlet, departure, departure.extraction)
@@ -146,9 +210,16 @@ class Migrator(Quiet):
             extraction.manifest,
             transfer.target,
         )
-        outlet.keyed.departed(transfer.bin)
+        outlet.copies.append(Copy(transfer, outlet.keyed.departed(transfer.bin)))
         outlet.departures.remove(departure)
-        outlet.copies.append(transfer)
+
+    def _repair(self, outlet: Outlet) -> bool:
+        done = [repair for repair in outlet.repairs if repair.extraction.step(ENTRIES)]
+        for repair in done:
+            outlet.repairs.remove(repair)
+            to, right = repair.copy.transfer.target, outlet.held.permitting(repair.time)
+            outlet.output.send(right, repair.time, repair.extraction.manifest, to)
+        return bool(done)
 
     def _keep(self) -> None:
         undecided = min((moves.time for moves in self.undecided), default=None)
@@ -158,11 +229,12 @@ class Migrator(Quiet):
     def _forget(self) -> None:
         for outlet in self._outlets:
             frontier = outlet.keyed.frontier
-            gone = [t for t in outlet.copies if not frontier.less_equal(t.time)]
-            for transfer in gone:
-                outlet.copies.remove(transfer)
-                if not outlet.keyed.arrivals.has_come_since(transfer.bin, transfer.time):
-                    outlet.keyed.store.drop(transfer.bin)
+            gone = [c for c in outlet.copies if not frontier.less_equal(c.transfer.time)]
+            for copy in gone:
+                outlet.copies.remove(copy)
+                bin, time = copy.transfer.bin, copy.transfer.time
+                if not outlet.keyed.arrivals.has_come_since(bin, time):
+                    outlet.keyed.store.drop(bin)
 
     def _routed(self) -> Antichain:
         passed = self._control.frontier

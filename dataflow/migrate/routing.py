@@ -62,6 +62,10 @@ class Routing:
         member[list(moves.bins)] = True
         insort(self._changes, (moves.time, moves.command, moves, member), key=lambda c: c[:2])
 
+    def revoke(self, command: str, time: int) -> None:
+        """Forget what a command was to change at a time, which no frontier has passed."""
+        self._changes = [c for c in self._changes if c[:2] != (time, command)]
+
     def destinations(self, bins: Int64s, times: Int64s) -> Int64s:
         """The owner of each record's bin at the record's time; all of shape (n,)."""
         owners = self._owners[bins]

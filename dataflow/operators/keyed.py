@@ -35,7 +35,7 @@ from state.bins import BinSpace
 from state.ids import Bin, LayerId
 from state.layer import Extraction
 from state.store import Bins, Store
-from state.time import Time, to_millis
+from state.time import MIN_TIME, Time, to_millis
 from state.topic import StateTopic
 from state.trace import Trace
 
@@ -62,6 +62,7 @@ class Keyed(Quiet):
         order: Order,
         space: BinSpace,
         topic: StateTopic,
+        next_layer: Callable[[], LayerId],
         control: Callable[[], Antichain],
         bound: Bound,
         pools: Callable[[str], Pool],
@@ -72,7 +73,8 @@ class Keyed(Quiet):
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
-        self.arrivals = Arrivals(name, store, self.timers, topic, pointers, pools, report)
+        self.trace = Trace(name, store, topic, next_layer)
+        self.arrivals = Arrivals(self.trace, store, self.timers, topic, pointers, pools, report)
         self._waiting = pools("records")
         self._most, self._over = bound.most, False
         self._queue: deque[tuple[int, Rows]] = deque()
@@ -106,15 +108,22 @@ class Keyed(Quiet):
         """Whether no bin is on its way in."""
         return not self.arrivals.busy()
 
-    def extraction(self, layer: LayerId, bin: Bin, at: int) -> Extraction:
+    def extraction(self, bin: Bin, at: int) -> Extraction:
         """The bin's state as of `at`, once the output frontier has reached `at`."""
-        trace = Trace(self.name, self.store, self._topic, lambda: layer)
-        return trace.write(bin, at, self.timers.of(bin))
+        return self.trace.write(bin, at, self.timers.of(bin))
 
-    def departed(self, bin: Bin) -> None:
-        """The bin is on its way to its new owner, and its timers with it."""
+    def snapshot(self, bin: Bin) -> Extraction:
+        """The bin's state as of about now."""
+        now = min(map(outer, self._outputs.frontier), default=MIN_TIME)
+        return self.trace.write(bin, now, self.timers.all(bin))
+
+    def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
+        """The bin is on its way to its new owner, and its timers with it: these."""
+        self.trace.release(bin)
+        timers = self.timers.of(bin)
         self.timers.departed(bin)
         self._keep()
+        return timers
 
     # -- records
 

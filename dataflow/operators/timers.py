@@ -90,6 +90,10 @@ class Timers:
         """The timers that travel with a departing bin, in order."""
         return sorted(self._frozen.get(bin, ()))
 
+    def all(self, bin: Bin) -> list[tuple[int, bytes]]:
+        """All timers of a bin, in order."""
+        return sorted([*self._by_bin.get(bin, ()), *self._frozen.get(bin, ())])
+
     def departed(self, bin: Bin) -> None:
         """The bin has left, and its timers with it."""
         gone = self._frozen.pop(bin, set())

@@ -33,6 +33,7 @@ from schemas.status import (
     CommandRejected,
     Completed,
     Event,
+    Queued,
     Started,
     parse_event,
 )
@@ -56,11 +57,13 @@ LAST_MS = 1_000_000
 worker 0: so the final state of all passes through the state topic, where it can be looked at."""
 MIDWAY = ("midway-1", "midway-0")
 """These come once there are results, and move a bin, wherever it is, before there is more data."""
-Answer = Accepted | BinMoved | CommandRejected | Completed
+Answer = Queued | Accepted | BinMoved | CommandRejected | Completed
 
 
 class _Chunk(TypedDict):
     operator: str
+    bin: int
+    sequence: int
     upper: int
     keys: list[bytes]
     states: list[bytes]
@@ -104,7 +107,7 @@ def case_of(seed: int) -> Case:
 
     def moved(command: Migrate) -> Migrate:
         time = from_millis(rng.randrange(RECORDS * 3)) if command.time is not None else None
-        return replace(command, time=time)
+        return replace(command, time=time, others={})
 
     return replace(
         case,
@@ -176,10 +179,10 @@ class Rig:
         self._give(*self.late)
         self._feed(2)
         ids = {command.id for command in self.case.commands}
-        until(lambda: self.ids(Accepted, CommandRejected) == ids, "all are heard")
+        until(lambda: self.ids(Queued, Accepted, CommandRejected) == ids, "all are heard")
         for topic, partitions in self._data.items():
             self._produce(topic, [(p, LAST_MS + 10, {}) for p in range(len(partitions))])
-        until(lambda: self.ids(Accepted) == self.ids(Completed), "all are completed")
+        until(lambda: self.ids(Queued, Accepted) == self.ids(Completed), "all are completed")
         for topic, partitions in self._data.items():
             total = sum(map(len, partitions))
             await_records(self.bootstrap, f"{topic}-timed", partial(_as_many_as, total))
@@ -230,6 +233,8 @@ class Rig:
             "bins": [int(bin) for bin in command.bins],
             "worker": int(command.worker),
             "strategy": command.strategy,
+            "prepared": command.prepared,
+            "overlap": command.overlap,
         }
         if command.time is not None:
             fields["time"] = to_millis(command.time)
@@ -280,15 +285,18 @@ class Rig:
         assert any(min(times) < at <= max(times) for at in moved), "bins moved in mid-data"
 
     def final_state(self) -> dict[str, dict[bytes, bytes]]:
-        """What the last move of all bins has carried: {operator: {key: state}}, encoded."""
+        """What all layers say together, of each key the newest: {operator: {key: state}}, encoded.
+
+        All bins have moved last, so that nothing that has changed is not on the topic."""
         states: dict[str, dict[bytes, bytes]] = defaultdict(dict)
-        for record in consume_all(self.bootstrap, self.names.state):
-            chunk = _CHUNK.decode((record.value or b"")[CHECKSUM_BYTES:])
-            if chunk["upper"] == from_millis(LAST_MS + 1):
-                assert not chunk["timer_times"], "no timer is left"
-                entries = dict(zip(chunk["keys"], chunk["states"], strict=True))
-                assert not entries.keys() & states[chunk["operator"]].keys()
-                states[chunk["operator"]].update(entries)
+        timers: dict[tuple[str, int], list[int]] = {}
+        written = [r.value for r in consume_all(self.bootstrap, self.names.state) if r.value]
+        chunks = [_CHUNK.decode(value[CHECKSUM_BYTES:]) for value in written]
+        for chunk in sorted(chunks, key=lambda one: (one["upper"], one["sequence"])):
+            entries = zip(chunk["keys"], chunk["states"], strict=True)
+            states[chunk["operator"]].update(entries)
+            timers[chunk["operator"], chunk["bin"]] = chunk["timer_times"]
+        assert not any(timers.values()), "no timer is left"
         return states
 
     def check_owners(self, got: list[tuple[reference.Record, int, str]]) -> None:
@@ -306,7 +314,7 @@ class Rig:
             for at, target in sorted(moved[bin]):
                 owner = target if at <= entry.order[0] else owner
             assert worker == owner, f"bin {bin} at {entry.order[0]} was answered elsewhere (I2)"
-        outcomes = ([Accepted, Completed], [CommandRejected])
+        outcomes = ([Accepted, Completed], [Queued, Accepted, Completed], [CommandRejected])
         assert all(said[command.id] in outcomes for command in self.case.commands)
 
 

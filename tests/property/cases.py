@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dataflow.migrate.command import Migrate, Strategy
+from dataflow.migrate.command import Migrate, Overlap, Strategy
 from dataflow.protocols import SourceOptions
-from dataflow.sim import Command, Grow, HandOver, Join, Leave
+from dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 
@@ -27,10 +27,13 @@ class Case:
     control_lead: float
     max_inflight: int
     link_credit: int
+    snapshot_interval: float
+    move_memory: int
     room: int
     """Bytes of records that may wait in memory at one operator."""
-    staff: tuple[tuple[int, Join | Leave | HandOver | Grow], ...] = ()
-    """Who comes and goes, and after how many commands; and which partitions come."""
+    staff: tuple[tuple[int, Join | Leave | HandOver | Grow | Abort], ...] = ()
+    """Who comes and goes, and after how many commands; which partitions come, and what is ended
+    before its time."""
 
     @property
     def script(self) -> list[Command]:
@@ -77,6 +80,8 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
         control_lead=rng.choice([0.0, 0.25]),
         max_inflight=rng.choice([300, 64 << 20]),
         link_credit=rng.choice([1, 500, 4 << 20]),
+        snapshot_interval=rng.choice([0.001, 0.02, 10.0]),
+        move_memory=rng.choice([1, 32 << 20]),
         room=rng.choice([1, 300, 2000, 64 << 20]),
     )
 
@@ -98,7 +103,7 @@ def with_comings_and_goings(case: Case) -> Case:
     newcomers = rng.randint(1, 3)
     everyone = case.workers + newcomers
     commands = tuple(
-        replace(command, worker=WorkerId(rng.randrange(everyone)))
+        replace(command, worker=WorkerId(rng.randrange(everyone)), others={})
         if rng.random() < 0.6
         else command
         for command in case.commands
@@ -110,7 +115,8 @@ def with_comings_and_goings(case: Case) -> Case:
         partition, reader = rng.randrange(len(case.partitions)), rng.randrange(everyone)
         changes.append(HandOver(f"h{n}", "source", partition, WorkerId(reader)))
     staff = tuple((rng.randint(0, len(commands) + n), one) for n, one in enumerate(changes))
-    return with_growth(replace(case, commands=commands, staff=staff), everyone)
+    changed = replace(case, commands=commands, staff=(*case.staff, *staff))
+    return with_growth(changed, everyone)
 
 
 def with_growth(case: Case, workers: int) -> Case:
@@ -148,9 +154,23 @@ def random_command(rng: random.Random, n: int, workers: int, bits: int, span: in
     size = rng.choice([1, max(1, count // 2), count])
     bins = tuple(Bin(b) for b in rng.sample(range(count), size))
     time = rng.choice([None, from_millis(rng.randint(0, span + 10), rng.choice([0, 0, 1]))])
-    # Fluid moves bin after bin: with many bins a run would be long, and no other than with few.
-    strategy: Strategy = rng.choice(["fluid", "sudden"]) if len(bins) <= 16 else "sudden"
-    return Migrate(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
+    # Else bins move one after the other: with many a run would be long, and no other than with few.
+    few: Sequence[Strategy] = ["batched", "fluid", "sudden"]
+    strategy: Strategy = rng.choice(few) if len(bins) <= 16 else "sudden"
+    command = Migrate(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
+    overlap: Overlap = rng.choice(["queue", "reject"])
+    others = {bin: WorkerId(rng.randrange(workers)) for bin in rng.choice([(), bins[::2]])}
+    return replace(command, prepared=rng.random() < 0.6, overlap=overlap, others=others)
+
+
+def with_aborts(case: Case) -> Case:
+    """The same case, in which some of the commands are ended before they are completed."""
+    rng = random.Random(case.seed)
+    aborted = [(n, one) for n, one in enumerate(case.commands) if rng.random() < 0.3]
+    aborts = [
+        (rng.randint(n + 1, len(case.commands)), Abort(f"a{n}", one.id)) for n, one in aborted
+    ]
+    return replace(case, staff=(*aborts, *case.staff))
 
 
 def shortest(case: Case, fails: Callable[[Case], bool]) -> Case:

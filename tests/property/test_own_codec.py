@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dataflow import Flow
-from dataflow.account import Event
 from dataflow.migrate.command import Migrate
+from dataflow.migrate.said import Event
 from dataflow.testing import ListSink, ListSource, TestFlow
 from state.ids import Bin, WorkerId
 from state.time import from_millis

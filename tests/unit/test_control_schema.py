@@ -13,6 +13,7 @@ from schemas.control import (
     MAX_COMMAND,
     MAX_ID,
     MAX_WORKERS,
+    Abort,
     Command,
     Migrate,
     Rejected,
@@ -24,6 +25,7 @@ from state.bins import MAX_BITS
 
 FOLDER = Path(str(schemas.__file__)).parent
 PUBLISHED, RESCALE = FOLDER / "migrate.schema.json", FOLDER / "rescale.schema.json"
+ABORT = FOLDER / "abort.schema.json"
 BINS = 256
 
 
@@ -48,6 +50,7 @@ def parse(fields: object) -> Migrate:
 def test_the_published_schema_is_that_of_the_code() -> None:
     assert json.loads(PUBLISHED.read_text()) == Migrate.model_json_schema()
     assert json.loads(RESCALE.read_text()) == Rescale.model_json_schema()
+    assert json.loads(ABORT.read_text()) == Abort.model_json_schema()
 
 
 GOOD = {
@@ -70,14 +73,14 @@ def test_good_commands_are_taken_by_code_and_schema(fields: dict[str, object]) -
     assert [type(key) for key in parsed.keys or []] == [type(k) for k in fields.get("keys", [])]  # type: ignore[attr-defined]
 
 
-def test_a_command_without_time_and_strategy_is_fluid_and_at_once() -> None:
+def test_a_command_without_time_and_strategy_is_batched_prepared_and_at_once() -> None:
     parsed = parse(command())
-    assert (parsed.time, parsed.strategy) == (None, "fluid")
+    assert (parsed.time, parsed.strategy, parsed.prepared) == (None, "batched", True)
 
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "unknown type": (command(type="explode"), "'type' cannot be 'explode'; the known types are"),
-    "no type": (without("type"), "it has no 'type'; the known types are 'migrate' and"),
+    "no type": (without("type"), "it has no 'type'; the known types are 'migrate', '"),
     "no id": (without("id"), "it has no 'id'; give an id"),
     "empty id": (command(id=""), "'id' cannot be ''; give an id"),
     "a long id": (
@@ -103,7 +106,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     ),
     "a time before 1970": (command(time=-1), "'time' cannot be -1; give milliseconds since 1970"),
     "a time as text": (command(time="noon"), "'time' cannot be 'noon'"),
-    "unknown strategy": (command(strategy="slow"), "give 'fluid' or 'sudden'"),
+    "unknown strategy": (command(strategy="slow"), "give 'batched', 'fluid' or 'sudden'"),
     "unknown field": (command(bin=3), "it has an unknown field 'bin'; the known fields are type"),
 }
 

@@ -125,7 +125,14 @@ def test_a_record_waits_for_its_bin_at_the_new_owner_and_no_other_does(
     with monkeypatch.context() as lost:
         lost.setattr(SimTopic, "fetched", lambda topic, ticket: None)
         run.control(
-            {"type": "migrate", "id": "m", "bins": "all", "worker": 1, "strategy": "sudden"}
+            {
+                "type": "migrate",
+                "id": "m",
+                "bins": "all",
+                "worker": 1,
+                "strategy": "sudden",
+                "prepared": False,
+            }
         )
         until(keyed(run.workers[1], "n").arrivals.busy, lambda: run.wait(0.001))
         source.give(0, *((1000, n) for n in range(100)))

@@ -417,3 +417,16 @@ def test_there_are_few_layers_and_little_but_state_under_endless_updates(
     assert len(manifest.layers) <= 5
     install(new, traced.write(), traced.topic)
     assert list(new.scan(BIN)) == list(old.scan(BIN))
+
+
+def test_layers_of_an_earlier_life_are_left_to_its_checkpoints(
+    traced: Traced, old: Store, topic: MemoryTopic
+) -> None:
+    traced.set(0, 100, 1)
+    earlier = traced.write()
+    now = (LayerId(Incarnation(3), WorkerId(1), n) for n in count())
+    later = Trace("per_plane", old, topic, lambda: next(now))
+    later.adopt(earlier)
+    later.rewrite(BIN)
+    drive(later.write(BIN, 5, ()).step, 100)
+    assert not topic.forgotten

@@ -47,7 +47,7 @@ class Example:
         for feed in self.source.feeds:
             feed.busy = True
         every = tuple(map(Bin, range(SPACE.count)))
-        self.run.sim.submit(Migrate("all at 0", every, WorkerId(0), 0, "sudden"))
+        self.run.sim.submit(Migrate("all at 0", every, WorkerId(0), 0, "sudden", prepared=False))
         self.run.settle()
 
     def hand(self, ms: int) -> None:
@@ -61,7 +61,7 @@ class Example:
         self.source.feeds[WORDS].busy = True
 
     def ask(self, word: str, ms: int) -> None:
-        self.run.sim.submit(Migrate(word, (bin_of(word),), SECOND, from_millis(ms)))
+        self.run.sim.submit(Migrate(word, (bin_of(word),), SECOND, from_millis(ms), prepared=False))
 
     def stashed(self) -> list[object]:
         """What F stashes, on either worker."""

@@ -1,0 +1,480 @@
+"""The coordinator's part of migrations: it prepares bins, gives rounds their times, counts.
+
+Guarantees that every command accepted comes to an end, that a bin is in one round at a time of each
+command, and that what is prepared is moved or spared. Rounds of one command follow each other;
+commands without a time that name the same bins do too, others run side by side. Only bins whose
+last round is over are prepared, at most as many at once as `move_memory` has room for (I6).
+Cost: O(bins under way) per turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+from dataflow.capability import Capability
+from dataflow.decisions import Decisions
+from dataflow.migrate import said
+from dataflow.migrate.command import Migrate, Refused, used_before
+from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
+from dataflow.migrate.moves import Moves
+from dataflow.migrate.rounds import Fetch, Part, Round, Running, Transit, Way, apart, rounds_of_all
+from dataflow.migrate.routing import Routing
+from dataflow.migrate.said import Event
+from dataflow.migrate.sizes import Sizes, size_of
+from dataflow.protocols import Clock
+from state.ids import Bin, WorkerId
+from state.layer import CHUNK_BYTES, WINDOW
+from state.manifest import Manifest
+from state.time import MIN_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a command would do."""
+
+    rounds: Sequence[Sequence[Way]]
+    sizes: Sizes
+    pace: float | None
+    """Bytes per second of what has been moved so far."""
+
+    def bytes(self, bin: Bin) -> int:
+        """About how many a bin takes on the state topic, as far as is known."""
+        return self.sizes.of(bin)
+
+    @property
+    def seconds(self) -> float | None:
+        """About how long it would take; None where nothing has been moved yet."""
+        size = sum(self.bytes(way.bin) for round in self.rounds for way in round)
+        return None if not self.pace else round(size / self.pace, 1)
+
+
+class Conductor:
+    """All commands that move bins. `operators` are the stateful ones."""
+
+    def __init__(
+        self,
+        operators: Iterable[str],
+        routing: Routing,
+        decisions: Decisions,
+        clock: Clock,
+        most_bytes: int,
+        tell: Callable[[WorkerId, Instruction], None],
+        tell_all: Callable[[Moves | Revoke], None],
+        demand: Callable[[int], Capability],
+    ) -> None:
+        self._operators, self._routing, self._decisions = frozenset(operators), routing, decisions
+        self._clock, self._tell, self._tell_all, self._demand = clock, tell, tell_all, demand
+        self._most_fetches = max(1, most_bytes // (WINDOW * CHUNK_BYTES))
+        self.ids: set[str] = set()
+        self.running: list[Running] = []
+        self._queued: list[Running] = []
+        self._taken: set[tuple[int, Bin]] = set()
+        self._numbers = count(1)
+        self.sizes = Sizes()
+        self._moved_bytes, self._moving_seconds = 0, 0.0
+        self._now = MIN_TIME
+        """A time that is not forsworn: whose bins are whose is known up to it."""
+        self._events: list[Event] = []
+
+    # -- what is asked
+
+    def submit(self, command: Migrate, forsworn: int) -> None:
+        """Begin a command, or have it wait. Raises Refused."""
+        self._now = forsworn
+        running = Running(command, self._clock.monotonic(), list(dict.fromkeys(command.bins)))
+        before = self._before(running, forsworn)
+        if before and command.overlap == "reject":
+            one = before[0]
+            bin = min(one.named & set(command.bins))
+            raise Refused(
+                f"bin {bin} is moved by command {one.command.id!r}: wait for its end, abort it, or"
+                " let this one queue"
+            )
+        self.ids.add(command.id)
+        if before:
+            self._queued.append(running)
+            self._say(said.queued(running, [one.command.id for one in before]))
+        else:
+            self._start(running, forsworn)
+
+    def abort(self, id: str, by: str, forsworn: int | None) -> None:
+        """End a command once what moves just now has moved. Raises Refused."""
+        if by in self.ids:
+            raise used_before(by)
+        running = next(
+            (one for one in (*self.running, *self._queued) if one.command.id == id), None
+        )
+        if running is None or running.aborted is not None:
+            known = ", ".join(repr(one.command.id) for one in (*self.running, *self._queued))
+            raise Refused(f"command {id!r} moves nothing: under way are {known or 'none'}")
+        if running.command.staffing:
+            raise Refused(f"command {id!r} serves workers that come or go, and has to be completed")
+        self.ids.add(by)
+        running.aborted = by
+        for bin in list(running.fetches):
+            if bin in running.waiting:
+                self._call_off(running, bin)
+        for round in running.rounds:
+            if forsworn is not None and not round.decided and round.time > forsworn:
+                self._revoke(running, round)
+        if running in self._queued:
+            self._queued.remove(running)
+            self.running.append(running)
+
+    def plan(self, command: Migrate) -> Outlook:
+        """What a command would do now."""
+        ways = [way for bin in command.bins if (way := self._way(command, bin)) is not None]
+        match command.strategy:
+            case "sudden":
+                rounds = [ways] if ways else []
+            case "fluid":
+                rounds = [[way] for way in ways]
+            case "batched":
+                rounds = rounds_of_all(ways)
+        return Outlook(rounds, self.sizes, self._pace)
+
+    # -- what the workers report
+
+    def prepared(self, number: int, manifest: Manifest) -> None:
+        """All of an operator's bin lies on the topic, in these layers."""
+        for fetch in self._fetches(number):
+            self.sizes.note(manifest.operator, manifest.bin, size_of(manifest))
+            if manifest.operator in fetch.unwritten:
+                fetch.unwritten.discard(manifest.operator)
+                self._tell(fetch.way.target, Stage(number, manifest))
+
+    def staged(self, number: int, operator: str, bytes: int) -> None:
+        """An operator's part of a bin has been fetched."""
+        for fetch in self._fetches(number):
+            if operator in fetch.unfetched:
+                fetch.unfetched.discard(operator)
+                fetch.bytes += bytes
+
+    def spoilt(
+        self, operator: str, bin: Bin, number: int | None, time: int | None, reason: str
+    ) -> None:
+        """Layers cannot be read: ahead of a move, or at its time."""
+        if time is not None:
+            for round in self.rounds():
+                if round.time == time and (transit := round.awaited.get(bin)) is not None:
+                    self._tell(transit.way.source, Rewrite(operator, bin, time))
+                    self._say(said.spoilt(round.command, bin, operator, reason, stays=False))
+            return
+        for running in self.running:
+            fetch = running.fetches.get(bin)
+            if fetch is None or fetch.number != number:
+                continue
+            self._tell(fetch.way.source, Rewrite(operator, bin, None))
+            waits = bin in running.waiting
+            self._call_off(running, bin)
+            stays = waits and not running.command.staffing
+            if stays:
+                running.waiting.remove(bin)
+                running.stuck[bin] = reason
+            self._say(said.spoilt(running.command.id, bin, operator, reason, stays))
+
+    def installed(self, part: Part) -> None:
+        """An operator has a part of a bin."""
+        self.sizes.note(part.operator, Bin(part.bin), part.bytes)
+        for running in self.running:
+            for round in running.rounds:
+                if (moved := round.install(part)) is not None:
+                    running.count(moved)
+                    seconds = self._clock.monotonic() - round.begun
+                    self._say(said.bin_moved(round, moved, seconds))
+
+    # -- the steps of a turn
+
+    def step(
+        self,
+        forsworn: int | None,
+        passed: Callable[[int], bool],
+        over: Callable[[int], bool],
+    ) -> None:
+        """`passed` says whether nothing more is decided for a time, `over` whether every stateful
+        operator is past it."""
+        self._now = self._now if forsworn is None else forsworn
+        self._decide(passed)
+        for running in list(self.running):
+            self._end_rounds(running, over)
+            if running.aborted is not None:
+                self._drop_waiting(running)
+            elif forsworn is not None:
+                self._leave_out(running)
+                self._prepare(running)
+                self._go_on(running, forsworn)
+            if not running.rounds and (not running.waiting or forsworn is None):
+                self._complete(running)
+        for running in list(self._queued):
+            if forsworn is None:
+                self._queued.remove(running)
+                self._say(said.completed(running, self._clock.monotonic() - running.begun))
+            elif not self._before(running, forsworn):
+                self._queued.remove(running)
+                self._start(running, forsworn)
+
+    def _start(self, running: Running, forsworn: int) -> None:
+        self.running.append(running)
+        command = running.command
+        at = command.time
+        if at is not None or not command.prepared:
+            round = self._begin_round(running, self._next(running, at is None), at, forsworn)
+            at = round.time
+        self._say(said.accepted(running, at))
+
+    def _decide(self, passed: Callable[[int], bool]) -> None:
+        """Once all commands up to a round's time are known, so is what it really moves."""
+        for running in self.running:
+            for round in running.rounds:
+                if round.sent and not round.decided and passed(round.time):
+                    round.decided = True
+                    self._settle(running, round)
+
+    def _settle(self, running: Running, round: Round) -> None:
+        """See what of a round moves, and call off what was prepared of the rest."""
+        for moves in round.moves:
+            for transfer in self._routing.transfers(moves):
+                way = Way(transfer.bin, transfer.source, transfer.target)
+                round.awaited[int(way.bin)] = Transit(way, set(self._operators))
+        for other in self.running:
+            for bin, fetch in list(other.fetches.items()):
+                transit = round.awaited.get(int(bin))
+                if other is running and bin in round.bins:
+                    if transit is not None and transit.way == fetch.way:
+                        del other.fetches[bin]
+                    else:
+                        self._call_off(other, bin)
+                elif transit is not None:
+                    self._call_off(other, bin)
+
+    def _end_rounds(self, running: Running, over: Callable[[int], bool]) -> None:
+        for round in list(running.rounds):
+            if round.decided and not round.awaited and over(round.time):
+                self._forget(running, round)
+
+    def _forget(self, running: Running, round: Round) -> None:
+        running.rounds.remove(round)
+        self._taken.difference_update((round.time, bin) for bin in round.bins)
+        if round.demand is not None:
+            round.demand.drop()
+
+    def _leave_out(self, running: Running) -> None:
+        """What another command has taken from whom it was to be taken from stays where it is."""
+        sources = running.command.sources
+        given = [b for b in running.waiting if b in sources and sources[b] != self._owner(b)]
+        for bin in given:
+            running.waiting.remove(bin)
+            if bin in running.fetches:
+                self._call_off(running, bin)
+
+    def _owner(self, bin: Bin) -> WorkerId:
+        return self._routing.owner(bin, self._now)
+
+    def _prepare(self, running: Running) -> None:
+        """Have more bins made ready, as far as there is room."""
+        if not running.command.prepared:
+            return
+        undecided = [bin for round in running.rounds if not round.decided for bin in round.bins]
+        for bin in (*undecided, *running.waiting):
+            if self._fetching >= self._most_fetches:
+                return
+            way = self._way(running.command, bin)
+            if bin in running.fetches or way is None or self._moving(bin):
+                continue
+            if not self._claim(running, bin):
+                continue
+            operators = self._operators
+            fetch = Fetch(next(self._numbers), way, set(operators), set(operators))
+            running.fetches[bin] = fetch
+            self._tell(way.source, Prepare(fetch.number, bin))
+
+    def _go_on(self, running: Running, forsworn: int) -> None:
+        """Begin the next round, once those before are over and its bins are ready."""
+        if not running.rounds and (chosen := self._next(running, running.command.prepared)):
+            self._begin_round(running, chosen, None, forsworn)
+
+    def _next(self, running: Running, ready: bool) -> list[Bin]:
+        """The bins that come next; with `ready`, only of those that are."""
+        command, waiting = running.command, running.waiting
+        ways = {bin: self._way(command, bin) for bin in waiting}
+        fit = [
+            bin for bin, way in ways.items()
+            if way is None or not ready or not command.prepared
+            or (bin in running.fetches and running.fetches[bin].ready)
+        ]  # fmt: skip
+        match command.strategy:
+            case "sudden":
+                return fit if len(fit) == len(waiting) else []
+            case "fluid":
+                return fit[:1]
+            case "batched":
+                going = [way for bin in fit if (way := ways[bin]) is not None]
+                chosen = {way.bin for way in apart(going)}
+                return [bin for bin in fit if bin in chosen or ways[bin] is None]
+
+    def _begin_round(
+        self, running: Running, bins: list[Bin], time: int | None, forsworn: int
+    ) -> Round:
+        running.waiting = [bin for bin in running.waiting if bin not in set(bins)]
+        demand = None
+        if time is None:
+            time = self._soonest(bins, forsworn)
+            demand = self._demand(time)
+        by_target: dict[WorkerId, list[Bin]] = {}
+        for bin in bins:
+            by_target.setdefault(running.command.target(bin), []).append(bin)
+        id = running.command.id
+        moves = [Moves(id, time, target, tuple(some)) for target, some in by_target.items()]
+        self._taken.update((time, bin) for bin in bins)
+        round = Round(id, time, moves, demand, self._clock.monotonic(), len(moves))
+        for one in moves:
+            self._decisions.take(one, partial(self._send, round, one))
+        running.rounds.append(round)
+        return round
+
+    def _send(self, round: Round, moves: Moves) -> None:
+        round.unsent -= 1
+        self._routing.add(moves)
+        self._tell_all(moves)
+
+    def _revoke(self, running: Running, round: Round) -> None:
+        """A round whose time has not come is not to be."""
+        revoke = Revoke(round.command, round.time)
+
+        def send() -> None:
+            self._routing.revoke(revoke.command, revoke.time)
+            self._tell_all(revoke)
+
+        self._decisions.take(revoke, send)
+        running.waiting += round.bins
+        for bin in round.bins:
+            if bin in running.fetches:
+                self._call_off(running, bin)
+        self._forget(running, round)
+
+    @property
+    def _pace(self) -> float | None:
+        return self._moved_bytes / self._moving_seconds if self._moving_seconds else None
+
+    def _complete(self, running: Running) -> None:
+        seconds = self._clock.monotonic() - running.begun
+        self._moved_bytes += running.bytes
+        self._moving_seconds += seconds
+        for bin in list(running.fetches):
+            self._call_off(running, bin)
+        self.running.remove(running)
+        self._say(said.completed(running, seconds))
+
+    def _drop_waiting(self, running: Running) -> None:
+        running.stuck.update(dict.fromkeys(running.waiting, "aborted"))
+        running.waiting.clear()
+
+    def _call_off(self, running: Running, bin: Bin) -> None:
+        """What was prepared of a bin is not to move."""
+        way = running.fetches.pop(bin).way
+        for worker in (way.source, way.target):
+            self._tell(worker, Spare(bin))
+
+    # -- what is known
+
+    def rounds(self) -> list[Round]:
+        """Bins that move now, each with those that move at its time."""
+        return [round for running in self.running for round in running.rounds]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no command is under way."""
+        return not self.running and not self._queued
+
+    def outlooks(self) -> dict[str, tuple[int, float | None]]:
+        """Of each command under way: how many bins are ready to move, and in how many seconds it
+        may be over."""
+        now = self._clock.monotonic()
+        return {one.command.id: (one.ready, one.eta(now, self.sizes)) for one in self.running}
+
+    @property
+    def resting(self) -> bool:
+        """Whether all commands under way wait for a time to come."""
+        return all(
+            one.rounds and all(fetch.ready for fetch in one.fetches.values())
+            for one in self.running
+        )
+
+    @property
+    def commands(self) -> list[Running]:
+        """All under way, also those that wait for others."""
+        return [*self.running, *self._queued]
+
+    def bound_for(self, worker: WorkerId) -> list[str]:
+        """The commands that bring bins to a worker."""
+        return [one.command.id for one in self.commands if worker in one.command.targets]
+
+    def pressing(self, due: Callable[[Round], bool]) -> bool:
+        """Whether bins are ready to move once a round that is due is over."""
+        return any(
+            any(map(due, one.rounds)) and (not one.command.prepared or self._any_ready(one))
+            for one in self.running
+            if one.waiting
+        )
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        taken, self._events = self._events, []
+        return taken
+
+    def taken(self, time: int, bin: Bin) -> bool:
+        """Whether a command moves a bin at a time."""
+        return (time, bin) in self._taken
+
+    @property
+    def _fetching(self) -> int:
+        return sum(not f.ready for running in self.running for f in running.fetches.values())
+
+    def _any_ready(self, running: Running) -> bool:
+        return any(bin in running.fetches and running.fetches[bin].ready for bin in running.waiting)
+
+    def _fetches(self, number: int) -> list[Fetch]:
+        """The preparation of a number, if it has not been called off."""
+        return [f for one in self.running for f in one.fetches.values() if f.number == number]
+
+    def _way(self, command: Migrate, bin: Bin) -> Way | None:
+        """Which way a bin would go now; None where it is there."""
+        source, target = self._owner(bin), command.target(bin)
+        return None if source == target else Way(bin, source, target)
+
+    def _moving(self, bin: Bin) -> bool:
+        """Whether a bin is on its way, or has come so recently that not all know."""
+        return any(round.decided and bin in round.bins for round in self.rounds())
+
+    def _claim(self, running: Running, bin: Bin) -> bool:
+        """Whether a bin can be made ready for a command: for one at a time, and not for a time that
+        is yet to come where it can move before."""
+        for other in self.running:
+            if bin in other.fetches:
+                if running.command.time is not None or bin in other.waiting:
+                    return False
+                self._call_off(other, bin)
+        return True
+
+    def _before(self, running: Running, forsworn: int) -> list[Running]:
+        """The commands that one without a time has to wait for: those that have begun to move some
+        of its bins, and those that wait themselves."""
+        if running.command.time is not None:
+            return []
+        bins = set(running.command.bins)
+        ahead = [*self.running, *self._queued]
+        if running in ahead:
+            ahead = ahead[: ahead.index(running)]
+        begun = [o for o in ahead if o.command.time is None or o.command.time < forsworn]
+        return [one for one in begun if not bins.isdisjoint(one.named)]
+
+    def _soonest(self, bins: Iterable[Bin], time: int) -> int:
+        while any((time, bin) in self._taken for bin in bins):
+            time += 1
+        return time
+
+    def _say(self, event: Event) -> None:
+        self._events.append(event)

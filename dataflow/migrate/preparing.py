@@ -1,0 +1,92 @@
+"""Bins that are to leave: all of each is brought to the state topic while records go on.
+
+Guarantees that the layers reported of a bin stay as they are until it has left or been spared, so
+that its next owner can fetch them ahead of the move. What changes meanwhile goes into later layers.
+Cost: as for a snapshot of the bin; nothing here is waited for by any record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dataflow.operators.keyed import Keyed
+from state.ids import Bin
+from state.layer import Extraction
+
+ENTRIES = 512
+"""Entries written per bin and turn: records are applied meanwhile."""
+AT_ONCE = 4
+"""Bins of an operator that are written side by side."""
+
+
+class Preparing:
+    """Those of one worker."""
+
+    def __init__(
+        self, operators: Sequence[Keyed], report: Callable[[dict[str, object]], None]
+    ) -> None:
+        self._operators, self._report = operators, report
+        self._waiting: deque[tuple[Keyed, Bin]] = deque()
+        self._writing: list[tuple[Keyed, Bin, Extraction]] = []
+        self._numbers: dict[Bin, int] = {}
+        """The preparation that each bin is in whose layers are to stay as they are."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being written."""
+        return bool(self._waiting or self._writing)
+
+    def writes(self, bin: Bin) -> bool:
+        """Whether a bin is being written, or will be."""
+        under_way = (*self._waiting, *((keyed, bin) for keyed, bin, _ in self._writing))
+        return any(one == bin for _, one in under_way)
+
+    def begin(self, number: int, bin: Bin) -> None:
+        """A bin is to leave."""
+        self._numbers[bin] = number
+        for keyed in self._operators:
+            keyed.trace.pin(bin)
+            self._waiting.append((keyed, bin))
+
+    def spare(self, bin: Bin) -> None:
+        """It is to stay, after all."""
+        if bin in self._numbers:
+            for keyed, writing, _ in self._writing:
+                if writing == bin:
+                    keyed.trace.cancel(bin)
+            self.done_with(bin)
+            for keyed in self._operators:
+                keyed.trace.unpin(bin)
+
+    def done_with(self, bin: Bin) -> None:
+        """It leaves now, prepared or not: what is written from here on is the last."""
+        self._numbers.pop(bin, None)
+        self._waiting = deque(one for one in self._waiting if one[1] != bin)
+        self._writing = [one for one in self._writing if one[1] != bin]
+
+    def step(self) -> bool:
+        """Write a little; whether anything has been done."""
+        worked = bool(self._waiting)
+        while self._waiting and len(self._writing) < AT_ONCE:
+            keyed, bin = self._waiting.popleft()
+            self._writing.append((keyed, bin, keyed.snapshot(bin)))
+        for one in list(self._writing):
+            extraction = one[2]
+            if extraction.step(ENTRIES):
+                self._writing.remove(one)
+                self._tell(extraction)
+                worked = True
+        return worked
+
+    def _tell(self, extraction: Extraction) -> None:
+        manifest = extraction.manifest
+        self._report(
+            {
+                "event": "prepared",
+                "number": self._numbers[manifest.bin],
+                "operator": manifest.operator,
+                "bin": int(manifest.bin),
+                "manifest": manifest.to_bytes(),
+            }
+        )

@@ -1,0 +1,94 @@
+"""Brings what has changed in a worker's bins to the state topic, again and again (design 4).
+
+Every `interval` seconds a round begins: each bin with changes gets one more layer, a few bins at a
+time, a slice per turn, and layers that have become too many are merged. Guarantees that a bin which
+leaves or is being prepared for it is left alone. Nothing is waited for, and nothing is promised
+yet: what is on the topic only makes moves short. Cost: by the key changed; see docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dataflow.migrate.migrator import Migrator, Outlet
+from dataflow.operators.base import Quiet
+from dataflow.protocols import Clock
+from state.chunk import LayerCorrupt
+from state.ids import Bin
+from state.layer import Extraction
+
+ENTRIES = 512
+"""Entries written, or merged, per turn."""
+AT_ONCE = 4
+"""Bins written side by side, so that one is encoded while others become durable."""
+
+
+class Snapshots(Quiet):
+    """Those of one worker."""
+
+    def __init__(
+        self,
+        migrator: Migrator,
+        outlets: Sequence[Outlet],
+        clock: Clock,
+        interval: float,
+        report: Callable[[dict[str, object]], None],
+    ) -> None:
+        self._migrator, self._outlets, self._report = migrator, outlets, report
+        self._clock, self._interval = clock, interval
+        self._next = clock.monotonic() + interval
+        self._waiting: deque[tuple[Outlet, Bin]] = deque()
+        self._writing: list[tuple[Outlet, Bin, Extraction]] = []
+
+    def schedule(self) -> bool:
+        """Begin a round when it is time, write a little, merge a little."""
+        self._begin_round()
+        self._begin_writing()
+        written = self._write()
+        tended = [self._tend(outlet) for outlet in self._outlets]
+        return written or any(tended)
+
+    def wait_seconds(self) -> float | None:
+        """Soon while anything is being written or merged, else until the next round."""
+        if self._waiting or self._writing:
+            return 0.001
+        return max(0.0, self._next - self._clock.monotonic())
+
+    def _begin_round(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._next or self._waiting or self._writing:
+            return
+        self._next = now + self._interval
+        self._waiting.extend(
+            (outlet, bin) for outlet in self._outlets for bin in outlet.keyed.store.changed()
+        )
+
+    def _begin_writing(self) -> None:
+        while self._waiting and len(self._writing) < AT_ONCE:
+            outlet, bin = self._waiting.popleft()
+            if not self._claimed(outlet, bin):
+                self._writing.append((outlet, bin, outlet.keyed.snapshot(bin)))
+
+    def _write(self) -> bool:
+        """Write a little of each; whether any has come to its end."""
+        before = len(self._writing)
+        self._writing = [
+            (outlet, bin, extraction)
+            for outlet, bin, extraction in self._writing
+            if not extraction.cancelled and not extraction.step(ENTRIES // AT_ONCE)
+        ]
+        return len(self._writing) < before
+
+    def _tend(self, outlet: Outlet) -> bool:
+        """Merge a little. What cannot be read is written anew by the next round, out of the state
+        itself, so it only has to be told."""
+        try:
+            return outlet.keyed.trace.tend(ENTRIES)
+        except LayerCorrupt as error:
+            self._report({"event": "unreadable", "reason": str(error)})
+            return True
+
+    def _claimed(self, outlet: Outlet, bin: Bin) -> bool:
+        """Whether somebody else writes it now, or will."""
+        return bin in outlet.leaving or self._migrator.preparing.writes(bin)
