@@ -46,6 +46,7 @@ from dataflow.operators.sink import Sink
 from dataflow.operators.source import Around, SourceOperator
 from dataflow.operators.split import Split
 from dataflow.operators.steps import Steps
+from dataflow.pace import Pace
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
@@ -113,12 +114,14 @@ class Assembly:
     routing: Routing = field(init=False)
     inflight: Inflight = field(init=False)
     disk: Disk = field(init=False)
+    pace: Pace = field(init=False)
     _layers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
         joins, workers = self.site.joins, self.site.workers
         self.routing = Routing.unknown(flow.space) if joins else Routing(flow.space, workers)
+        self.pace = Pace(self.site.clock, flow.moving_share)
         self.inflight, self.disk = Inflight(flow.max_inflight), Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         operators = [self._build(node) for node in self.plan.nodes]
@@ -128,6 +131,7 @@ class Assembly:
             self.outlets,
             self.routers,
             self.routing,
+            self.pace,
             self.report,
         )
         snapshots = Snapshots(
@@ -135,6 +139,7 @@ class Assembly:
             self.outlets,
             self.site.clock,
             self.plan.flow.snapshot_interval,
+            self.pace,
             self.report,
         )
         # First, so that operators know of every move that the control frontier has passed.
@@ -245,6 +250,7 @@ class Assembly:
             self._control_in(scope_of(node)),
             self._bound(node.name),
             lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),
+            self.pace,
             self.report,
         )
         self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 
 from dataflow.migrate.migrator import Migrator, Outlet
 from dataflow.operators.base import Quiet
+from dataflow.pace import Pace
 from dataflow.protocols import Clock
 from state.chunk import LayerCorrupt
 from state.ids import Bin
 from state.layer import Extraction
 
 ENTRIES = 512
-"""Entries written, or merged, per turn."""
+"""Entries written of a bin, or merged, per turn."""
 AT_ONCE = 4
 """Bins written side by side, so that one is encoded while others become durable."""
 
@@ -33,20 +34,21 @@ class Snapshots(Quiet):
         outlets: Sequence[Outlet],
         clock: Clock,
         interval: float,
+        pace: Pace,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._migrator, self._outlets, self._report = migrator, outlets, report
-        self._clock, self._interval = clock, interval
+        self._clock, self._interval, self._pace = clock, interval, pace
         self._next = clock.monotonic() + interval
         self._waiting: deque[tuple[Outlet, Bin]] = deque()
-        self._writing: list[tuple[Outlet, Bin, Extraction]] = []
+        self._writing: deque[tuple[Outlet, Bin, Extraction]] = deque()
 
     def schedule(self) -> bool:
         """Begin a round when it is time, write a little, merge a little."""
         self._begin_round()
         self._begin_writing()
         written = self._write()
-        tended = [self._tend(outlet) for outlet in self._outlets]
+        tended = [self._tend(outlet) for outlet in self._outlets if self._pace.open]
         return written or any(tended)
 
     def wait_seconds(self) -> float | None:
@@ -71,20 +73,27 @@ class Snapshots(Quiet):
                 self._writing.append((outlet, bin, outlet.keyed.snapshot(bin)))
 
     def _write(self) -> bool:
-        """Write a little of each; whether any has come to its end."""
-        before = len(self._writing)
-        self._writing = [
-            (outlet, bin, extraction)
-            for outlet, bin, extraction in self._writing
-            if not extraction.cancelled and not extraction.step(ENTRIES // AT_ONCE)
-        ]
-        return len(self._writing) < before
+        """A slice of each, as long as there is time; whether any was written."""
+        worked = False
+        for _ in range(len(self._writing)):
+            if not self._pace.open:
+                break
+            one = self._writing.popleft()
+            if one[2].cancelled:
+                continue
+            worked = True
+            with self._pace.spending():
+                done = one[2].step(ENTRIES)
+            if not done:
+                self._writing.append(one)
+        return worked
 
     def _tend(self, outlet: Outlet) -> bool:
         """Merge a little. What cannot be read is written anew by the next round, out of the state
         itself, so it only has to be told."""
         try:
-            return outlet.keyed.trace.tend(ENTRIES)
+            with self._pace.spending():
+                return outlet.keyed.trace.tend(ENTRIES)
         except LayerCorrupt as error:
             self._report({"event": "unreadable", "reason": str(error)})
             return True

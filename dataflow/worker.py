@@ -230,14 +230,16 @@ class Worker:
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""
-        worked = False
+        worked, busy = False, 0.0
         now = self._site.clock.monotonic()
         for place, operator in enumerate(self._assembly.operators):
             did = operator.schedule()
             then, now = now, self._site.clock.monotonic()
             if did:
                 worked = True
+                busy += now - then
                 self._meters.turn(place, then, now)
+        self._assembly.pace.turn(busy)
         return worked
 
     def _receive(self) -> bool:

@@ -19,6 +19,7 @@ from dataflow.operators.base import InputPort, Message
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows
 from dataflow.operators.timers import Timers
+from dataflow.pace import Pace
 from dataflow.progress import outer
 from schemas.errors import MeanderError
 from state.antichain import Antichain
@@ -57,11 +58,12 @@ class Arrivals:
         topic: StateTopic,
         pointers: InputPort,
         pools: Callable[[str], Pool],
+        pace: Pace,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._trace, self._store, self._timers = trace, store, timers
         self._topic, self._pointers, self._report = topic, pointers, report
-        self._pools = pools
+        self._pools, self._pace = pools, pace
         self._awaited: dict[Bin, list[int]] = {}
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
@@ -69,7 +71,7 @@ class Arrivals:
         self._released: set[Bin] = set()
         self._queued: list[tuple[Time, Manifest]] = []
         self._installing: list[Incoming] = []
-        self._staging = Staging(store, topic, report)
+        self._staging = Staging(store, topic, pace, report)
         self._spoilt: dict[tuple[Bin, int], Time] = {}
         """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
 
@@ -108,7 +110,7 @@ class Arrivals:
             if len(self._installing) < AT_ONCE and not self._staging.under_way(one[1].bin):
                 self._queued.remove(one)
                 self._installing.append(self._begin(*one))
-        for incoming in list(self._installing):
+        for incoming in self._pace.hurry(list(self._installing)):
             if self._install(incoming):
                 self._installing.remove(incoming)
                 worked = True

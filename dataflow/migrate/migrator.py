@@ -21,6 +21,7 @@ from dataflow.migrate.routing import Routing, Transfer
 from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.router import Router
+from dataflow.pace import Pace
 from state.antichain import Antichain
 from state.ids import Bin, WorkerId
 from state.layer import Extraction
@@ -88,11 +89,13 @@ class Migrator(Quiet):
         outlets: Sequence[Outlet],
         routers: Sequence[Router],
         routing: Routing,
+        pace: Pace,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._me, self._control, self._outlets = me, control, outlets
         self._routers, self._routing = routers, routing
-        self.preparing = Preparing([outlet.keyed for outlet in outlets], report)
+        self._pace = pace
+        self.preparing = Preparing([outlet.keyed for outlet in outlets], pace, report)
         self.undecided: list[Moves] = []
 
     def schedule(self) -> bool:
@@ -185,7 +188,7 @@ class Migrator(Quiet):
 
     def _extract(self, outlet: Outlet) -> bool:
         worked = False
-        for departure in self._due(outlet):
+        for departure in self._pace.hurry(self._due(outlet)):
             if departure.extraction is None:
                 transfer = departure.transfer
                 self.preparing.done_with(transfer.bin)

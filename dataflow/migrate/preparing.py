@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dataflow.operators.keyed import Keyed
+from dataflow.pace import Pace
 from state.ids import Bin
 from state.layer import Extraction
 
 ENTRIES = 512
-"""Entries written per bin and turn: records are applied meanwhile."""
+"""Entries written per bin and turn, some half a millisecond."""
 AT_ONCE = 4
 """Bins of an operator that are written side by side."""
 
@@ -24,11 +25,14 @@ class Preparing:
     """Those of one worker."""
 
     def __init__(
-        self, operators: Sequence[Keyed], report: Callable[[dict[str, object]], None]
+        self,
+        operators: Sequence[Keyed],
+        pace: Pace,
+        report: Callable[[dict[str, object]], None],
     ) -> None:
-        self._operators, self._report = operators, report
+        self._operators, self._pace, self._report = operators, pace, report
         self._waiting: deque[tuple[Keyed, Bin]] = deque()
-        self._writing: list[tuple[Keyed, Bin, Extraction]] = []
+        self._writing: deque[tuple[Keyed, Bin, Extraction]] = deque()
         self._numbers: dict[Bin, int] = {}
         """The preparation that each bin is in whose layers are to stay as they are."""
 
@@ -63,7 +67,7 @@ class Preparing:
         """It leaves now, prepared or not: what is written from here on is the last."""
         self._numbers.pop(bin, None)
         self._waiting = deque(one for one in self._waiting if one[1] != bin)
-        self._writing = [one for one in self._writing if one[1] != bin]
+        self._writing = deque(one for one in self._writing if one[1] != bin)
 
     def step(self) -> bool:
         """Write a little; whether anything has been done."""
@@ -71,12 +75,21 @@ class Preparing:
         while self._waiting and len(self._writing) < AT_ONCE:
             keyed, bin = self._waiting.popleft()
             self._writing.append((keyed, bin, keyed.snapshot(bin)))
-        for one in list(self._writing):
-            extraction = one[2]
-            if extraction.step(ENTRIES):
-                self._writing.remove(one)
-                self._tell(extraction)
-                worked = True
+        return self._write() or worked
+
+    def _write(self) -> bool:
+        """A slice of each, as long as there is time; whether any was written."""
+        worked = False
+        for _ in range(len(self._writing)):
+            if not self._pace.open:
+                break
+            one, worked = self._writing.popleft(), True
+            with self._pace.spending():
+                done = one[2].step(ENTRIES)
+            if done:
+                self._tell(one[2])
+            else:
+                self._writing.append(one)
         return worked
 
     def _tell(self, extraction: Extraction) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dataflow.pace import Pace
 from schemas.errors import MeanderError
 from state.ids import Bin, LayerId
 from state.layer import Installation, Timers
@@ -18,7 +19,7 @@ from state.store import Store
 from state.topic import StateTopic
 
 ENTRIES = 1024
-"""Entries installed per bin and turn: records are applied meanwhile."""
+"""Entries installed per bin and turn, less than a millisecond."""
 AT_ONCE = 4
 """Bins fetched side by side."""
 
@@ -33,6 +34,8 @@ class Staged:
     installation: Installation | None = None
     """None while it waits for its turn."""
     done: bool = False
+    steps: int = 0
+    """Slices taken: those that have had fewest come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,13 @@ class Staging:
     """Those of one operator on one worker."""
 
     def __init__(
-        self, store: Store, topic: StateTopic, report: Callable[[dict[str, object]], None]
+        self,
+        store: Store,
+        topic: StateTopic,
+        pace: Pace,
+        report: Callable[[dict[str, object]], None],
     ) -> None:
-        self._store, self._topic, self._report = store, topic, report
+        self._store, self._topic, self._pace, self._report = store, topic, pace, report
         self._bins: dict[Bin, Staged] = {}
 
     def __contains__(self, bin: Bin) -> bool:
@@ -100,16 +107,19 @@ class Staging:
         """Fetch a little; whether anything has been done."""
         worked = False
         open = [staged for staged in self._bins.values() if not staged.done][:AT_ONCE]
-        for staged in open:
-            worked |= self._fetch(staged)
+        for staged in sorted(open, key=lambda staged: staged.steps):
+            if self._pace.open:
+                worked |= self._fetch(staged)
         return worked
 
     def _fetch(self, staged: Staged) -> bool:
-        manifest = staged.manifest
+        """Fetch a little of a bin; whether anything of it came."""
+        manifest, staged.steps = staged.manifest, staged.steps + 1
         try:
             if staged.installation is None:
                 staged.installation = Installation(self._store, manifest, self._topic)
-            staged.done = staged.installation.step(ENTRIES)
+            with self._pace.spending():
+                staged.done = staged.installation.step(ENTRIES)
         except MeanderError as error:
             self.spare(manifest.bin)
             self._report(spoilt(manifest, None, error) | {"number": staged.number})

@@ -29,6 +29,7 @@ from dataflow.operators.outputs import Outputs
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows, in_order
 from dataflow.operators.timers import Timers
+from dataflow.pace import Pace
 from dataflow.progress import outer
 from state.antichain import Antichain
 from state.bins import BinSpace
@@ -66,6 +67,7 @@ class Keyed(Quiet):
         control: Callable[[], Antichain],
         bound: Bound,
         pools: Callable[[str], Pool],
+        pace: Pace,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self.name, self.store, self.timers = name, store, Timers()
@@ -74,7 +76,9 @@ class Keyed(Quiet):
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
         self.trace = Trace(name, store, topic, next_layer)
-        self.arrivals = Arrivals(self.trace, store, self.timers, topic, pointers, pools, report)
+        self.arrivals = Arrivals(
+            self.trace, store, self.timers, topic, pointers, pools, pace, report
+        )
         self._waiting = pools("records")
         self._most, self._over = bound.most, False
         self._queue: deque[tuple[int, Rows]] = deque()

@@ -1,0 +1,70 @@
+"""How much of a worker's time goes into moving state while records go on.
+
+Guarantees that what is fetched, written and merged ahead takes at most a share of the time as long
+as there are records to handle, and about all that is left otherwise. Moves whose time has come are
+hurried, some milliseconds of each turn. Cost: two looks at the clock per slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from dataflow.protocols import Clock
+
+SLICE = 0.001
+"""Seconds of such work in a turn in which nothing else is done, and the most that is saved up."""
+
+
+HURRY = 0.004
+"""Seconds of a turn for moves whose time has come: records of other bins are handled between."""
+
+T = TypeVar("T")
+
+
+class Pace:
+    """One worker's. `share` is between 0 and 1.
+
+    >>> class Still:
+    ...     def now_ms(self): return 0
+    ...     def monotonic(self): return 0.0
+    >>> pace = Pace(Still(), share=0.2)
+    >>> pace.turn(busy=0.004); round(pace.left, 6)
+    0.001
+    """
+
+    def __init__(self, clock: Clock, share: float) -> None:
+        self._clock, self._ratio = clock, share / (1 - share)
+        self.left = SLICE
+        """Seconds that may be spent before the next turn."""
+        self._spent = 0.0
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Around a slice of such work."""
+        began = self._clock.monotonic()
+        yield
+        took = self._clock.monotonic() - began
+        self._spent += took
+        self.left -= took
+
+    def hurry(self, things: Iterable[T]) -> Iterator[T]:
+        """The first of these, until `HURRY` has been spent on them; at least one."""
+        until = self._clock.monotonic() + HURRY
+        for thing in things:
+            yield thing
+            if self._clock.monotonic() >= until:
+                return
+
+    @property
+    def open(self) -> bool:
+        """Whether another slice may be done in this turn."""
+        return self.left > 0
+
+    def turn(self, busy: float) -> None:
+        """A turn is over, in which so many seconds went into work of any kind."""
+        others = busy - self._spent
+        self._spent = 0.0
+        idle = others < SLICE / 10
+        self.left = SLICE if idle else min(SLICE, self.left + self._ratio * others)
