@@ -1,8 +1,8 @@
 """Measure what migrations cost: `python -m benchmarks.migration`, all of it or some parts.
 
-Writes results/migration.json after each run of each case, the pictures docs/migration-*.png and the
-tables in docs/benchmarks.md. What is compared takes turns, so that a noisy machine is noisy for
-all. What a flow rejects is told of as not available.
+Writes results/migration.json after each run of each case, and after each part the pictures
+docs/migration-*.png and the tables in docs/benchmarks.md. What is compared takes turns, so that a
+noisy machine is noisy for all. What a flow rejects is told of as not available.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(
                 bar.advance(task)
                 outcome.figures = asked.figures(outcome)
                 outcome.save()
-    publish(outcome)
+            publish(outcome)
     console.print("\n".join(tables.lines(outcome)), markup=False)
 
 

@@ -29,6 +29,8 @@ PARTITIONS = 2
 WORKERS = 2
 SETTINGS = {"linger.ms": "5"}
 """Of drains: Kafka's own default of 5 ms, as the others have it too."""
+PATIENCE = 900.0
+"""Seconds after which what is waited for is given up."""
 _UP = re.compile(r"worker \d+ is up: process (\d+)")
 
 
@@ -82,21 +84,26 @@ class Running:
 
     def answer(self, id: str, *types: str) -> Said:
         """The first event of a command that is of one of these types, once it has come."""
-        while True:
-            if found := [one for one in self.of(id) if one.type in types]:
-                return found[0]
-            self.expect()
-            time.sleep(0.01)
+
+        def found() -> list[Said]:
+            return [one for one in self.of(id) if one.type in types]
+
+        self._until(lambda: bool(found()), 0.01)
+        return found()[0]
 
     def until_results(self, count: int, seconds: float = 0.05) -> None:
         """Returns once there are so many results."""
-        while self.results() < count:
-            self.expect()
-            time.sleep(seconds)
+        self._until(lambda: self.results() >= count, seconds)
 
-    def expect(self) -> None:
-        """Raises AssertionError where the flow has ended."""
-        assert self.lives(), f"the flow has ended: {[one.fields for one in self.said][-3:]}"
+    def _until(self, holds: Callable[[], bool], seconds: float) -> None:
+        """Looks every so many seconds. Raises AssertionError where it cannot be or takes too long,
+        with the last that the driver has said."""
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            last = [one.fields for one in self.said][-3:]
+            assert self.lives(), f"the flow has ended: {last}"
+            assert time.monotonic() < deadline, f"nothing came for {PATIENCE:g} s: {last}"
+            time.sleep(seconds)
 
 
 @contextmanager
