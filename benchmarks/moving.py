@@ -22,7 +22,7 @@ from benchmarks.running import Running
 from benchmarks.states import States
 from benchmarks.timeline import BACK, Float64s, Timeline
 from benchmarks.wave import Wave
-from schemas.control import Migrate, Rejected, parse_command
+from schemas.control import Rejected, parse_command
 
 STEADY = 20.0
 """Seconds before the command that count as steady."""
@@ -46,11 +46,7 @@ class Strategy:
 
     def fields(self) -> dict[str, object]:
         """Of a command."""
-        fields: dict[str, object] = {"strategy": self.name}
-        # A flow that prepares nothing does not know the word.
-        if self.prepared or "prepared" in Migrate.model_fields:
-            fields["prepared"] = self.prepared
-        return fields
+        return {"strategy": self.name, "prepared": self.prepared}
 
 
 DEFAULT, SUDDEN = Strategy("batched", prepared=True), Strategy("sudden", prepared=False)
