@@ -17,7 +17,7 @@ from dataflow.decisions import Decisions, Joins, Journal, Leaves, Recorder
 from dataflow.forswearing import Forswearing, Pending
 from dataflow.graph import Location
 from dataflow.holding import Holders, Holding
-from dataflow.inbound import read
+from dataflow.inbound import read, read_manifest
 from dataflow.membership import Roster
 from dataflow.migrate.command import Migrate, Refused, used_before
 from dataflow.migrate.conductor import Conductor, Outlook
@@ -46,7 +46,6 @@ from dataflow.worker import members_of
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
-from state.manifest import Manifest
 from state.time import to_millis
 
 
@@ -194,7 +193,7 @@ class Controller:
             }:  # fmt: skip
                 self.conductor.installed(Part(operator, bin, time, size, keys))
             case {"event": "prepared", "number": int(number), "manifest": bytes(manifest)}:
-                self.conductor.prepared(number, Manifest.from_bytes(manifest))
+                self.conductor.prepared(number, read_manifest(self._plan, worker, manifest))
             case {
                 "event": "staged", "operator": str(operator), "number": int(number),
                 "bytes": int(size),
@@ -206,7 +205,6 @@ class Controller:
                 "reason": str(reason),
             }:  # fmt: skip
                 self.conductor.spoilt(operator, Bin(bin), number, time, reason)
-
             case {"event": "unreadable", "reason": str(reason)}:
                 self._events.append(
                     {"type": "layer_spoilt", "worker": int(worker), "reason": reason}

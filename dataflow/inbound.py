@@ -36,6 +36,8 @@ from state.manifest import Manifest
 _INT64 = 1 << 63
 """Workers, bins and partitions are numbers from 0 that columns can hold."""
 
+_REMEDY = "run every worker with the same flow"
+
 
 def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
     """A frame's meaning for this flow. Raises MeanderError, in the sender's name."""
@@ -44,9 +46,19 @@ def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
     except MeanderError as error:
         raise MeanderError(member_name(sender), f"it sent garbage: {error}") from error
     if wrong := _misfit(plan, sender, message):
-        remedy = "run every worker with the same flow"
-        raise MeanderError(member_name(sender), wrong, remedy)
+        raise MeanderError(member_name(sender), wrong, _REMEDY)
     return message
+
+
+def read_manifest(plan: Plan, sender: WorkerId, data: bytes) -> Manifest:
+    """Where all of a bin lies, as its owner reports. Raises MeanderError, in the sender's name."""
+    try:
+        manifest = Manifest.from_bytes(data)
+    except Exception as error:  # Avro raises what it likes
+        raise MeanderError(member_name(sender), f"it reported garbage: {error}") from error
+    if wrong := _disorder(plan, manifest.epoch, manifest):
+        raise MeanderError(member_name(sender), wrong, _REMEDY)
+    return manifest
 
 
 def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:

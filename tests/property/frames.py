@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from dataflow import wire
 from dataflow.batch import Batch
+from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Rest
@@ -167,6 +168,16 @@ def _whole_payload(payload: wire.Payload) -> bool:
     match payload:
         case Moves(command, at, target, bins):
             return type(command) is str and _numbers(at, target, *bins)
+        case Prepare(number, bin):
+            return _numbers(number, bin)
+        case Stage(number):
+            return _numbers(number)
+        case Spare(bin):
+            return _numbers(bin)
+        case Rewrite(operator, bin, at):
+            return type(operator) is str and _numbers(bin, at or 0)
+        case Revoke(command, at):
+            return type(command) is str and _numbers(at)
         case Order(source, partition, at, target, offset):
             return _numbers(source, partition, at, target, offset or 0)
         case Parcel(partition, Rest(offset, end), maximum, newest, frontier):

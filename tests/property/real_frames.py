@@ -41,6 +41,7 @@ from dataflow import wire
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import EdgeId, Location
 from dataflow.histogram import BOUNDS
+from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition, Rest
@@ -133,6 +134,12 @@ def _of_engine() -> Iterator[Kind]:
     moves = Moves("m1", 7 << 40, WorkerId(1), tuple(map(Bin, range(40))))
     payloads += [
         ("moves", moves),
+        ("prepare", Prepare(1 << 20, Bin(3))),
+        ("stage", Stage(300, _manifest(2))),
+        ("spare", Spare(Bin(3))),
+        ("rewrite ahead of a move", Rewrite("per_plane", Bin(3), None)),
+        ("rewrite at a move", Rewrite("per_plane", Bin(300), 7 << 40)),
+        ("revoke", Revoke("m1", 5 << 41)),
         ("order", Order(0, Partition(3), 7 << 40, WorkerId(2))),
         ("order to begin", Order(0, Partition(3), 7 << 40, WorkerId(2), 5)),
         ("parcel", Parcel(Partition(3), Rest(100, 1 << 33), 7 << 40, 8 << 40, 9 << 40)),
@@ -173,6 +180,12 @@ def _of_app() -> Iterator[Kind]:
     versions = {"Python": "3.11", "numpy": "2.4"}
     listed = [Listed(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
     moved = {"event": "bin_moved", "operator": "n", "bin": 3, "time": 7, "bytes": 9, "keys": 1}
+    of = {"operator": "n", "bin": 3}
+    prepared = {"event": "prepared", "number": 5, "manifest": _manifest(2).to_bytes(), **of}
+    staged = {"event": "staged", "number": 5, "bytes": 9, **of}
+    spoilt = {"event": "spoilt", "number": 5, "time": None, "reason": "its checksum is 1", **of}
+    late = {**spoilt, "number": None, "time": 7}
+    unreadable = {"event": "unreadable", "reason": "its checksum is 1"}
     register = Register(
         token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
     )
@@ -187,6 +200,7 @@ def _of_app() -> Iterator[Kind]:
         Beat.model_validate(_standing()),
         Log(logger="meander", level=30, text="a line of it"),
         Report.model_validate({"events": [moved, reads, moved]}),
+        Report.model_validate({"events": [prepared, staged, spoilt, late, unreadable]}),
         Met(worker=2),
         Released(worker=0),
         Failure(concerns="worker 1", cause="x", remedy="", setup=False, trace="t", lost=-1),

@@ -11,6 +11,7 @@ import pytest
 from dataflow import Flow
 from dataflow.batch import Batch
 from dataflow.graph import EdgeId, Location
+from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
 from dataflow.protocols import Frame, Partition, Rest
@@ -103,12 +104,57 @@ def test_a_move_of_a_bin_that_a_flow_does_not_have_is_refused(take: Take, bin: i
         take(encode_data(EDGES[Moves], 5, moves), COORDINATOR)
 
 
+@pytest.mark.parametrize("bin", [-1, 2])
 @pytest.mark.parametrize(
-    "payload", [Moves("m", 5, WorkerId(1), (Bin(0),)), Order(0, P0, 5, WorkerId(1))]
+    "said",
+    [
+        lambda bin: Prepare(1, bin),
+        lambda bin: Stage(1, Manifest("n", bin, 5, ())),
+        lambda bin: Spare(bin),
+        lambda bin: Rewrite("n", bin, None),
+        lambda bin: Rewrite("n", bin, 5),
+    ],
 )
-def test_only_the_coordinator_says_what_changes_hands(take: Take, payload: Moves | Order) -> None:
+def test_a_word_about_a_bin_that_a_flow_does_not_have_is_refused(
+    take: Take, said: Callable[[Bin], Instruction], bin: int
+) -> None:
+    with pytest.raises(MeanderError, match="the coordinator: it (sent garbage|speaks of bin)"):
+        take(encode_data(EDGES[Moves], 5, said(Bin(bin))), COORDINATOR)
+
+
+@pytest.mark.parametrize(
+    "said", [Stage(1, Manifest("total", Bin(0), 5, ())), Rewrite("total", Bin(0), None)]
+)
+def test_a_word_about_an_operator_that_a_flow_does_not_have_is_refused(
+    take: Take, said: Instruction
+) -> None:
+    with pytest.raises(MeanderError, match="the coordinator: it speaks of the state of .*'total'"):
+        take(encode_data(EDGES[Moves], 5, said), COORDINATOR)
+
+
+def test_what_is_revoked_is_of_the_time_of_its_message(take: Take) -> None:
+    """I2: some workers might have moved by then."""
+    with pytest.raises(MeanderError, match="an order for time 4 in a message of time 5"):
+        take(encode_data(EDGES[Moves], 5, Revoke("m", 4)), COORDINATOR)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        Moves("m", 5, WorkerId(1), (Bin(0),)),
+        Prepare(1, Bin(0)),
+        Stage(1, Manifest("n", Bin(0), 5, ())),
+        Spare(Bin(0)),
+        Rewrite("n", Bin(0), 5),
+        Revoke("m", 5),
+        Order(0, P0, 5, WorkerId(1)),
+    ],
+)
+def test_only_the_coordinator_says_what_changes_hands(
+    take: Take, payload: Instruction | Moves | Order
+) -> None:
     """I2."""
-    frame = encode_data(EDGES[type(payload)], 5, payload)
+    frame = encode_data(EDGES[Order if isinstance(payload, Order) else Moves], 5, payload)
     with pytest.raises(MeanderError, match="worker 1: it says what only the coordinator may say"):
         take(frame)
     with pytest.raises(MeanderError, match="the coordinator sent a message of time 5 behind the"):
@@ -166,6 +212,29 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
         controller.take(WorkerId(1), [b"X"])
     with pytest.raises(MeanderError, match="worker 1: it said what only workers are told"):
         controller.take(WorkerId(1), encode_taken(EdgeId(0), 5))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "wrong"),
+    [
+        (b"", "it reported garbage: a record of format 'manifest'"),
+        (Manifest("n", Bin(0), 5, ()).to_bytes()[:3], "it reported garbage"),
+        (Manifest("n", Bin(2), 5, ()).to_bytes(), "it speaks of bin 2, which is none of"),
+        (MANIFEST.to_bytes(), "it speaks of bin 3, which is none of"),
+        (Manifest("total", Bin(0), 5, ()).to_bytes(), "it speaks of the state of .*'total'"),
+    ],
+)
+def test_a_report_of_layers_that_a_flow_does_not_have_is_refused_in_the_senders_name(
+    start: Start, manifest: bytes, wrong: str
+) -> None:
+    """I4: another worker would be told to fetch them."""
+    flow = Flow("f", bins=1)
+    keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
+    keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
+    controller = start(flow, workers=2).sim.controller
+    said = {"event": "prepared", "number": 1, "operator": "n", "bin": 0, "manifest": manifest}
+    with pytest.raises(MeanderError, match=f"worker 1: {wrong}"):
+        controller.report(PEER, said)
 
 
 def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:

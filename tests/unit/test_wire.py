@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import arrays
 
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import EdgeId, Location
+from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.protocols import Frame, Partition
 from dataflow.rulings import Ruling
@@ -68,6 +69,15 @@ MANIFEST = Manifest(
     ),
 )  # fmt: skip
 
+INSTRUCTIONS: list[Instruction] = [
+    Prepare(1 << 40, Bin(3)),
+    Stage(5, MANIFEST),
+    Spare(Bin(3)),
+    Rewrite("total", Bin(3), None),
+    Rewrite("total", Bin(3), 7),
+    Revoke("m1", 7),
+]
+
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
@@ -109,8 +119,8 @@ def test_a_batch_comes_back_equal_in_value_and_type(batch: Batch, time: Time, ed
     assert got.payload.size == len(codec.encode(batch.values))
 
 
-@pytest.mark.parametrize("payload", [MOVES, MANIFEST])
-def test_moves_and_pointers_come_back_equal(payload: Moves | Manifest) -> None:
+@pytest.mark.parametrize("payload", [MOVES, MANIFEST, *INSTRUCTIONS])
+def test_moves_and_pointers_come_back_equal(payload: Moves | Manifest | Instruction) -> None:
     assert decode(encode_data(EdgeId(2), 7, payload)) == DataFrame(EdgeId(2), 7, payload)
 
 
@@ -166,6 +176,7 @@ GOOD: list[Frame] = [
     encode_data(EdgeId(3), (5, 1), batch_of([[0, 1]] * 5, [1, "b"])),
     encode_data(EdgeId(1), 5, MOVES),
     encode_data(EdgeId(1), 5, MANIFEST),
+    *(encode_data(EdgeId(1), 5, instruction) for instruction in INSTRUCTIONS),
     encode_progress([(Location(1), 2, 3), (Location(4), (5, 6), -1)]),
 ]
 Damage = tuple[int, int, int, bytes]
@@ -256,6 +267,19 @@ TWO = codec.encode([1, 2])
         [_head(0, 5, "Moves"), MOVES.to_bytes(), b"more"],
         [_head(0, 5, "Moves"), MOVES.to_bytes() + b"\0"],
         [_head(0, 5, "Manifest"), b"\x01" + b"\xff" * 40],
+        [_head(0, 5, "Prepare"), msgpack.packb([1, -3])],
+        [_head(0, 5, "Prepare"), msgpack.packb([True, 3])],
+        [_head(0, 5, "Prepare"), msgpack.packb([1, 3, 7])],
+        [_head(0, 5, "Stage"), msgpack.packb([1, MANIFEST.to_bytes()[:-1]])],
+        [_head(0, 5, "Stage"), msgpack.packb([-1, MANIFEST.to_bytes()])],
+        [_head(0, 5, "Spare"), msgpack.packb("3")],
+        [_head(0, 5, "Spare"), Spare(Bin(3)).to_bytes() + b"\0"],
+        [_head(0, 5, "Rewrite"), msgpack.packb([b"total", 3, 7])],
+        [_head(0, 5, "Rewrite"), msgpack.packb(["total", None, 7])],
+        [_head(0, 5, "Rewrite"), msgpack.packb(["total", 3, True])],
+        [_head(0, 5, "Rewrite"), msgpack.packb(["total", 3, [5, 1]])],
+        [_head(0, 5, "Revoke"), msgpack.packb(["m1", None])],
+        [_head(0, 5, "Revoke"), msgpack.packb([1, 7])],
         [_head(0, 5, "Other"), b""],
         [_head(-1, 5, "Moves"), MOVES.to_bytes()],
         [_head(0, "5", "Moves"), MOVES.to_bytes()],
