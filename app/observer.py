@@ -18,7 +18,7 @@ from connectors.links import member_name
 from dataflow.controller import Controller
 from dataflow.histogram import quantile
 from dataflow.holding import Holding
-from dataflow.progress import outer
+from dataflow.nested import outer
 from dataflow.protocols import Clock
 from schemas.status import HeldBack, Throughput
 from state.ids import WorkerId

@@ -14,8 +14,8 @@ from dataflow.graph import Graph, Location
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
+from dataflow.nested import outer
 from dataflow.plan import Plan
-from dataflow.progress import outer
 from dataflow.protocols import Frame
 from dataflow.rulings import Ruling
 from dataflow.wire import (

@@ -8,12 +8,20 @@ is not before its least element in the total order. Cost: nothing in the outer s
 
 from __future__ import annotations
 
-from dataflow.progress import outer
 from state.antichain import Antichain
 from state.time import Time
 
 Rounds = tuple[int, ...]
 """Of the loops from outside in; () in the outer scope."""
+
+
+def outer(time: Time) -> int:
+    """The outer coordinate of a time.
+
+    >>> outer(7), outer((7, 3))
+    (7, 7)
+    """
+    return time if isinstance(time, int) else time[0]
 
 
 def rounds_of(time: Time) -> Rounds:

@@ -17,6 +17,7 @@ from typing import Self
 
 from dataflow.changes import ChangeBatch
 from dataflow.graph import ROOT, Graph, Location
+from dataflow.nested import outer
 from dataflow.protocols import Frame, Links
 from dataflow.rulings import Ruling
 from dataflow.updates import Updates
@@ -325,12 +326,3 @@ class Progress:
         if all(outer(t) >= self._parts_at for bound in bounds for t in bound):
             self._parts_at = None
             self._links.send(COORDINATOR, encode_member("parted"))
-
-
-def outer(time: Time) -> int:
-    """The outer coordinate of a time.
-
-    >>> outer(7), outer((7, 3))
-    (7, 7)
-    """
-    return time if isinstance(time, int) else time[0]

@@ -38,9 +38,9 @@ from dataflow.lists import (
 )
 from dataflow.lost import KILLED, lost
 from dataflow.migrate.command import Migrate
+from dataflow.nested import outer
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
-from dataflow.progress import outer
 from dataflow.protocols import SinkWriter, SourceReader
 from dataflow.rulings import NO_PAST, Past
 from dataflow.sim import Abort, Command, SimClock, SimLinks, SimTopic, Simulation, simulate

@@ -8,7 +8,7 @@ from typing import cast
 from dataflow.capability import Capability
 from dataflow.graph import Graph
 from dataflow.membership import Roster
-from dataflow.progress import outer
+from dataflow.nested import outer
 from dataflow.wire import DataFrame, MemberFrame, TakenFrame
 from state.ids import COORDINATOR, WorkerId
 from state.time import MIN_TIME, Time

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from dataflow.batch import Int64s
 from dataflow.migrate.instructions import Stage
 from dataflow.migrate.staging import Fetched, Staging, spoilt
+from dataflow.nested import outer
 from dataflow.operators.base import InputPort, Message
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows
 from dataflow.operators.timers import Timers
 from dataflow.pace import Pace
-from dataflow.progress import outer
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import Bin

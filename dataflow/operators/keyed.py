@@ -21,7 +21,7 @@ import numpy as np
 from dataflow.batch import Batch, Int64s
 from dataflow.bound import Bound
 from dataflow.migrate.arrivals import Arrivals
-from dataflow.nested import Rounds, at, outward, place, rounds_of
+from dataflow.nested import Rounds, at, outer, outward, place, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.logic import Logic, Why
 from dataflow.operators.notices import Notices
@@ -30,7 +30,6 @@ from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows, in_order
 from dataflow.operators.timers import Timers
 from dataflow.pace import Pace
-from dataflow.progress import outer
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, LayerId

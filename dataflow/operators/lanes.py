@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dataflow.batch import Int64s
 from dataflow.capability import Capability
-from dataflow.progress import outer
+from dataflow.nested import outer
 from dataflow.protocols import Chunk, Partition
 from dataflow.rulings import Track
 from state.time import MIN_TIME

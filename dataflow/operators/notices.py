@@ -11,8 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from dataflow.nested import rounds_of, settled
-from dataflow.progress import outer
+from dataflow.nested import outer, rounds_of, settled
 from state.antichain import Antichain
 from state.time import Time
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dataflow.nested import Rounds, at, settled
+from dataflow.nested import Rounds, at, outer, settled
 from dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS, Overflow
 from dataflow.operators.rows import Rows, Waiting
-from dataflow.progress import outer
 from state.antichain import Antichain
 from state.time import Time
 

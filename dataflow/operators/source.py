@@ -22,11 +22,11 @@ from dataflow.capability import Capability
 from dataflow.graph import Location
 from dataflow.histogram import Histogram
 from dataflow.migrate.parcels import Parcel
-from dataflow.nested import outward
+from dataflow.nested import outer, outward
 from dataflow.operators.base import InputPort, OutputPort
 from dataflow.operators.inflight import Inflight, Sent
 from dataflow.operators.lanes import Lane, Pending, Standing
-from dataflow.progress import Progress, outer
+from dataflow.progress import Progress
 from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
 from dataflow.rulings import Past, Ruling
 from state.antichain import Antichain

@@ -20,9 +20,9 @@ from unittest import mock
 from dataflow import Flow, sim
 from dataflow.decisions import Recorder, rulings_of
 from dataflow.migrate.parcels import Order
+from dataflow.nested import outer
 from dataflow.operators.lanes import Lane
 from dataflow.operators.source import SourceOperator
-from dataflow.progress import outer
 from dataflow.rulings import Past, Ruling
 from dataflow.sim import NOW_MS, Command, Grow, HandOver, Join, Leave, SimClock
 from dataflow.testing import ListSink, ListSource, TestFlow
