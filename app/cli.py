@@ -200,6 +200,10 @@ def migrate(
         Literal["queue", "reject"],
         typer.Option(help="Without --time: what to do while other commands move these bins."),
     ] = "queue",
+    order: Annotated[
+        Literal["given", "hottest", "coldest"],
+        typer.Option(help="Which bins move first: as named, or by their records of late."),
+    ] = "given",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done, in which rounds.")
     ] = False,
@@ -222,7 +226,8 @@ def migrate(
     command = Migrate.model_construct(
         type="migrate", id=name or _new_id(), worker=worker,
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
-        time=at, strategy=strategy, prepared=prepared, overlap=overlap, dry_run=dry_run,
+        time=at, strategy=strategy, prepared=prepared, overlap=overlap, order=order,
+        dry_run=dry_run,
     )  # fmt: skip
     cluster = kafka(config, set_, bootstrap)
     shown = show_plan if dry_run else show if wait else None

@@ -225,6 +225,15 @@ class Spoilt(_Part):
     reason: str
 
 
+class Bins(_Part):
+    """What an operator has of each bin: the bin, bytes on the state topic, and records since the
+    sender last said so."""
+
+    event: Literal["bins"]
+    operator: str
+    bins: list[tuple[int, int, int]]
+
+
 class Unreadable(_Part):
     """A layer on the state topic cannot be read; it is written anew out of the state."""
 
@@ -249,7 +258,7 @@ class Report(_Message):
     kind: Literal["report"] = "report"
     events: list[
         Annotated[
-            Installed | Prepared | StagedPart | Spoilt | Unreadable | Reads,
+            Installed | Prepared | StagedPart | Spoilt | Bins | Unreadable | Reads,
             Field(discriminator="event"),
         ]
     ]

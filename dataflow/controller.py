@@ -205,6 +205,10 @@ class Controller:
                 "reason": str(reason),
             }:  # fmt: skip
                 self.conductor.spoilt(operator, Bin(bin), number, time, reason)
+            case {"event": "bins", "operator": str(operator), "bins": list(bins)}:
+                for bin, size, heat in bins:
+                    self.conductor.sizes.note(operator, bin, size)
+                    self.conductor.sizes.warm(operator, bin, heat)
             case {"event": "unreadable", "reason": str(reason)}:
                 self._events.append(
                     {"type": "layer_spoilt", "worker": int(worker), "reason": reason}

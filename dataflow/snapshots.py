@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from dataflow.batch import Int64s
 from dataflow.migrate.migrator import Migrator, Outlet
 from dataflow.operators.base import Quiet
+from dataflow.operators.keyed import Keyed
 from dataflow.pace import Pace
 from dataflow.protocols import Clock
 from state.chunk import LayerCorrupt
@@ -40,6 +42,7 @@ class Snapshots(Quiet):
         self._migrator, self._outlets, self._report = migrator, outlets, report
         self._clock, self._interval, self._pace = clock, interval, pace
         self._next = clock.monotonic() + interval
+        self._heat: dict[str, Int64s] = {}
         self._waiting: deque[tuple[Outlet, Bin]] = deque()
         self._writing: deque[tuple[Outlet, Bin, Extraction]] = deque()
 
@@ -62,9 +65,21 @@ class Snapshots(Quiet):
         if now < self._next or self._waiting or self._writing:
             return
         self._next = now + self._interval
+        for outlet in self._outlets:
+            self._tell(outlet.keyed)
         self._waiting.extend(
             (outlet, bin) for outlet in self._outlets for bin in outlet.keyed.store.changed()
         )
+
+    def _tell(self, keyed: Keyed) -> None:
+        """Say how large the bins here are, and how many records each has had since it was said."""
+        bins, known = keyed.trace.bins, self._heat.get(keyed.name, 0)
+        self._heat[keyed.name] = keyed.heat.copy()
+        if bins:
+            heat = (keyed.heat - known)[bins].tolist()
+            sizes = map(keyed.trace.size, bins)
+            told = [[int(bin), *one] for bin, *one in zip(bins, sizes, heat, strict=True)]
+            self._report({"event": "bins", "operator": keyed.name, "bins": told})
 
     def _begin_writing(self) -> None:
         while self._waiting and len(self._writing) < AT_ONCE:

@@ -120,6 +120,10 @@ class Migrate(BaseModel):
         Literal["queue", "reject"],
         Field(description="Without a time: what to do while other commands move some of the bins."),
     ] = "queue"
+    order: Annotated[
+        Literal["given", "hottest", "coldest"],
+        Field(description="Which bins move first: as named, or by their records of late."),
+    ] = "given"
     dry_run: Annotated[
         bool,
         Field(description="Only say what would be done: nothing moves, and the id stays free."),
@@ -207,6 +211,7 @@ _RIGHT = {
     "strategy": "give 'batched', 'fluid' or 'sudden'",
     "prepared": "give true or false",
     "overlap": "give 'queue' or 'reject'",
+    "order": "give 'given', 'hottest' or 'coldest'",
     "dry_run": "give true or false",
     "command": "give the id of the command to end",
 }

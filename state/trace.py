@@ -51,6 +51,11 @@ class Trace:
         """Bins of which something may have to be merged, the longest due first."""
         self._merging: tuple[Bin, Extraction] | None = None
 
+    @property
+    def bins(self) -> list[Bin]:
+        """Those of which something lies on the topic."""
+        return list(self._layers)
+
     def layers(self, bin: Bin) -> Layers:
         """What of a bin lies on the topic, in the order of installation."""
         return self._layers.get(bin, ())

@@ -14,6 +14,7 @@ from state.time import from_millis
 
 Strategy = Literal["sudden", "fluid", "batched"]
 Overlap = Literal["queue", "reject"]
+Order = Literal["given", "hottest", "coldest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Migrate:
     prepared: bool = True
     overlap: Overlap = "queue"
     """Whether to wait, where it has no time, for commands under way that move some of its bins."""
+    order: Order = "given"
+    """Which bins move first: as they are named, or by how many records they had of late."""
     others: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The targets of bins that do not go to `worker`."""
     sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
@@ -56,6 +59,7 @@ class Migrate:
             command.strategy,
             command.prepared,
             command.overlap,
+            command.order,
         )
 
     def target(self, bin: Bin) -> WorkerId:

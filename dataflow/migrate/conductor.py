@@ -219,6 +219,9 @@ class Conductor:
     def _start(self, running: Running, forsworn: int) -> None:
         self.running.append(running)
         command = running.command
+        if command.order != "given":
+            hottest = command.order == "hottest"
+            running.waiting.sort(key=self.sizes.heat, reverse=hottest)
         at = command.time
         if at is not None or not command.prepared:
             round = self._begin_round(running, self._next(running, at is None), at, forsworn)

@@ -1,4 +1,4 @@
-"""How many bytes each bin takes on the state topic, as far as workers have said."""
+"""How large each bin is on the state topic, and how hot, as far as workers have said."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ class Sizes:
 
     def __init__(self) -> None:
         self._bytes: dict[Bin, dict[str, int]] = defaultdict(dict)
+        self._heat: dict[Bin, dict[str, int]] = defaultdict(dict)
 
     def note(self, operator: str, bin: Bin, bytes: int) -> None:
         """What an operator has of a bin takes so many."""
         self._bytes[bin][operator] = bytes
+
+    def warm(self, operator: str, bin: Bin, records: int) -> None:
+        """What an operator has of a bin has had so many records of late."""
+        self._heat[bin][operator] = records
+
+    def heat(self, bin: Bin) -> int:
+        """How many records a bin has had of late."""
+        return sum(self._heat[bin].values()) if bin in self._heat else 0
 
     def of(self, bin: Bin) -> int:
         """What is known of a bin."""

@@ -71,6 +71,8 @@ class Keyed(Quiet):
     ) -> None:
         self.name, self.store, self.timers = name, store, Timers()
         self._notices = Notices()
+        self.heat: Int64s = np.zeros(space.count, np.int64)
+        """Records applied so far, by bin."""
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
@@ -288,7 +290,9 @@ class Keyed(Quiet):
         return len(keys)
 
     def _run(self, batch: Batch, work: Work, rounds: Rounds = ()) -> None:
-        results = work(self.store, self._bins(batch))
+        bins = self._bins(batch)
+        np.add.at(self.heat, bins, 1)
+        results = work(self.store, bins)
         beside = self._logic.beside()
         for time, key in beside.timers:
             self.timers.set(Bin(self._space.bin_of(key)), time, key)
