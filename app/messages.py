@@ -231,7 +231,13 @@ class Bins(_Part):
 
     event: Literal["bins"]
     operator: str
-    bins: list[tuple[int, int, int]]
+    bins: list[list[int]]
+
+    @model_validator(mode="after")
+    def _each_is_whole(self) -> Self:
+        if any(len(told) != 3 for told in self.bins):
+            raise ValueError("of each bin three numbers are told")
+        return self
 
 
 class Unreadable(_Part):

@@ -20,7 +20,17 @@ from dataflow.migrate import said
 from dataflow.migrate.command import Migrate, Refused, used_before
 from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
-from dataflow.migrate.rounds import Fetch, Part, Round, Running, Transit, Way, apart, rounds_of_all
+from dataflow.migrate.rounds import (
+    Fetch,
+    Part,
+    Round,
+    Running,
+    Transit,
+    Way,
+    apart,
+    rounds_of_all,
+    together,
+)
 from dataflow.migrate.routing import Routing
 from dataflow.migrate.said import Event
 from dataflow.migrate.sizes import Sizes, size_of
@@ -29,6 +39,9 @@ from state.ids import Bin, WorkerId
 from state.layer import CHUNK_BYTES, WINDOW
 from state.manifest import Manifest
 from state.time import MIN_TIME
+
+PER_PAIR = 16
+"""Bins that two workers move in one round of a batched command, where little is left to move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +146,7 @@ class Conductor:
             case "fluid":
                 rounds = [[way] for way in ways]
             case "batched":
-                rounds = rounds_of_all(ways)
+                rounds = rounds_of_all(ways, PER_PAIR if command.prepared else 1)
         return Outlook(rounds, self.sizes, self._pace)
 
     # -- what the workers report
@@ -315,7 +328,8 @@ class Conductor:
                 return fit[:1]
             case "batched":
                 going = [way for bin in fit if (way := ways[bin]) is not None]
-                chosen = {way.bin for way in apart(going)}
+                most = PER_PAIR if command.prepared and ready else 1
+                chosen = {way.bin for way in together(going, apart(going), most)}
                 return [bin for bin in fit if bin in chosen or ways[bin] is None]
 
     def _begin_round(
@@ -416,9 +430,10 @@ class Conductor:
         return [one.command.id for one in self.commands if worker in one.command.targets]
 
     def pressing(self, due: Callable[[Round], bool]) -> bool:
-        """Whether bins are ready to move once a round that is due is over."""
+        """Whether bins that are not prepared are to move once a round that is due is over: those
+        that are have time, as they wait for more to be fetched anyway."""
         return any(
-            any(map(due, one.rounds)) and (not one.command.prepared or self._any_ready(one))
+            any(map(due, one.rounds)) and not one.command.prepared
             for one in self.running
             if one.waiting
         )
@@ -435,9 +450,6 @@ class Conductor:
     @property
     def _fetching(self) -> int:
         return sum(not f.ready for running in self.running for f in running.fetches.values())
-
-    def _any_ready(self, running: Running) -> bool:
-        return any(bin in running.fetches and running.fetches[bin].ready for bin in running.waiting)
 
     def _fetches(self, number: int) -> list[Fetch]:
         """The preparation of a number, if it has not been called off."""

@@ -168,8 +168,23 @@ def apart(ways: Iterable[Way]) -> list[Way]:
     return chosen
 
 
-def rounds_of_all(ways: Iterable[Way]) -> list[list[Way]]:
-    """All rounds of a batched command, as they would be if every bin were ready.
+def together(ways: Iterable[Way], chosen: Iterable[Way], most: int) -> list[Way]:
+    """With the ways chosen, others between the same two workers: up to so many of each.
+
+    >>> a, b = WorkerId(0), WorkerId(1)
+    >>> ways = [Way(Bin(0), a, b), Way(Bin(1), b, a), Way(Bin(2), a, b), Way(Bin(3), a, b)]
+    >>> [int(way.bin) for way in together(ways, ways[:1], most=2)]
+    [0, 2]
+    """
+    by_pair: dict[tuple[WorkerId, WorkerId], list[Way]] = {}
+    for way in ways:
+        by_pair.setdefault((way.source, way.target), []).append(way)
+    return [way for one in chosen for way in by_pair[one.source, one.target][:most]]
+
+
+def rounds_of_all(ways: Iterable[Way], most: int = 1) -> list[list[Way]]:
+    """All rounds of a batched command, as they would be if every bin were ready, with so many bins
+    at most of each pair of workers.
 
     >>> a, b, c, d = (WorkerId(n) for n in range(4))
     >>> [[int(way.bin) for way in round] for round in rounds_of_all(
@@ -178,6 +193,6 @@ def rounds_of_all(ways: Iterable[Way]) -> list[list[Way]]:
     """
     left, rounds = list(ways), []
     while left:
-        rounds.append(apart(left))
+        rounds.append(together(left, apart(left), most))
         left = [way for way in left if way not in rounds[-1]]
     return rounds
