@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 LAST_WORD = 0.5
 """Seconds that the last event gets to become durable."""
 
-MOST_MOVING = 100
+MOST_MOVING = 80
 """Migrations told of with each heartbeat: some 20 kB."""
 
 ROOM = 3 * 1024

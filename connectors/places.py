@@ -9,6 +9,7 @@ order. Measured on one busy local broker: 120 to 430 MB/s in a sweep and, where 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -115,6 +116,7 @@ class PlaceReader:
     # -- the thread's side
 
     def _run(self) -> None:
+        self._get_to_know()
         while wanted := self._next_sweep():
             self._lanes = {
                 partition: Lane(partition, deque(places))
@@ -124,6 +126,12 @@ class PlaceReader:
                 self._sweep()
             except (KafkaException, MeanderError) as error:
                 self._fail_all(error)
+
+    def _get_to_know(self) -> None:
+        """Find out who leads the topic's partitions: by itself the client begins to with the first
+        sweep, which takes that up to a second longer. A broker that is away is told of by that."""
+        with contextlib.suppress(KafkaException):
+            self._consumer.list_topics(self._topic, timeout=client.GRACE)
 
     def _next_sweep(self) -> list[Wanted]:
         """All that has been asked for; [] at the end."""

@@ -114,5 +114,5 @@ class Snapshots(Quiet):
             return True
 
     def _claimed(self, outlet: Outlet, bin: Bin) -> bool:
-        """Whether somebody else writes it now, or will."""
-        return bin in outlet.leaving or self._migrator.preparing.writes(bin)
+        """Whether it is not this worker's any more, or somebody else writes it now, or will."""
+        return bin in outlet.away or self._migrator.preparing.writes(bin)

@@ -74,9 +74,10 @@ class Outlet:
         self.held.keep(*least_of(undecided, *(d.transfer.time for d in self.departures), *repairs))
 
     @property
-    def leaving(self) -> set[Bin]:
-        """The bins that are about to leave."""
-        return {departure.transfer.bin for departure in self.departures}
+    def away(self) -> set[Bin]:
+        """The bins that are about to leave, and those of which only a copy is left."""
+        leaving = (departure.transfer.bin for departure in self.departures)
+        return {*leaving, *(copy.transfer.bin for copy in self.copies)}
 
 
 class Migrator(Quiet):

@@ -139,11 +139,25 @@ def test_a_migration_is_followed_to_its_end_and_stands_in_the_status(running: Ru
 def test_a_rejected_migration_says_what_would_be_right_and_is_exit_code_1(
     running: Running,
 ) -> None:
-    done = running.call("migrate", "counts", "--bins", "0", "--worker", "2")
+    done = running.call("migrate", "counts", "--bins", "0", "--worker", "5000")
 
     assert done.code == 1
     (rejected,) = done.lines
     assert "name one of 0 to 1" in str(rejected["reason"])
+
+
+def test_a_dry_run_says_what_would_move_and_moves_nothing(running: Running) -> None:
+    before = running.call("status", "counts").lines[0]["bins"]
+    done = running.call("migrate", "counts", "--bins", "all", "--worker", "0", "--dry-run")
+    assert done.code == 0
+    assert {line["to"] for line in done.lines if "round" in line} == {"0"}
+    assert running.call("status", "counts").lines[0]["bins"] == before
+
+
+def test_what_moves_nothing_cannot_be_aborted(running: Running) -> None:
+    done = running.call("abort", "counts", "nothing")
+    assert done.code == 1
+    assert "command 'nothing' moves nothing: under way are none" in str(done.lines[0]["reason"])
 
 
 def test_keys_move_only_with_a_yes_to_their_whole_bins(running: Running) -> None:

@@ -153,6 +153,24 @@ def test_no_more_bins_are_made_ready_at_once_than_memory_allows(start: Start) ->
     flow.finish(1)
 
 
+def test_of_a_bin_that_has_left_no_more_is_written(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I2: its copy is kept for a while, and is nobody's state."""
+    flow = Counting(start, snapshot_interval=0.005)
+    with monkeypatch.context() as silent:
+        silent.setattr(SimTopic, "fetched", lambda topic, ticket: None)
+        flow.submit("m", [0], 1, prepared=False)
+        outlet = assembly(flow.run.workers[0]).outlets[0]
+        flow.until(lambda: bool(outlet.copies))
+        outlet.keyed.store.mark(0)
+        written = len(topic_of(flow)._records)
+        flow.run.wait(0.05)
+        assert len(topic_of(flow)._records) == written
+    flow.until(lambda: bool(flow.events("completed")))
+    flow.finish(1)
+
+
 # -- ended before its time
 
 
