@@ -84,7 +84,8 @@ class Snapshots(Quiet):
     def _begin_writing(self) -> None:
         while self._waiting and len(self._writing) < AT_ONCE:
             outlet, bin = self._waiting.popleft()
-            if not self._claimed(outlet, bin):
+            # What has left since the round began has no changes any more, and is another's.
+            if bin in outlet.keyed.store.changed() and not self._claimed(outlet, bin):
                 self._writing.append((outlet, bin, outlet.keyed.snapshot(bin)))
 
     def _write(self) -> bool:

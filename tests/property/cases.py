@@ -163,6 +163,28 @@ def random_command(rng: random.Random, n: int, workers: int, bits: int, span: in
     return replace(command, prepared=rng.random() < 0.6, overlap=overlap, others=others)
 
 
+def with_some_full_bins(case: Case) -> Case:
+    """One of ten cases has them."""
+    return with_full_bins(case) if case.seed % 10 == 5 else case
+
+
+def with_full_bins(case: Case) -> Case:
+    """The same case with a few bins that hold much, all of which move again and again, prepared."""
+    rng = random.Random(case.seed)
+    bins = tuple(map(Bin, range(4)))
+    partitions = tuple(random_partition(rng, 60, 2000, 30) for _ in range(2))
+    strategies: Sequence[Strategy] = ["batched", "fluid", "sudden"]
+    times = [None, *(from_millis(ms) for ms in (800, 1600, 5000))]
+    commands = tuple(
+        Migrate(f"m{n}", bins, WorkerId(n % case.workers), time, rng.choice(strategies))
+        for n, time in enumerate(rng.sample([*times, None], 5), 1)
+    )
+    return replace(
+        case, bits=2, partitions=partitions, commands=commands, max_inflight=300,
+        options=SourceOptions(max_skew=0.02),
+    )  # fmt: skip
+
+
 def with_aborts(case: Case) -> Case:
     """The same case, in which some of the commands are ended before they are completed."""
     rng = random.Random(case.seed)
