@@ -30,6 +30,7 @@ from tests.property.cases import (
     shortest,
     with_aborts,
     with_some_comings_and_goings,
+    with_some_full_bins,
 )
 from tests.property.reference import Record, Refusals, States
 
@@ -233,7 +234,8 @@ class Run:
             assert newest.get(place, -1) < result.offset, "a partition's own order is kept (I3)"
             newest[place] = result.offset
             numbers[result.key].append(result.value)
-        assert all(seen == list(range(1, len(seen) + 1)) for seen in numbers.values())
+        counted = all(seen == list(range(1, len(seen) + 1)) for seen in numbers.values())
+        assert counted, "each record is counted once (I3)"
         counts = {key: codec.encode(len(seen)) for key, seen in numbers.items()}
         assert run.state() == {"a": counts}
         places = Counter((r.order[2], r.order[3]) for r in self.records(self.raw))
@@ -257,7 +259,8 @@ def test_results_and_state_equal_the_reference(
         return False
 
     for seed in seeds(ORACLE, FLOOR):
-        case = with_some_comings_and_goings(with_aborts(random_case(seed)))
+        case = with_some_full_bins(random_case(seed))
+        case = with_some_comings_and_goings(with_aborts(case))
         run = Run(case)
         try:
             run.check(database, next(namespace))

@@ -1,0 +1,95 @@
+"""The oracle test can fail where layers are fetched ahead of a move: each of these bugs, planted in
+the engine, is caught in few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from dataflow.migrate.arrivals import Arrivals
+from dataflow.migrate.migrator import Migrator
+from dataflow.migrate.staging import NOTHING, Staging
+from dataflow.operators.keyed import Keyed
+from schemas.errors import MeanderError
+from state.ids import Bin
+from state.layer import Extraction
+from state.manifest import Manifest
+from state.store import Database
+from tests.property.cases import KINDS, random_case, with_aborts, with_full_bins
+from tests.property.planted import plant
+from tests.property.test_migration_oracle import DIFFERS, Run
+
+RUNS = 40
+WRONG = f"{DIFFERS}|I[237]"
+TIMED = ("timers", "sides")
+"""Kinds of flows with timers that are set long before they are due."""
+
+_begin, _claim, _extraction, _spare, _receive = (
+    Arrivals._begin,
+    Staging.claim,
+    Keyed.extraction,
+    Staging.spare,
+    Migrator._receive,
+)
+
+
+def _whole(arrivals: Any, time: Any, manifest: Manifest) -> Any:
+    incoming = _begin(arrivals, time, manifest)
+    if incoming.ahead != NOTHING:
+        incoming.installation._staged = len(manifest.layers)
+    return incoming
+
+
+def _kept(staging: Any, bin: Bin) -> None:
+    staging._bins.pop(bin, None)
+
+
+def _timeless(staging: Any, bin: Bin) -> Any:
+    return replace(_claim(staging, bin), timers=())
+
+
+def _unchanged(keyed: Any, bin: Bin, at: int) -> Extraction:
+    if keyed.trace.layers(bin):
+        keyed.store.forget_changes(bin)
+    return _extraction(keyed, bin, at)
+
+
+def _unheard(migrator: Any) -> bool:
+    before = list(migrator.undecided)
+    if migrator._me == 0:
+        migrator._routing.revoke = lambda command, time: None
+    received = _receive(migrator)
+    if migrator._me == 0:
+        migrator.undecided += [moves for moves in before if moves not in migrator.undecided]
+    return received
+
+
+PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] = {
+    "what was fetched ahead is taken for the whole": (Arrivals, "_begin", _whole, KINDS, WRONG),
+    "what was fetched of a bin that stays is kept": (Staging, "spare", _kept, KINDS, WRONG),
+    "timers that were fetched ahead are forgotten": (Staging, "claim", _timeless, TIMED, WRONG),
+    "the last layer lacks what has changed since": (Keyed, "extraction", _unchanged, KINDS, WRONG),
+    "one worker does not hear that nothing moves": (Migrator, "_receive", _unheard, KINDS, WRONG),
+}
+"""In flows of which kinds, and what is said of it."""
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_caught(
+    bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, method, planted, kinds, said = PLANTED[bug]
+    plant(monkeypatch, owner, method, planted)
+    namespace = count(1_000_000 * (301 + list(PLANTED).index(bug)))
+
+    def runs() -> None:
+        for seed in range(RUNS):
+            case = with_aborts(with_full_bins(random_case(seed, kinds)))
+            Run(case).check(database, next(namespace))
+
+    with pytest.raises((AssertionError, MeanderError), match=said):
+        runs()
