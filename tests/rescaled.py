@@ -28,10 +28,13 @@ E = TypeVar("E", bound=Event)
 
 
 class Rescaled:
-    """A flow that counts words, begun with one worker."""
+    """A flow that counts words, begun with one worker.
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
-        self.bootstrap, self.prefix = broker.bootstrap, prefix
+    `paced` has lines come only as they are read: a few with each heartbeat, so that there are not
+    too many to be compared after a long run."""
+
+    def __init__(self, broker: Broker, prefix: str, folder: Path, *, paced: bool = False) -> None:
+        self.bootstrap, self.prefix, self._paced = broker.bootstrap, prefix, paced
         self.module = flow_folder(folder, prefix)
         lines(self.bootstrap, prefix, [])
         self.events: list[Event] = []
@@ -98,6 +101,8 @@ class Rescaled:
             produce(self.bootstrap, self.prefix + "lines", records)
             self.fed += AT_ONCE
             self.counts.update(word for text in texts for word in text.split())
+            if self._paced:
+                self.until(lambda: self._read == self.fed, "what has been fed is read")
 
     def _start_feeding(self) -> None:
         self.until(lambda: bool(self.of(Started)), "it runs")
@@ -107,4 +112,10 @@ class Rescaled:
         self._enough.set()
         self._feeder.join()
         self.until(lambda: len(self._results()) >= self.counts.total(), "all is counted")
-        self.until(lambda: self.of(Heartbeat)[-1].counters["read"] == self.fed, "all is told of")
+        self.until(lambda: self._read == self.fed, "all is told of")
+
+    @property
+    def _read(self) -> int:
+        """How many lines have been read, as the newest heartbeat tells."""
+        beats = (event for event in reversed(self.events) if isinstance(event, Heartbeat))
+        return next((beat.counters.get("read", 0) for beat in beats), 0)

@@ -12,6 +12,8 @@ from itertools import count
 
 SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "70"))
 """For all of them together."""
+RESCALING = float(os.environ.get("MEANDER_RESCALE_SECONDS", "0"))
+"""How long real workers come and go; `make soak` does this by itself, when the others are over."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
 PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
 """How many processes run each suite."""
