@@ -379,7 +379,7 @@ class Controller:
                     *self.reading.times,
                 ],
                 waiting=not self.conductor.idle,
-                soon=self.conductor.pressing(self._due),
+                patience=self.conductor.patience(self._due),
             )
         )
 

@@ -33,8 +33,8 @@ class Pending:
     """The times among these for which nothing but the demand makes the sources move."""
     waiting: bool
     """Whether bins are yet to get a time."""
-    soon: bool
-    """Whether bins wait for those before them: then the next time had better be soon."""
+    patience: float
+    """The part of the lead that there is time for: bins may wait for those before them."""
 
 
 class Forswearing:
@@ -104,7 +104,7 @@ class Forswearing:
             target = max((time + 1 for time in pending.sent), default=now)
         else:
             data = self._data(pending.furthest)
-            lead = 0 if pending.soon else self._speed.lead(data, self._plan.flow.control_lead)
+            lead = int(self._speed.lead(data, self._plan.flow.control_lead) * pending.patience)
             # Half of the lead may be used up before the workers have to hear of it.
             ahead = data + 1 + lead if data + 1 + lead // 2 >= now else now
             after = [time + 1 for time in (pending.furthest, *pending.demanded)]

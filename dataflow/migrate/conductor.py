@@ -40,6 +40,8 @@ from state.layer import CHUNK_BYTES, WINDOW
 from state.manifest import Manifest
 from state.time import MIN_TIME
 
+BETWEEN = 0.2
+"""Of the lead, while bins that are prepared move round after round."""
 PER_PAIR = 16
 """Bins that two workers move in one round of a batched command, where little is left to move."""
 
@@ -429,14 +431,13 @@ class Conductor:
         """The commands that bring bins to a worker."""
         return [one.command.id for one in self.commands if worker in one.command.targets]
 
-    def pressing(self, due: Callable[[Round], bool]) -> bool:
-        """Whether bins that are not prepared are to move once a round that is due is over: those
-        that are have time, as they wait for more to be fetched anyway."""
-        return any(
-            any(map(due, one.rounds)) and not one.command.prepared
-            for one in self.running
-            if one.waiting
-        )
+    def patience(self, due: Callable[[Round], bool]) -> float:
+        """The part of the lead that there is time for: none where bins that are not prepared wait
+        for a round that is due, some while prepared ones come round after round."""
+        waiting = [one for one in self.running if one.waiting]
+        if any(any(map(due, one.rounds)) for one in waiting if not one.command.prepared):
+            return 0.0
+        return BETWEEN if any(one.command.time is None for one in waiting) else 1.0
 
     def events(self) -> list[Event]:
         """What has happened since the last call."""
