@@ -85,7 +85,7 @@ class Snapshots(Quiet):
         while self._waiting and len(self._writing) < AT_ONCE:
             outlet, bin = self._waiting.popleft()
             # What has left since the round began has no changes any more, and is another's.
-            if bin in outlet.keyed.store.changed() and not self._claimed(outlet, bin):
+            if outlet.keyed.store.has_changed(bin) and not self._claimed(outlet, bin):
                 self._writing.append((outlet, bin, outlet.keyed.snapshot(bin)))
 
     def _write(self) -> bool:

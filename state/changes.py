@@ -64,6 +64,11 @@ class Changes:
         self._sort()
         return sorted(map(Bin, self._by_bin.keys() | self._spilled | self._marked))
 
+    def __contains__(self, bin: int) -> bool:
+        """Whether a bin has changed."""
+        self._sort()
+        return bin in self._by_bin or bin in self._spilled or bin in self._marked
+
     def take(self, bin: int) -> list[bytes]:
         """The keys of a bin, in no order, which are in here no longer."""
         keys = self._pop(bin)

@@ -182,6 +182,10 @@ class Store:
         """The bins that have changed, in order."""
         return self._changes.bins()
 
+    def has_changed(self, bin: int) -> bool:
+        """Whether a bin has."""
+        return bin in self._changes
+
     def take_changes(self, bin: int) -> list[bytes]:
         """The keys of a bin that have changed, in no order; whoever takes them takes their states,
         or gives them back."""

@@ -34,7 +34,7 @@ from tests.property.cases import (
 )
 from tests.property.reference import Record, Refusals, States
 
-FLOOR = 300
+FLOOR = 150
 DIFFERS = "results are not the reference's"
 
 
