@@ -204,6 +204,10 @@ def migrate(
         Literal["given", "hottest", "coldest"],
         typer.Option(help="Which bins move first: as named, or by their records of late."),
     ] = "given",
+    operator: Annotated[
+        str | None,
+        typer.Option(help="Of this operator, which moves alone; else of all that do not."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done, in which rounds.")
     ] = False,
@@ -227,7 +231,7 @@ def migrate(
         type="migrate", id=name or _new_id(), worker=worker,
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
         time=at, strategy=strategy, prepared=prepared, overlap=overlap, order=order,
-        dry_run=dry_run,
+        operator=operator, dry_run=dry_run,
     )  # fmt: skip
     cluster = kafka(config, set_, bootstrap)
     shown = show_plan if dry_run else show if wait else None

@@ -64,12 +64,12 @@ def _stage(round: Round) -> tuple[str, Wait]:
     if not round.awaited:
         when = "records and timers of before are done"
         return "passed", Wait(f"{name}: the stateful operators to pass {at}", when)
-    bin, count = min(round.awaited), len(round.awaited)
-    operator = min(round.awaited[bin].awaited)
-    way = round.awaited[bin].way
+    transit, count = round.awaited[min(round.awaited)], len(round.awaited)
+    operator, way = min(transit.awaited), transit.way
     owner, old = member_name(way.target), member_name(way.source)
+    one = f"bin {way.bin} of {operator!r} to {owner}"
     return "installed", Wait(
-        f"{name}: bins on their way, {count} left, bin {bin} of {operator!r} to {owner} among them",
+        f"{name}: bins on their way, {count} left, {one} among them",
         f"{old} has passed {at} and written its state, and {owner} has installed it",
     )
 

@@ -120,7 +120,10 @@ class Assembly:
     def __post_init__(self) -> None:
         flow = self.plan.flow
         joins, workers = self.site.joins, self.site.workers
-        self.routing = Routing.unknown(flow.space) if joins else Routing(flow.space, workers)
+        groups = len(self.plan.groups.names)
+        self.routing = (
+            Routing.unknown(flow.space, groups) if joins else Routing(flow.space, workers, groups)
+        )
         self.pace = Pace(self.site.clock, flow.moving_share)
         self.inflight, self.disk = Inflight(flow.max_inflight), Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
@@ -131,6 +134,7 @@ class Assembly:
             self.outlets,
             self.routers,
             self.routing,
+            self.plan.groups,
             self.pace,
             self.report,
         )
@@ -229,6 +233,7 @@ class Assembly:
             self._pool(node.name, "records", False, guard.failed),
             self.plan.flow.max_waiting,
             self.plan.flow.link_credit,
+            self.plan.groups.first(node.group),
         )
         self.routers.append(router)
         return router

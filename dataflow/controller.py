@@ -33,7 +33,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
 from dataflow.rulings import NO_PAST, Past
-from dataflow.staff import LATEST, Staff, introduction, share_of, shared_out
+from dataflow.staff import LATEST, Staff, commands_for, introduction, share_of, shared_out
 from dataflow.wire import (
     DataFrame,
     HeardFrame,
@@ -65,7 +65,7 @@ class Controller:
         self._clock, self.decisions = clock, Decisions(journal)
         self._recorder = Recorder(journal, clock)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
-        self._routing = Routing(plan.flow.space, workers)
+        self._routing = Routing(plan.flow.space, workers, len(plan.groups.names))
         self._roster = Roster(plan.graph, self._progress, links)
         self._forswearing = Forswearing(plan, self._progress.changes, clock)
         members = list(map(WorkerId, range(workers)))
@@ -75,7 +75,7 @@ class Controller:
         )
         self.staff = Staff(members, self._roster, clock)
         self.conductor = Conductor(
-            [keyed.name for keyed in plan.keyed],
+            plan.groups,
             self._routing,
             self.decisions,
             clock,
@@ -127,10 +127,11 @@ class Controller:
         of these. Raises Refused where that cannot be."""
         time = self._forswearing.open_time()
         staying = self.staff.staying
-        owners = self._routing.owners(time) if self._plan.keyed else []
-        bins = share_of({Bin(b): owner for b, owner in enumerate(owners)}, newcomers, staying)
+        owners = self._owners_at(time)
+        bins = {group: share_of(its, newcomers, staying) for group, its in owners.items()}
         read = {place: worker for worker in staying for place in self.reading.of(worker)}
-        return self._hand_out(id, bins, share_of(read, newcomers, staying), time)
+        moves = commands_for(id, bins, owners)
+        return self._hand_out(id, moves, share_of(read, newcomers, staying), time)
 
     def leave(self, id: str, workers: Sequence[WorkerId]) -> None:
         """Workers give bins and partitions to the others, then they end. Raises Refused."""
@@ -143,10 +144,14 @@ class Controller:
                 raise Refused(f"{member_name(worker)} gets {what}: wait for the end of that")
         self.use(id)
         # Also what a command has promised to others for later: it must be gone before.
-        owners = self._routing.owners(time) if self._plan.keyed else []
-        owned = [Bin(b) for b, owner in enumerate(owners) if owner in workers]
+        owners = self._owners_at(time)
+        bins = {
+            group: shared_out([bin for bin, owner in its.items() if owner in workers], others)
+            for group, its in owners.items()
+        }
         read = [place for worker in workers for place in self.reading.of(worker)]
-        names = self._hand_out(id, shared_out(owned, others), shared_out(read, others), time)
+        moves = commands_for(id, bins, owners)
+        names = self._hand_out(id, moves, shared_out(read, others), time)
         for worker in workers:
             self.staff.retire(worker, names | self.reading.going_from(worker))
 
@@ -160,17 +165,11 @@ class Controller:
     def _hand_out(
         self,
         id: str,
-        bins: Mapping[WorkerId, Sequence[Bin]],
+        moves: Sequence[Migrate],
         places: Mapping[WorkerId, Sequence[Place]],
         time: int,
     ) -> set[str]:
         """Bins and partitions go to others, all or none of them; the ids of that."""
-        others = {bin: target for target, some in bins.items() for bin in some}
-        sources = {bin: self._routing.owner(bin, time) for bin in others}
-        moves = [
-            Migrate(f"{id}/bins", tuple(others), target, others=others, sources=sources)
-            for target in list(bins)[:1]
-        ]
         for command in moves:
             self._check(command)
         names = {command.id for command in moves}
@@ -181,6 +180,10 @@ class Controller:
         for command in moves:
             self.submit(command)
         return names
+
+    def _owners_at(self, time: int) -> dict[str, dict[Bin, WorkerId]]:
+        """By group, who has the bins that can move."""
+        return self._plan.groups.apart(self._routing.owners(time)) if self._plan.keyed else {}
 
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take a worker's report of what it reads, or of a bin of an operator it has installed."""
@@ -207,8 +210,9 @@ class Controller:
                 self.conductor.spoilt(operator, Bin(bin), number, time, reason)
             case {"event": "bins", "operator": str(operator), "bins": list(bins)}:
                 for bin, size, heat in bins:
-                    self.conductor.sizes.note(operator, bin, size)
-                    self.conductor.sizes.warm(operator, bin, heat)
+                    number = self._plan.groups.number(operator, bin)
+                    self.conductor.sizes.note(operator, number, size)
+                    self.conductor.sizes.warm(operator, number, heat)
             case {"event": "unreadable", "reason": str(reason)}:
                 self._events.append(
                     {"type": "layer_spoilt", "worker": int(worker), "reason": reason}
@@ -288,7 +292,8 @@ class Controller:
         return self._progress.furthest(self._plan.read_locations)
 
     def owners(self) -> list[WorkerId]:
-        """The owner of every bin after all moves decided so far."""
+        """The owner of every bin after all moves decided so far; after those that move together
+        come those of each operator that moves alone."""
         control = self._progress.frontier(self._plan.migrator.inputs[0])
         least = min((t for t in control if isinstance(t, int)), default=None)
         return self._routing.owners(LATEST if least is None else least - 1)
@@ -300,7 +305,7 @@ class Controller:
             raise used_before(command.id)
         if not self._plan.keyed:
             raise Refused("this flow has no stateful operator, so there is nothing to move")
-        command.check(self._plan.flow.space.count, self.staff.staying if staff is None else staff)
+        command.check(self._plan.groups, self.staff.staying if staff is None else staff)
         self._forswearing.open_time()
         if command.time is not None:
             self._check_time(command, command.time)
@@ -309,7 +314,7 @@ class Controller:
         self._forswearing.expect(time)
         first = command.bins[:1] if command.strategy == "fluid" else command.bins
         for bin in first:
-            if self.conductor.taken(time, bin):
+            if self.conductor.taken(time, self._plan.groups.number(command.operator, bin)):
                 raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
 
     # -- the steps of a turn

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataflow.nodes import Node
+from dataflow.nodes import ExchangeNode, Node, Output, group_of
+from dataflow.operators.errors import OnError
 from dataflow.sound import check
 from schemas.errors import SetupError
 from state.bins import BinSpace
@@ -20,6 +21,17 @@ class Definition:
         check(node)
         self.nodes.append(node)
         return node
+
+    def exchanged(self, at: Output, group: str, on_error: OnError) -> Output:
+        """Where the records of a keyed stream are with the owners of a group's bins: there, or
+        behind an exchange. Behind `key_by` nothing has to travel twice, so it is beside that one's.
+        """
+        if group_of(at) == group:
+            return at
+        if isinstance(at.node, ExchangeNode):
+            at = at.node.upstream
+        name = self.name_for(f"{at.node.name} exchange")
+        return Output.of(self.add(ExchangeNode(name, at, on_error, group)))
 
     def name_for(self, wanted: str) -> str:
         """`wanted`, or with a number behind it where that is taken."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dataflow.batch import Batch
 from dataflow.graph import Graph, Location
+from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
@@ -104,17 +105,9 @@ def _misruled(plan: Plan, rulings: Iterable[Ruling]) -> str:
 
 def _disorder(plan: Plan, time: int, payload: Payload) -> str:
     """What is wrong with how bins or a partition are to change hands at a time, or ''."""
+    if unknown := _unknown_bin(plan.groups, payload):
+        return unknown
     match payload:
-        case Moves(bins=bins) if bins and not 0 <= min(bins) <= max(bins) < plan.flow.space.count:
-            return f"it moves a bin that is none of this flow's {plan.flow.space.count}"
-        case (
-            Manifest(bin=bin)
-            | Stage(manifest=Manifest(bin=bin))
-            | Prepare(bin=bin)
-            | Spare(bin)
-            | Rewrite(bin=bin)
-        ) if not (0 <= bin < plan.flow.space.count):
-            return f"it speaks of bin {bin}, which is none of this flow's {plan.flow.space.count}"
         case (
             Manifest(operator=name)
             | Stage(manifest=Manifest(operator=name))
@@ -136,6 +129,20 @@ def _disorder(plan: Plan, time: int, payload: Payload) -> str:
                 f"it sent a partition that stands at {frontier}, before its message's time {time}"
             )
     return ""
+
+
+def _unknown_bin(groups: Groups, payload: Payload) -> str:
+    match payload:
+        case Moves(bins=bins):
+            known = groups.total
+        case Prepare(bin=bin) | Spare(bin):
+            bins, known = (bin,), groups.total
+        case Manifest(bin=bin) | Stage(manifest=Manifest(bin=bin)) | Rewrite(bin=bin):
+            bins, known = (bin,), groups.count
+        case _:
+            return ""
+    wrong = [bin for bin in bins if not 0 <= bin < known]
+    return f"it speaks of bin {wrong[0]}, which is none of this flow's {known}" if wrong else ""
 
 
 def _miscount(graph: Graph, changes: Iterable[Change]) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dataflow.graph import ROOT, Scope
+from dataflow.migrate.groups import TOGETHER
 from dataflow.operators.columns import ColumnFold
 from dataflow.operators.errors import OnError
 from dataflow.operators.keyed import Order
@@ -19,6 +20,9 @@ from dataflow.operators.steps import Step
 from dataflow.protocols import SinkSpec, SourceSpec
 from state.codec import PLAIN, StateCodec
 from state.columns import Layout
+
+Moving = Literal["together", "alone"]
+"""Whether an operator's bins move with those of all others that do, or for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class ExchangeNode:
     name: str
     upstream: Output
     on_error: OnError
+    group: str = TOGETHER
+    """The operators whose bins are meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +98,25 @@ class ProcessLogic:
     side: tuple[str, ...]
 
 
+Logic = FoldLogic | ProcessLogic | ColumnFold
+
+
 @dataclass(frozen=True, slots=True)
 class KeyedNode:
     """A stateful operator; its name is the name of its state."""
 
     name: str
     upstreams: tuple[Output, ...]
-    logic: FoldLogic | ProcessLogic | ColumnFold
+    logic: Logic
     order: Order
     codec: StateCodec
     on_error: OnError
+    moves: Moving
+
+    @property
+    def group(self) -> str:
+        """The operators whose bins move with its own."""
+        return self.name if self.moves == "alone" else TOGETHER
 
     @property
     def layout(self) -> Layout | None:
@@ -183,6 +198,14 @@ def scope_of(node: Node) -> Scope:
             return node.upstream.scope.around
         case _:
             return max((o.scope for o in upstreams(node)), key=lambda scope: scope.depth)
+
+
+def group_of(output: Output) -> str:
+    """Whose bins' owners have the records of a keyed stream."""
+    node = output.node
+    while not isinstance(node, ExchangeNode | KeyedNode):
+        node = upstreams(node)[0].node
+    return node.group
 
 
 def outputs(node: Node) -> int:

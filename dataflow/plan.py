@@ -14,6 +14,7 @@ from dataflow.batch import Batch
 from dataflow.flow import Flow
 from dataflow.graph import EdgeId, Graph, Location
 from dataflow.graph import Node as Ports
+from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
@@ -92,6 +93,12 @@ class Plan:
         return names.index(node.name)
 
     @cached_property
+    def groups(self) -> Groups:
+        """Which stateful operators' bins move together."""
+        alone = {keyed.name: keyed.moves == "alone" for keyed in self.keyed}
+        return Groups(self.flow.space.count, alone)
+
+    @cached_property
     def crossing(self) -> dict[EdgeId, tuple[type, ...]]:
         """The edges that lead from member to member, and what travels on each."""
         instructions = Moves, Revoke, Prepare, Stage, Spare, Rewrite
@@ -152,10 +159,12 @@ class Plan:
 
 
 def _fused(nodes: list[Node]) -> list[Node]:
-    """The nodes with chains of stateless steps made one each."""
+    """The nodes with chains of stateless steps made one each, without exchanges to nobody."""
     readers = Counter(upstream.node.name for node in nodes for upstream in upstreams(node))
     result: dict[str, Node] = {}
     for node in nodes:
+        if isinstance(node, ExchangeNode) and not readers[node.name]:
+            continue
         if isinstance(node, StepsNode):
             before = result[node.upstream.node.name]
             if isinstance(before, StepsNode) and readers[before.name] == 1:

@@ -116,4 +116,4 @@ class Snapshots(Quiet):
 
     def _claimed(self, outlet: Outlet, bin: Bin) -> bool:
         """Whether it is not this worker's any more, or somebody else writes it now, or will."""
-        return bin in outlet.away or self._migrator.preparing.writes(bin)
+        return bin in outlet.away or self._migrator.preparing(outlet.keyed.name).writes(bin)

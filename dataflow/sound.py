@@ -15,6 +15,7 @@ from dataflow.nodes import (
     ExchangeNode,
     FoldLogic,
     KeyedNode,
+    Moving,
     Node,
     ProcessLogic,
     SinkNode,
@@ -77,6 +78,7 @@ def _check_end(end: str, spec: object, such: str) -> None:
 
 def _check_keyed(node: KeyedNode) -> None:
     _expect_one("order", node.name, node.order, get_args(Order))
+    _expect_one("moves", node.name, node.moves, get_args(Moving))
     if not all(hasattr(node.codec, what) for what in ("name", "encode", "decode")):
         raise SetupError(
             f"operator {node.name!r}",

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from dataflow.capability import Capability
 from dataflow.membership import Roster
-from dataflow.migrate.command import Refused
+from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.routing import Routing
 from dataflow.protocols import Clock
@@ -134,6 +134,24 @@ def introduction(routing: Routing, forsworn: int) -> list[Moves]:
     # No command has an empty id, so these come before what moves at the same time.
     now = [Moves("", forsworn, owner, bins) for owner, bins in held.items()]
     return [*now, *(moves for moves in routing.unsettled() if moves.time >= forsworn)]
+
+
+def commands_for(
+    id: str,
+    shares: Mapping[str, Mapping[WorkerId, Sequence[Bin]]],
+    owners: Mapping[str, Mapping[Bin, WorkerId]],
+) -> list[Migrate]:
+    """What gives workers their shares of the bins of each group, from whom these are now."""
+    commands = []
+    for group, its in shares.items():
+        others = {bin: target for target, some in its.items() for bin in some}
+        sources = {bin: owners[group][bin] for bin in others}
+        name = f"{id}/bins of {group}" if group else f"{id}/bins"
+        commands += [
+            Migrate(name, tuple(others), target, operator=group, others=others, sources=sources)
+            for target in list(its)[:1]
+        ]
+    return commands
 
 
 def shared_out(things: Sequence[T], workers: Sequence[WorkerId]) -> dict[WorkerId, tuple[T, ...]]:

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from dataflow.definition import Definition
+from dataflow.migrate.groups import TOGETHER
 from dataflow.nodes import (
     AgainNode,
     ExchangeNode,
     FoldLogic,
     KeyedNode,
     LeaveNode,
+    Logic,
     LoopNode,
+    Moving,
     Node,
     Output,
     ProbeNode,
@@ -24,6 +27,7 @@ from dataflow.nodes import (
     SinkNode,
     SplitNode,
     StepsNode,
+    group_of,
     scope_of,
 )
 from dataflow.operators.columns import ColumnFold
@@ -39,6 +43,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 S = TypeVar("S")
 Left = TypeVar("Left", bound="Stream[Any]")
+
+How = tuple[Order, StateCodec, OnError, Moving]
+"""What is said of any stateful operator."""
 
 
 class Stream(Generic[T]):
@@ -187,6 +194,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
+        moves: Moving = "together",
     ) -> KeyedStream[Any]: ...
 
     @overload
@@ -199,6 +207,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
+        moves: Moving = "together",
     ) -> KeyedStream[U]: ...
 
     def fold(
@@ -210,17 +219,21 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
+        moves: Moving = "together",
     ) -> KeyedStream[Any]:
         """One result per record: `(state, value) -> (state, result)`, or a fold over columns
-        (`dataflow.columns`) in place of `init` and `step`."""
+        (`dataflow.columns`) in place of `init` and `step`.
+
+        `moves="alone"`: its bins move only when a command names it, and not with those of others.
+        """
         if isinstance(init, ColumnFold) is (step is not None):
             raise SetupError(f"operator {name!r}",
                              "a fold needs an init and a step, or a fold over columns alone",
                              "give it a step (state, value) -> (state, result), or in place of both"
                              " a fold such as columns.count()")  # fmt: skip
         logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
-        node = KeyedNode(self._flow.own_name(name), (self._at,), logic, order, codec, on_error)
-        return KeyedStream(self._flow, self._add(node))
+        how = order, codec, on_error, moves
+        return KeyedStream(self._flow, self._keyed(name, (self,), logic, how))
 
     def process(
         self,
@@ -234,6 +247,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
+        moves: Moving = "together",
     ) -> ProcessedStream:
         """Any number of results per record, and timers: `(context, state, value) -> state`.
 
@@ -244,8 +258,8 @@ class KeyedStream(Stream[T]):
         `.side("late")` of the stream returned is what comes there.
         """
         return self._process(
-            name, (self,), init, (cast(OnValue, step),), (on_timer, on_notify), side, order, codec,
-            on_error,
+            name, (self,), init, (cast(OnValue, step),), (on_timer, on_notify), side,
+            (order, codec, on_error, moves),
         )  # fmt: skip
 
     def connect(
@@ -262,6 +276,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
+        moves: Moving = "together",
     ) -> ProcessedStream:
         """One state per key for two streams with one key space: as `process`, one function each."""
         if other._flow is not self._flow:
@@ -269,17 +284,9 @@ class KeyedStream(Stream[T]):
                              f"its second stream belongs to flow {other._flow.name!r}",
                              "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
-        return self._process(
-            name,
-            (self, other),
-            init,
-            functions,
-            (on_timer, on_notify),
-            side,
-            order,
-            codec,
-            on_error,
-        )
+        how = order, codec, on_error, moves
+        back = on_timer, on_notify
+        return self._process(name, (self, other), init, functions, back, side, how)
 
     def map(
         self, function: Callable[[T], U], *, on_error: OnError = "dead_letter"
@@ -327,7 +334,8 @@ class KeyedStream(Stream[T]):
         if not isinstance(ends[0], KeyedStream):
             raise SetupError(f"loop {name!r}", "what enters has a key, what goes round again none",
                              "end that stream with key_by")  # fmt: skip
-        return self._closed(loop, ends, max_rounds, on_error)
+        again = self._flow.exchanged(ends[0]._at, group_of(self._at), on_error)
+        return self._closed(loop, (Stream(self._flow, again), ends[1]), max_rounds, on_error)
 
     def probe(self, name: str) -> KeyedStream[T]:
         """As on any stream; the key stays."""
@@ -341,18 +349,29 @@ class KeyedStream(Stream[T]):
         on_values: tuple[OnValue, ...],
         back: tuple[Callable[[Context, S], S] | None, Callable[[Context, S], S] | None],
         side: Sequence[str],
-        order: Order,
-        codec: StateCodec,
-        on_error: OnError,
+        how: How,
     ) -> ProcessedStream:
         if isinstance(side, str) or len(set(side)) < len(side):
             raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
                              "name each of them once, in a list")  # fmt: skip
         on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
         logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
-        upstreams = tuple(stream._at for stream in streams)
-        node = KeyedNode(self._flow.own_name(name), upstreams, logic, order, codec, on_error)
-        return ProcessedStream(self._flow, self._add(node), logic.side)
+        at = self._keyed(name, streams, logic, how)
+        return ProcessedStream(self._flow, at, logic.side)
+
+    def _keyed(
+        self,
+        name: str,
+        streams: Sequence[KeyedStream[Any]],
+        logic: Logic,
+        how: How,
+    ) -> Output:
+        """A stateful operator, and exchanges where its bins may have other owners than its
+        records' so far."""
+        *_, on_error, moves = how
+        group = name if moves == "alone" else TOGETHER
+        upstreams = tuple(self._flow.exchanged(one._at, group, on_error) for one in streams)
+        return self._add(KeyedNode(self._flow.own_name(name), upstreams, logic, *how))
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:

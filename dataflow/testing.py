@@ -38,6 +38,7 @@ from dataflow.lists import (
 )
 from dataflow.lost import KILLED, lost
 from dataflow.migrate.command import Migrate
+from dataflow.migrate.groups import TOGETHER
 from dataflow.nested import outer
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
@@ -309,10 +310,11 @@ class TestFlow:
                 known.update(states)
         return whole
 
-    def owner(self, key: object) -> int:
-        """The worker on which a key lives after all moves decided so far."""
+    def owner(self, key: object, operator: str = TOGETHER) -> int:
+        """The worker on which a key lives after all moves decided so far: in an operator that moves
+        alone, or in all others."""
         bin = self._plan.flow.space.bin_of(codec.encode(key))
-        return self.sim.controller.owners()[bin]
+        return self.sim.controller.owners()[self._plan.groups.number(operator, bin)]
 
     # -- inside
 

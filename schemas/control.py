@@ -124,6 +124,14 @@ class Migrate(BaseModel):
         Literal["given", "hottest", "coldest"],
         Field(description="Which bins move first: as named, or by their records of late."),
     ] = "given"
+    operator: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=MAX_ID,
+            description="Whose bins move: of an operator that moves alone; null: of all others.",
+        ),
+    ] = None
     dry_run: Annotated[
         bool,
         Field(description="Only say what would be done: nothing moves, and the id stays free."),
@@ -212,6 +220,7 @@ _RIGHT = {
     "prepared": "give true or false",
     "overlap": "give 'queue' or 'reject'",
     "order": "give 'given', 'hottest' or 'coldest'",
+    "operator": "give the name of an operator that moves alone, or null",
     "dry_run": "give true or false",
     "command": "give the id of the command to end",
 }

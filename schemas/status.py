@@ -60,6 +60,8 @@ class Accepted(_OfCommand):
     its bins have been fetched."""
     strategy: Literal["batched", "fluid", "sudden"]
     prepared: bool = False
+    operator: str = ""
+    """Whose bins: of one that moves alone; else of all that move together."""
     bins: list[int]
 
 
@@ -388,7 +390,7 @@ class Heartbeat(_Living):
     frontiers: dict[str, int]
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int]
-    """How many each worker owns; empty until all workers run."""
+    """How many each worker owns, also of operators that move alone; empty until all workers run."""
     moving: list[Migration]
     """Those under way, the first accepted first."""
     untold: int

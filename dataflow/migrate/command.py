@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dataflow.migrate.groups import TOGETHER, Groups
 from schemas import control
 from state import codec
 from state.bins import BinSpace
@@ -37,6 +38,8 @@ class Migrate:
     """Whether to wait, where it has no time, for commands under way that move some of its bins."""
     order: Order = "given"
     """Which bins move first: as they are named, or by how many records they had of late."""
+    operator: str = TOGETHER
+    """Whose bins are meant: those of this operator, which moves alone, or of all that do not."""
     others: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The targets of bins that do not go to `worker`."""
     sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Migrate:
             command.prepared,
             command.overlap,
             command.order,
+            command.operator or TOGETHER,
         )
 
     def target(self, bin: Bin) -> WorkerId:
@@ -76,8 +80,10 @@ class Migrate:
         """Who gets bins."""
         return {self.target(bin) for bin in self.bins}
 
-    def check(self, count: int, workers: Sequence[WorkerId]) -> None:
-        """Raises Refused unless it names some of so many bins, and only of these workers."""
+    def check(self, groups: Groups, workers: Sequence[WorkerId]) -> None:
+        """Raises Refused unless it names bins that there are, and only of these workers."""
+        self._check_operator(groups)
+        count = groups.count
         for worker in sorted({self.worker, *self.others.values()}):
             if worker not in workers:
                 known = f"0 to {workers[-1]}" if workers == [*range(len(workers))] else str(workers)
@@ -87,6 +93,14 @@ class Migrate:
         wrong = [int(bin) for bin in self.bins if not 0 <= bin < count]
         if wrong:
             raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
+
+    def _check_operator(self, groups: Groups) -> None:
+        alone = ", ".join(map(repr, groups.names[1:]))
+        if self.operator not in groups.names:
+            instead = f", or name one of {alone}" if alone else ""
+            raise Refused(f"operator {self.operator!r} does not move alone: leave it out{instead}")
+        if not (self.operator or self.staffing or groups.operators(Bin(0))):
+            raise Refused(f"no operator of this flow moves with others: name one of {alone}")
 
 
 class Refused(Exception):

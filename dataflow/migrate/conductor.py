@@ -9,8 +9,8 @@ Cost: O(bins under way) per turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -18,6 +18,7 @@ from dataflow.capability import Capability
 from dataflow.decisions import Decisions
 from dataflow.migrate import said
 from dataflow.migrate.command import Migrate, Refused, used_before
+from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.rounds import (
@@ -51,13 +52,13 @@ class Outlook:
     """What a command would do."""
 
     rounds: Sequence[Sequence[Way]]
-    sizes: Sizes
+    sizes: Mapping[Bin, int]
     pace: float | None
     """Bytes per second of what has been moved so far."""
 
     def bytes(self, bin: Bin) -> int:
         """About how many a bin takes on the state topic, as far as is known."""
-        return self.sizes.of(bin)
+        return self.sizes[bin]
 
     @property
     def seconds(self) -> float | None:
@@ -67,11 +68,11 @@ class Outlook:
 
 
 class Conductor:
-    """All commands that move bins. `operators` are the stateful ones."""
+    """All commands that move bins. Within, bins have their numbers among all groups'."""
 
     def __init__(
         self,
-        operators: Iterable[str],
+        groups: Groups,
         routing: Routing,
         decisions: Decisions,
         clock: Clock,
@@ -80,7 +81,7 @@ class Conductor:
         tell_all: Callable[[Moves | Revoke], None],
         demand: Callable[[int], Capability],
     ) -> None:
-        self._operators, self._routing, self._decisions = frozenset(operators), routing, decisions
+        self._groups, self._routing, self._decisions = groups, routing, decisions
         self._clock, self._tell, self._tell_all, self._demand = clock, tell, tell_all, demand
         self._most_fetches = max(1, most_bytes // (WINDOW * CHUNK_BYTES))
         self.ids: set[str] = set()
@@ -99,11 +100,11 @@ class Conductor:
     def submit(self, command: Migrate, forsworn: int) -> None:
         """Begin a command, or have it wait. Raises Refused."""
         self._now = forsworn
-        running = Running(command, self._clock.monotonic(), list(dict.fromkeys(command.bins)))
+        running = Running(command, self._clock.monotonic(), self._bins_of(command))
         before = self._before(running, forsworn)
         if before and command.overlap == "reject":
             one = before[0]
-            bin = min(one.named & set(command.bins))
+            bin = self._groups.own(min(one.named & running.named))
             raise Refused(
                 f"bin {bin} is moved by command {one.command.id!r}: wait for its end, abort it, or"
                 " let this one queue"
@@ -141,7 +142,9 @@ class Conductor:
 
     def plan(self, command: Migrate) -> Outlook:
         """What a command would do now."""
-        ways = [way for bin in command.bins if (way := self._way(command, bin)) is not None]
+        found = {bin: self._way(command, bin) for bin in self._bins_of(command)}
+        ways = [way for way in found.values() if way is not None]
+        sizes = {self._groups.own(bin): self.sizes.of(bin) for bin in found}
         match command.strategy:
             case "sudden":
                 rounds = [ways] if ways else []
@@ -149,14 +152,15 @@ class Conductor:
                 rounds = [[way] for way in ways]
             case "batched":
                 rounds = rounds_of_all(ways, PER_PAIR if command.prepared else 1)
-        return Outlook(rounds, self.sizes, self._pace)
+        return Outlook(rounds, sizes, self._pace)
 
     # -- what the workers report
 
     def prepared(self, number: int, manifest: Manifest) -> None:
         """All of an operator's bin lies on the topic, in these layers."""
         for fetch in self._fetches(number):
-            self.sizes.note(manifest.operator, manifest.bin, size_of(manifest))
+            bin = self._groups.number(manifest.operator, manifest.bin)
+            self.sizes.note(manifest.operator, bin, size_of(manifest))
             if manifest.operator in fetch.unwritten:
                 fetch.unwritten.discard(manifest.operator)
                 self._tell(fetch.way.target, Stage(number, manifest))
@@ -172,27 +176,29 @@ class Conductor:
         self, operator: str, bin: Bin, number: int | None, time: int | None, reason: str
     ) -> None:
         """Layers cannot be read: ahead of a move, or at its time."""
+        numbered = self._groups.number(operator, bin)
         if time is not None:
             for round in self.rounds():
-                if round.time == time and (transit := round.awaited.get(bin)) is not None:
+                if round.time == time and (transit := round.awaited.get(numbered)) is not None:
                     self._tell(transit.way.source, Rewrite(operator, bin, time))
                     self._say(said.spoilt(round.command, bin, operator, reason, stays=False))
             return
         for running in self.running:
-            fetch = running.fetches.get(bin)
+            fetch = running.fetches.get(numbered)
             if fetch is None or fetch.number != number:
                 continue
             self._tell(fetch.way.source, Rewrite(operator, bin, None))
-            waits = bin in running.waiting
-            self._call_off(running, bin)
+            waits = numbered in running.waiting
+            self._call_off(running, numbered)
             stays = waits and not running.command.staffing
             if stays:
-                running.waiting.remove(bin)
-                running.stuck[bin] = reason
+                running.waiting.remove(numbered)
+                running.stuck[numbered] = reason
             self._say(said.spoilt(running.command.id, bin, operator, reason, stays))
 
     def installed(self, part: Part) -> None:
         """An operator has a part of a bin."""
+        part = replace(part, bin=self._groups.number(part.operator, Bin(part.bin)))
         self.sizes.note(part.operator, Bin(part.bin), part.bytes)
         for running in self.running:
             for round in running.rounds:
@@ -226,7 +232,7 @@ class Conductor:
         for running in list(self._queued):
             if forsworn is None:
                 self._queued.remove(running)
-                self._say(said.completed(running, self._clock.monotonic() - running.begun))
+                self._say_completed(running)
             elif not self._before(running, forsworn):
                 self._queued.remove(running)
                 self._start(running, forsworn)
@@ -255,8 +261,9 @@ class Conductor:
         """See what of a round moves, and call off what was prepared of the rest."""
         for moves in round.moves:
             for transfer in self._routing.transfers(moves):
-                way = Way(transfer.bin, transfer.source, transfer.target)
-                round.awaited[int(way.bin)] = Transit(way, set(self._operators))
+                way = Way(self._groups.own(transfer.bin), transfer.source, transfer.target)
+                if operators := self._groups.operators(transfer.bin):
+                    round.awaited[int(transfer.bin)] = Transit(way, set(operators))
         for other in self.running:
             for bin, fetch in list(other.fetches.items()):
                 transit = round.awaited.get(int(bin))
@@ -282,7 +289,10 @@ class Conductor:
     def _leave_out(self, running: Running) -> None:
         """What another command has taken from whom it was to be taken from stays where it is."""
         sources = running.command.sources
-        given = [b for b in running.waiting if b in sources and sources[b] != self._owner(b)]
+        own = self._groups.own
+        given = [
+            b for b in running.waiting if own(b) in sources and sources[own(b)] != self._owner(b)
+        ]
         for bin in given:
             running.waiting.remove(bin)
             if bin in running.fetches:
@@ -304,7 +314,7 @@ class Conductor:
                 continue
             if not self._claim(running, bin):
                 continue
-            operators = self._operators
+            operators = self._groups.operators(bin)
             fetch = Fetch(next(self._numbers), way, set(operators), set(operators))
             running.fetches[bin] = fetch
             self._tell(way.source, Prepare(fetch.number, bin))
@@ -331,8 +341,8 @@ class Conductor:
             case "batched":
                 going = [way for bin in fit if (way := ways[bin]) is not None]
                 most = PER_PAIR if command.prepared and ready else 1
-                chosen = {way.bin for way in together(going, apart(going), most)}
-                return [bin for bin in fit if bin in chosen or ways[bin] is None]
+                chosen = {None, *together(going, apart(going), most)}
+                return [bin for bin in fit if ways[bin] in chosen]
 
     def _begin_round(
         self, running: Running, bins: list[Bin], time: int | None, forsworn: int
@@ -344,7 +354,8 @@ class Conductor:
             demand = self._demand(time)
         by_target: dict[WorkerId, list[Bin]] = {}
         for bin in bins:
-            by_target.setdefault(running.command.target(bin), []).append(bin)
+            target = running.command.target(self._groups.own(bin))
+            by_target.setdefault(target, []).append(bin)
         id = running.command.id
         moves = [Moves(id, time, target, tuple(some)) for target, some in by_target.items()]
         self._taken.update((time, bin) for bin in bins)
@@ -379,13 +390,16 @@ class Conductor:
         return self._moved_bytes / self._moving_seconds if self._moving_seconds else None
 
     def _complete(self, running: Running) -> None:
-        seconds = self._clock.monotonic() - running.begun
         self._moved_bytes += running.bytes
-        self._moving_seconds += seconds
+        self._moving_seconds += self._clock.monotonic() - running.begun
         for bin in list(running.fetches):
             self._call_off(running, bin)
         self.running.remove(running)
-        self._say(said.completed(running, seconds))
+        self._say_completed(running)
+
+    def _say_completed(self, running: Running) -> None:
+        seconds = self._clock.monotonic() - running.begun
+        self._say(said.completed(running, seconds, self._groups.own))
 
     def _drop_waiting(self, running: Running) -> None:
         running.stuck.update(dict.fromkeys(running.waiting, "aborted"))
@@ -445,7 +459,7 @@ class Conductor:
         return taken
 
     def taken(self, time: int, bin: Bin) -> bool:
-        """Whether a command moves a bin at a time."""
+        """Whether a command moves a bin, numbered among those of all groups, at a time."""
         return (time, bin) in self._taken
 
     @property
@@ -458,8 +472,13 @@ class Conductor:
 
     def _way(self, command: Migrate, bin: Bin) -> Way | None:
         """Which way a bin would go now; None where it is there."""
-        source, target = self._owner(bin), command.target(bin)
-        return None if source == target else Way(bin, source, target)
+        own = self._groups.own(bin)
+        source, target = self._owner(bin), command.target(own)
+        return None if source == target else Way(own, source, target)
+
+    def _bins_of(self, command: Migrate) -> list[Bin]:
+        """What a command names, each once."""
+        return [self._groups.number(command.operator, bin) for bin in dict.fromkeys(command.bins)]
 
     def _moving(self, bin: Bin) -> bool:
         """Whether a bin is on its way, or has come so recently that not all know."""
@@ -480,7 +499,7 @@ class Conductor:
         of its bins, and those that wait themselves."""
         if running.command.time is not None:
             return []
-        bins = set(running.command.bins)
+        bins = set(self._bins_of(running.command))
         ahead = [*self.running, *self._queued]
         if running in ahead:
             ahead = ahead[: ahead.index(running)]

@@ -11,9 +11,10 @@ I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataflow.capability import Held
+from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.preparing import Preparing
@@ -90,21 +91,29 @@ class Migrator(Quiet):
         outlets: Sequence[Outlet],
         routers: Sequence[Router],
         routing: Routing,
+        groups: Groups,
         pace: Pace,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._me, self._control, self._outlets = me, control, outlets
         self._routers, self._routing = routers, routing
-        self._pace = pace
-        self.preparing = Preparing([outlet.keyed for outlet in outlets], pace, report)
+        self._groups, self._pace = groups, pace
+        self._by_group = {
+            name: [outlet for outlet in outlets if groups.of(outlet.keyed.name) == name]
+            for name in groups.names
+        }
+        self._preparing = {
+            name: Preparing([outlet.keyed for outlet in some], pace, report)
+            for name, some in self._by_group.items()
+        }
         self.undecided: list[Moves] = []
 
     def schedule(self) -> bool:
         """Learn of moves, decide those whose time is certain, extract, forget."""
         received = self._receive()
-        prepared = self.preparing.step()
+        prepared = [preparing.step() for preparing in self._preparing.values()]
         if not received and self._settled():
-            return prepared
+            return any(prepared)
         decided = self._decide(self._control.frontier)
         extracted = [self._extract(outlet) for outlet in self._outlets]
         repaired = [self._repair(outlet) for outlet in self._outlets]
@@ -113,12 +122,17 @@ class Migrator(Quiet):
             self._keep()
         self._forget()
         self._routing.settle(self._routed())
-        return worked or prepared
+        return worked or any(prepared)
 
     def wait_seconds(self) -> float | None:
         """Soon, while layers are being written."""
         due = any(self._due(outlet) or outlet.repairs for outlet in self._outlets)
-        return 0.001 if due or self.preparing.busy else None
+        busy = any(preparing.busy for preparing in self._preparing.values())
+        return 0.001 if due or busy else None
+
+    def preparing(self, operator: str) -> Preparing:
+        """What is prepared of an operator, with those that move with it."""
+        return self._preparing[self._groups.of(operator)]
 
     # -- the steps
 
@@ -144,19 +158,23 @@ class Migrator(Quiet):
                         m for m in self.undecided if (m.command, m.time) != (command, time)
                     ]
                 case Prepare(number, bin):
-                    self.preparing.begin(number, bin)
+                    own = self._groups.own(bin)
+                    self._preparing[self._groups.group(bin)].begin(number, own)
                 case Stage(manifest=manifest) as stage:
                     self._named(manifest.operator).keyed.arrivals.stage(stage, message.time)
                 case Spare(bin):
-                    self.preparing.spare(bin)
-                    for outlet in self._outlets:
-                        outlet.keyed.arrivals.spare(bin)
+                    self._spare(self._groups.group(bin), self._groups.own(bin))
                 case Rewrite() as rewrite:
                     self._rewrite(rewrite, message)
         return received
 
     def _named(self, operator: str) -> Outlet:
         return next(outlet for outlet in self._outlets if outlet.keyed.name == operator)
+
+    def _spare(self, group: str, bin: Bin) -> None:
+        self._preparing[group].spare(bin)
+        for outlet in self._by_group[group]:
+            outlet.keyed.arrivals.spare(bin)
 
     def _rewrite(self, rewrite: Rewrite, message: Message) -> None:
         outlet = self._named(rewrite.operator)
@@ -179,8 +197,9 @@ class Migrator(Quiet):
                 self._begin(transfer)
         return bool(certain)
 
-    def _begin(self, transfer: Transfer) -> None:
-        for outlet in self._outlets:
+    def _begin(self, numbered: Transfer) -> None:
+        transfer = replace(numbered, bin=self._groups.own(numbered.bin))
+        for outlet in self._by_group[self._groups.group(numbered.bin)]:
             if transfer.source == self._me:
                 outlet.departures.append(Departure(transfer))
                 outlet.keyed.timers.depart(transfer.bin, transfer.time)
@@ -192,7 +211,7 @@ class Migrator(Quiet):
         for departure in self._pace.hurry(self._due(outlet)):
             if departure.extraction is None:
                 transfer = departure.transfer
-                self.preparing.done_with(transfer.bin)
+                self.preparing(outlet.keyed.name).done_with(transfer.bin)
                 departure.extraction = outlet.keyed.extraction(transfer.bin, transfer.time)
                 worked = True
             if departure.extraction.step(ENTRIES):

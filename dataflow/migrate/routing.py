@@ -34,7 +34,7 @@ class Transfer:
 
 
 class Routing:
-    """The owners of all bins over logical time.
+    """The owners of all bins over logical time, of each group of operators that moves for itself.
 
     >>> routing = Routing(BinSpace(1), workers=2)
     >>> routing.add(Moves("m", 150, WorkerId(1), (Bin(0),)))
@@ -42,23 +42,22 @@ class Routing:
     ([0, 1], 1)
     """
 
-    def __init__(self, space: BinSpace, workers: int) -> None:
+    def __init__(self, space: BinSpace, workers: int, groups: int = 1) -> None:
         self.space = space
-        self._owners: Int64s = np.array(
-            [space.first_owner(Bin(b), workers) for b in range(space.count)], np.int64
-        )
+        first = [space.first_owner(Bin(b), workers) for b in range(space.count)]
+        self._owners: Int64s = np.array(first * groups, np.int64)
         self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
 
     @staticmethod
-    def unknown(space: BinSpace) -> Routing:
+    def unknown(space: BinSpace, groups: int) -> Routing:
         """Of a newcomer, who is told by moves whose bins they are."""
-        routing = Routing(space, 1)
+        routing = Routing(space, 1, groups)
         routing._owners[:] = NOBODY
         return routing
 
     def add(self, moves: Moves) -> None:
         """Note a change, in any order of arrival."""
-        member = np.zeros(self.space.count, np.bool_)
+        member = np.zeros(len(self._owners), np.bool_)
         member[list(moves.bins)] = True
         insort(self._changes, (moves.time, moves.command, moves, member), key=lambda c: c[:2])
 
@@ -79,7 +78,7 @@ class Routing:
 
     def owners(self, time: int) -> list[WorkerId]:
         """The owner of every bin at a time."""
-        return [self.owner(Bin(b), time) for b in range(self.space.count)]
+        return [self.owner(Bin(b), time) for b in range(len(self._owners))]
 
     def transfers(self, moves: Moves) -> list[Transfer]:
         """The bins that really change hands. Ask once the control frontier has passed the time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dataflow.migrate.rounds import Round, Running, Transit
 from state.ids import Bin
@@ -26,6 +26,7 @@ def accepted(running: Running, time: int | None) -> Event:
         "at": time,
         "strategy": command.strategy,
         "prepared": command.prepared,
+        "operator": command.operator,
         "bins": [int(bin) for bin in dict.fromkeys(command.bins)],
     }
 
@@ -57,7 +58,7 @@ def bin_moved(round: Round, moved: Transit, seconds: float) -> Event:
     }
 
 
-def completed(running: Running, seconds: float) -> Event:
+def completed(running: Running, seconds: float, own: Callable[[Bin], Bin]) -> Event:
     """All that a command asked for is done, or what was done of it when it was aborted."""
     ended: Event = (
         {"type": "completed"}
@@ -70,7 +71,7 @@ def completed(running: Running, seconds: float) -> Event:
         "bins": running.bins,
         "bytes": running.bytes,
         "keys": running.keys,
-        "unmoved": sorted(map(int, (*running.waiting, *running.stuck))),
+        "unmoved": sorted(int(own(bin)) for bin in (*running.waiting, *running.stuck)),
     }
 
 

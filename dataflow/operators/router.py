@@ -31,7 +31,7 @@ from state.time import Time
 
 
 class Router(Quiet):
-    """One exchange by key on one worker."""
+    """One exchange by key on one worker, to bins whose numbers begin with `first`."""
 
     def __init__(
         self,
@@ -44,9 +44,11 @@ class Router(Quiet):
         stash: Pool,
         most: int,
         window: int,
+        first: int,
     ) -> None:
         self._me, self._input, self._output, self._routing = me, source, output, routing
         self._control, self._guard = control, guard
+        self._first = first
         self.stash, self._most, self._window = stash, most, window
         self._kept: dict[WorkerId, deque[tuple[Time, Batch, Int64s]]] = {}
         self._kept_bytes = 0
@@ -101,7 +103,7 @@ class Router(Quiet):
     def _route(self, rows: Rows) -> None:
         batch = rows.batch
         assert batch.hashes is not None
-        bins = self._routing.space.bins_of(batch.hashes)
+        bins = self._routing.space.bins_of(batch.hashes) + self._first
         owners = self._routing.destinations(bins, batch.times)
         several = sorted(set(owners.tolist()))
         for owner in several:

@@ -145,6 +145,12 @@ def test_a_rejected_migration_says_what_would_be_right_and_is_exit_code_1(
     (rejected,) = done.lines
     assert "name one of 0 to 1" in str(rejected["reason"])
 
+    done = running.call("migrate", "counts", "--bins", "0", "--worker", "1", "--operator", "total")
+
+    assert done.code == 1
+    (rejected,) = done.lines
+    assert "operator 'total' does not move alone: leave it out" in str(rejected["reason"])
+
 
 def test_a_dry_run_says_what_would_move_and_moves_nothing(running: Running) -> None:
     before = running.call("status", "counts").lines[0]["bins"]

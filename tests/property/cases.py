@@ -54,7 +54,7 @@ class Case:
         return "\n".join([*lines, f"  {self.options}, control_lead {self.control_lead}"])
 
 
-KINDS = ("chain", "rekey", "timers", "connect", "sides", "columns", "faulty", "arrival")
+KINDS = ("chain", "rekey", "timers", "connect", "sides", "columns", "faulty", "arrival", "alone")
 
 
 def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
@@ -69,9 +69,12 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
     commands = tuple(
         random_command(rng, n, workers, bits, span) for n in range(rng.choice([0, 1, 3, 6]))
     )
+    kind = rng.choice(kinds)
+    if kind == "alone":
+        commands = tuple(replace(one, operator=rng.choice(["", "a", "c"])) for one in commands)
     return Case(
         seed=seed,
-        kind=rng.choice(kinds),
+        kind=kind,
         workers=workers,
         bits=bits,
         partitions=partitions,

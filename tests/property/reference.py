@@ -194,6 +194,14 @@ def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[li
             return results, {"a": a}
         case "sides":
             return sides(records)
+        case "alone":
+            first, a = fold(records, shapes.key, shapes.zero, shapes.total)
+            mapped = [Record(r.order, shapes.double(r.value)) for r in first]
+            functions = [shapes.remember, shapes.answer]
+            both = joined(mapped, records)
+            met, b = process(both, shapes.key, shapes.empty, functions, shapes.ring, 2)
+            results, c = fold(met, shapes.key, shapes.empty, shapes.trail)
+            return results, {"a": a, "b": b, "c": c}
         case "columns":
             results, a = fold(records, shapes.key, lambda: (0, 0.0), shapes.mean)
             return results, {"a": a}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dataflow import Flow, KeyedStream
+from dataflow.migrate.groups import TOGETHER
 from dataflow.operators.overflow import Disk
 from dataflow.testing import ListSink, ListSource, Result, TestFlow
 from dataflow.worker import Worker
@@ -193,9 +194,12 @@ class Run:
 
     def check_owners(self, run: TestFlow) -> None:
         space = BinSpace(self.case.bits)
+        answers = "c" if self.case.kind == "alone" else TOGETHER
+        accepted = [event for event in run.events if event["type"] == "accepted"]
+        those = {event["id"] for event in accepted if event["operator"] == answers}
         moved: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for event in run.events:
-            if event["type"] == "bin_moved":
+            if event["type"] == "bin_moved" and event["id"] in those:
                 moved[int(str(event["bin"]))].append((int(str(event["at"])), int(str(event["to"]))))
         for result in self.sink.results:
             assert result.key is not None

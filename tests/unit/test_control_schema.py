@@ -61,6 +61,8 @@ GOOD = {
     "a time": command(time=1_357_034_400_000),
     "no time, spelled out": command(time=None),
     "sudden": command(strategy="sudden"),
+    "an operator": command(operator="totals"),
+    "no operator, spelled out": command(operator=None),
     "the longest id": command(id="x" * MAX_ID),
 }
 
@@ -107,6 +109,8 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "a time before 1970": (command(time=-1), "'time' cannot be -1; give milliseconds since 1970"),
     "a time as text": (command(time="noon"), "'time' cannot be 'noon'"),
     "unknown strategy": (command(strategy="slow"), "give 'batched', 'fluid' or 'sudden'"),
+    "an operator without a name": (command(operator=""), "give the name of an operator that moves"),
+    "a long operator": (command(operator="o" * 201), "'operator' cannot be 'ooooo"),
     "unknown field": (command(bin=3), "it has an unknown field 'bin'; the known fields are type"),
 }
 

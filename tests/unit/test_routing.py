@@ -125,6 +125,7 @@ class Exchange:
             pool(),
             1 << 30,
             WINDOW,
+            0,
         )
 
     def turn(self) -> None:
