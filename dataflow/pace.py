@@ -1,8 +1,8 @@
 """How much of a worker's time goes into moving state while records go on.
 
-Guarantees that what is fetched, written and merged ahead takes at most a share of the time as long
-as there are records to handle, and about all that is left otherwise. Moves whose time has come are
-hurried, some milliseconds of each turn. Cost: two looks at the clock per slice.
+Guarantees that what is fetched, written and merged ahead takes at most a share of the time of turns
+that records make long, and what is left of short ones. Moves whose time has come are hurried, some
+milliseconds of each turn. Cost: two looks at the clock per slice.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from dataflow.protocols import Clock
 
-SLICE = 0.001
-"""Seconds of such work in a turn in which nothing else is done, and the most that is saved up."""
+TURN = 0.002
+"""Seconds that a turn takes anyway (a worker's loop does not turn faster): such work may fill it."""
 
 
-HURRY = 0.004
+HURRY = 0.016
 """Seconds of a turn for moves whose time has come: records of other bins are handled between."""
 
 T = TypeVar("T")
@@ -32,11 +32,13 @@ class Pace:
     >>> pace = Pace(Still(), share=0.2)
     >>> pace.turn(busy=0.004); round(pace.left, 6)
     0.001
+    >>> pace.turn(busy=0.0005); round(pace.left, 6)
+    0.0015
     """
 
     def __init__(self, clock: Clock, share: float) -> None:
         self._clock, self._ratio = clock, share / (1 - share)
-        self.left = SLICE
+        self.left = TURN
         """Seconds that may be spent before the next turn."""
         self._spent = 0.0
 
@@ -66,5 +68,6 @@ class Pace:
         """A turn is over, in which so many seconds went into work of any kind."""
         others = busy - self._spent
         self._spent = 0.0
-        idle = others < SLICE / 10
-        self.left = SLICE if idle else min(SLICE, self.left + self._ratio * others)
+        more = max(TURN - others, self._ratio * others)
+        # What was spent beyond its measure is made up for.
+        self.left = min(TURN, min(self.left, 0.0) + more)
