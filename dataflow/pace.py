@@ -14,7 +14,7 @@ from typing import TypeVar
 from dataflow.protocols import Clock
 
 TURN = 0.002
-"""Seconds that a turn takes anyway (a worker's loop does not turn faster): such work may fill it."""
+"""Seconds that a turn takes anyway, as a worker's loop turns no faster: such work may fill it."""
 
 
 HURRY = 0.016
