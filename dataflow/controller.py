@@ -20,9 +20,10 @@ from dataflow.holding import Holders, Holding
 from dataflow.inbound import read, read_manifest
 from dataflow.membership import Roster
 from dataflow.migrate.command import Migrate, Refused, used_before
-from dataflow.migrate.conductor import Conductor, Outlook
+from dataflow.migrate.conductor import Conductor
 from dataflow.migrate.instructions import Instruction, Revoke
 from dataflow.migrate.moves import Moves
+from dataflow.migrate.outlook import Outlook
 from dataflow.migrate.parcels import Order
 from dataflow.migrate.rounds import Part, Round
 from dataflow.migrate.routing import Routing
@@ -196,12 +197,14 @@ class Controller:
             }:  # fmt: skip
                 self.conductor.installed(Part(operator, bin, time, size, keys))
             case {"event": "prepared", "number": int(number), "manifest": bytes(manifest)}:
-                self.conductor.prepared(number, read_manifest(self._plan, worker, manifest))
+                self.conductor.fetching.prepared(
+                    number, read_manifest(self._plan, worker, manifest)
+                )
             case {
                 "event": "staged", "operator": str(operator), "number": int(number),
                 "bytes": int(size),
             }:  # fmt: skip
-                self.conductor.staged(number, operator, size)
+                self.conductor.fetching.staged(number, operator, size)
             case {
                 "event": "spoilt", "operator": str(operator), "bin": int(bin),
                 "number": int() | None as number, "time": int() | None as time,

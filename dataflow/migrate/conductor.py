@@ -9,20 +9,20 @@ Cost: O(bins under way) per turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
-from itertools import count
 
 from dataflow.capability import Capability
 from dataflow.decisions import Decisions
 from dataflow.migrate import said
 from dataflow.migrate.command import Migrate, Refused, used_before
+from dataflow.migrate.fetching import Fetching
 from dataflow.migrate.groups import Groups
-from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
+from dataflow.migrate.instructions import Instruction, Revoke, Rewrite
 from dataflow.migrate.moves import Moves
+from dataflow.migrate.outlook import Outlook, Speed
 from dataflow.migrate.rounds import (
-    Fetch,
     Part,
     Round,
     Running,
@@ -34,37 +34,15 @@ from dataflow.migrate.rounds import (
 )
 from dataflow.migrate.routing import Routing
 from dataflow.migrate.said import Event
-from dataflow.migrate.sizes import Sizes, size_of
+from dataflow.migrate.sizes import Sizes
 from dataflow.protocols import Clock
 from state.ids import Bin, WorkerId
-from state.layer import CHUNK_BYTES, WINDOW
-from state.manifest import Manifest
 from state.time import MIN_TIME
 
 BETWEEN = 0.2
 """Of the lead, while bins that are prepared move round after round."""
 PER_PAIR = 16
 """Bins that two workers move in one round of a batched command, where little is left to move."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a command would do."""
-
-    rounds: Sequence[Sequence[Way]]
-    sizes: Mapping[Bin, int]
-    pace: float | None
-    """Bytes per second of what has been moved so far."""
-
-    def bytes(self, bin: Bin) -> int:
-        """About how many a bin takes on the state topic, as far as is known."""
-        return self.sizes[bin]
-
-    @property
-    def seconds(self) -> float | None:
-        """About how long it would take; None where nothing has been moved yet."""
-        size = sum(self.bytes(way.bin) for round in self.rounds for way in round)
-        return None if not self.pace else round(size / self.pace, 1)
 
 
 class Conductor:
@@ -83,14 +61,12 @@ class Conductor:
     ) -> None:
         self._groups, self._routing, self._decisions = groups, routing, decisions
         self._clock, self._tell, self._tell_all, self._demand = clock, tell, tell_all, demand
-        self._most_fetches = max(1, most_bytes // (WINDOW * CHUNK_BYTES))
         self.ids: set[str] = set()
         self.running: list[Running] = []
         self._queued: list[Running] = []
         self._taken: set[tuple[int, Bin]] = set()
-        self._numbers = count(1)
-        self.sizes = Sizes()
-        self._moved_bytes, self._moving_seconds = 0, 0.0
+        self.sizes, self._speed = Sizes(), Speed()
+        self.fetching = Fetching(self.running, groups, self.sizes, most_bytes, tell)
         self._now = MIN_TIME
         """A time that is not forsworn: whose bins are whose is known up to it."""
         self._events: list[Event] = []
@@ -132,7 +108,7 @@ class Conductor:
         running.aborted = by
         for bin in list(running.fetches):
             if bin in running.waiting:
-                self._call_off(running, bin)
+                self.fetching.call_off(running, bin)
         for round in running.rounds:
             if forsworn is not None and not round.decided and round.time > forsworn:
                 self._revoke(running, round)
@@ -152,25 +128,9 @@ class Conductor:
                 rounds = [[way] for way in ways]
             case "batched":
                 rounds = rounds_of_all(ways, PER_PAIR if command.prepared else 1)
-        return Outlook(rounds, sizes, self._pace)
+        return Outlook(rounds, sizes, self._speed.bytes_per_second)
 
     # -- what the workers report
-
-    def prepared(self, number: int, manifest: Manifest) -> None:
-        """All of an operator's bin lies on the topic, in these layers."""
-        for fetch in self._fetches(number):
-            bin = self._groups.number(manifest.operator, manifest.bin)
-            self.sizes.note(manifest.operator, bin, size_of(manifest))
-            if manifest.operator in fetch.unwritten:
-                fetch.unwritten.discard(manifest.operator)
-                self._tell(fetch.way.target, Stage(number, manifest))
-
-    def staged(self, number: int, operator: str, bytes: int) -> None:
-        """An operator's part of a bin has been fetched."""
-        for fetch in self._fetches(number):
-            if operator in fetch.unfetched:
-                fetch.unfetched.discard(operator)
-                fetch.bytes += bytes
 
     def spoilt(
         self, operator: str, bin: Bin, number: int | None, time: int | None, reason: str
@@ -183,14 +143,8 @@ class Conductor:
                     self._tell(transit.way.source, Rewrite(operator, bin, time))
                     self._say(said.spoilt(round.command, bin, operator, reason, stays=False))
             return
-        for running in self.running:
-            fetch = running.fetches.get(numbered)
-            if fetch is None or fetch.number != number:
-                continue
-            self._tell(fetch.way.source, Rewrite(operator, bin, None))
-            waits = numbered in running.waiting
-            self._call_off(running, numbered)
-            stays = waits and not running.command.staffing
+        for running in self.fetching.spoilt(number, operator, bin):
+            stays = numbered in running.waiting and not running.command.staffing
             if stays:
                 running.waiting.remove(numbered)
                 running.stuck[numbered] = reason
@@ -271,9 +225,9 @@ class Conductor:
                     if transit is not None and transit.way == fetch.way:
                         del other.fetches[bin]
                     else:
-                        self._call_off(other, bin)
+                        self.fetching.call_off(other, bin)
                 elif transit is not None:
-                    self._call_off(other, bin)
+                    self.fetching.call_off(other, bin)
 
     def _end_rounds(self, running: Running, over: Callable[[int], bool]) -> None:
         for round in list(running.rounds):
@@ -296,7 +250,7 @@ class Conductor:
         for bin in given:
             running.waiting.remove(bin)
             if bin in running.fetches:
-                self._call_off(running, bin)
+                self.fetching.call_off(running, bin)
 
     def _owner(self, bin: Bin) -> WorkerId:
         return self._routing.owner(bin, self._now)
@@ -307,17 +261,15 @@ class Conductor:
             return
         undecided = [bin for round in running.rounds if not round.decided for bin in round.bins]
         for bin in (*undecided, *running.waiting):
-            if self._fetching >= self._most_fetches:
+            if self.fetching.full:
                 return
+            if bin in running.fetches or bin in running.there:
+                continue
             way = self._way(running.command, bin)
-            if bin in running.fetches or way is None or self._moving(bin):
-                continue
-            if not self._claim(running, bin):
-                continue
-            operators = self._groups.operators(bin)
-            fetch = Fetch(next(self._numbers), way, set(operators), set(operators))
-            running.fetches[bin] = fetch
-            self._tell(way.source, Prepare(fetch.number, bin))
+            if way is None:
+                running.there.add(bin)
+            elif not self._moving(bin) and self.fetching.claim(running, bin):
+                self.fetching.begin(running, bin, way)
 
     def _go_on(self, running: Running, forsworn: int) -> None:
         """Begin the next round, once those before are over and its bins are ready."""
@@ -327,20 +279,17 @@ class Conductor:
     def _next(self, running: Running, ready: bool) -> list[Bin]:
         """The bins that come next; with `ready`, only of those that are."""
         command, waiting = running.command, running.waiting
-        ways = {bin: self._way(command, bin) for bin in waiting}
-        fit = [
-            bin for bin, way in ways.items()
-            if way is None or not ready or not command.prepared
-            or (bin in running.fetches and running.fetches[bin].ready)
-        ]  # fmt: skip
+        prepared = command.prepared and ready
+        fit = [bin for bin in waiting if not prepared or running.is_ready(bin)]
         match command.strategy:
             case "sudden":
                 return fit if len(fit) == len(waiting) else []
             case "fluid":
                 return fit[:1]
             case "batched":
+                ways = {bin: self._way(command, bin) for bin in fit}
                 going = [way for bin in fit if (way := ways[bin]) is not None]
-                most = PER_PAIR if command.prepared and ready else 1
+                most = PER_PAIR if prepared else 1
                 chosen = {None, *together(going, apart(going), most)}
                 return [bin for bin in fit if ways[bin] in chosen]
 
@@ -382,18 +331,13 @@ class Conductor:
         running.waiting += round.bins
         for bin in round.bins:
             if bin in running.fetches:
-                self._call_off(running, bin)
+                self.fetching.call_off(running, bin)
         self._forget(running, round)
 
-    @property
-    def _pace(self) -> float | None:
-        return self._moved_bytes / self._moving_seconds if self._moving_seconds else None
-
     def _complete(self, running: Running) -> None:
-        self._moved_bytes += running.bytes
-        self._moving_seconds += self._clock.monotonic() - running.begun
+        self._speed.note(running, self._clock.monotonic() - running.begun)
         for bin in list(running.fetches):
-            self._call_off(running, bin)
+            self.fetching.call_off(running, bin)
         self.running.remove(running)
         self._say_completed(running)
 
@@ -404,12 +348,6 @@ class Conductor:
     def _drop_waiting(self, running: Running) -> None:
         running.stuck.update(dict.fromkeys(running.waiting, "aborted"))
         running.waiting.clear()
-
-    def _call_off(self, running: Running, bin: Bin) -> None:
-        """What was prepared of a bin is not to move."""
-        way = running.fetches.pop(bin).way
-        for worker in (way.source, way.target):
-            self._tell(worker, Spare(bin))
 
     # -- what is known
 
@@ -462,14 +400,6 @@ class Conductor:
         """Whether a command moves a bin, numbered among those of all groups, at a time."""
         return (time, bin) in self._taken
 
-    @property
-    def _fetching(self) -> int:
-        return sum(not f.ready for running in self.running for f in running.fetches.values())
-
-    def _fetches(self, number: int) -> list[Fetch]:
-        """The preparation of a number, if it has not been called off."""
-        return [f for one in self.running for f in one.fetches.values() if f.number == number]
-
     def _way(self, command: Migrate, bin: Bin) -> Way | None:
         """Which way a bin would go now; None where it is there."""
         own = self._groups.own(bin)
@@ -483,16 +413,6 @@ class Conductor:
     def _moving(self, bin: Bin) -> bool:
         """Whether a bin is on its way, or has come so recently that not all know."""
         return any(round.decided and bin in round.bins for round in self.rounds())
-
-    def _claim(self, running: Running, bin: Bin) -> bool:
-        """Whether a bin can be made ready for a command: for one at a time, and not for a time that
-        is yet to come where it can move before."""
-        for other in self.running:
-            if bin in other.fetches:
-                if running.command.time is not None or bin in other.waiting:
-                    return False
-                self._call_off(other, bin)
-        return True
 
     def _before(self, running: Running, forsworn: int) -> list[Running]:
         """The commands that one without a time has to wait for: those that have begun to move some

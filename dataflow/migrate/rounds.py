@@ -113,6 +113,8 @@ class Running:
     """The bins that no round has yet."""
     rounds: list[Round] = field(default_factory=list)
     fetches: dict[Bin, Fetch] = field(default_factory=dict)
+    there: set[Bin] = field(default_factory=set)
+    """Bins that were where they are to be when their turn to be made ready came."""
     stuck: dict[Bin, str] = field(default_factory=dict)
     """Bins that stay, and why."""
     aborted: str | None = None
@@ -126,6 +128,10 @@ class Running:
         self.bins += 1
         self.bytes += moved.bytes
         self.keys += moved.keys
+
+    def is_ready(self, bin: Bin) -> bool:
+        """Whether next to nothing is left to move of a bin."""
+        return bin in self.there or (bin in self.fetches and self.fetches[bin].ready)
 
     @property
     def ready(self) -> int:
