@@ -173,6 +173,7 @@ class Conductor:
         operator is past it."""
         self._now = self._now if forsworn is None else forsworn
         self._decide(passed)
+        self._press()
         for running in list(self.running):
             self._end_rounds(running, over)
             if running.aborted is not None:
@@ -210,6 +211,15 @@ class Conductor:
                 if round.sent and not round.decided and passed(round.time):
                     round.decided = True
                     self._settle(running, round)
+
+    def _press(self) -> None:
+        """What moves at a time that was named does so when the data comes there; where a command
+        without a time waits for that, idle sources are to move on."""
+        timeless = (one for one in self.commands if one.command.time is None)
+        waiting = {bin for one in timeless for bin in one.waiting}
+        for round in self.rounds():
+            if round.decided and round.demand is None and not waiting.isdisjoint(round.bins):
+                round.demand = self._demand(round.time)
 
     def _settle(self, running: Running, round: Round) -> None:
         """See what of a round moves, and call off what was prepared of the rest."""

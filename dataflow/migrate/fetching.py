@@ -47,11 +47,11 @@ class Fetching:
         self._tell(way.source, Prepare(fetch.number, bin))
 
     def claim(self, running: Running, bin: Bin) -> bool:
-        """Whether a bin can be made ready for a command: not while it is for another, but for a
-        time that is yet to come, where it can move before."""
+        """Whether a bin can be made ready for a command: for one at a time, and for one whose bin
+        moves as soon as it is ready rather than for one that has a time yet to come for it."""
         for other in self._running:
             if bin in other.fetches:
-                if running.command.time is not None or bin in other.waiting:
+                if bin not in running.waiting or bin in other.waiting:
                     return False
                 self.call_off(other, bin)
         return True

@@ -225,7 +225,7 @@ def test_a_planted_error_is_caught(
         run_state_machine_as_test(
             LayersAgainstDictionary,
             settings=settings(
-                max_examples=600, stateful_step_count=40, deadline=None, database=None,
+                max_examples=3000, stateful_step_count=40, deadline=None, database=None,
                 derandomize=True, phases=[Phase.generate],
             ),
         )  # fmt: skip

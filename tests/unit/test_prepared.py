@@ -253,6 +253,21 @@ def test_a_command_that_waits_begins_when_those_before_it_have_ended(flow: Count
     flow.finish(1)
 
 
+def test_what_moves_later_does_not_keep_what_moves_now_from_being_made_ready(
+    flow: Counting,
+) -> None:
+    """I7."""
+    flow.submit("later", [0, 1], 1, strategy="sudden", time=from_millis(9000))
+    flow.run.wait(0.05)
+    flow.submit("now", [0, 1], 1, strategy="fluid", time=from_millis(2000))
+    flow.count(3000)
+    flow.until(lambda: bool(flow.events("completed")))
+    assert flow.events("completed")[0]["id"] == "now"
+    flow.count(9500)
+    flow.until(lambda: len(flow.events("completed")) == 2)
+    flow.finish(3)
+
+
 def test_no_worker_takes_part_in_two_moves_of_a_round(start: Start) -> None:
     flow = Counting(start)
     for _ in range(2):
