@@ -7,6 +7,7 @@ milliseconds of each turn. Cost: two looks at the clock per slice.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -58,6 +59,15 @@ class Pace:
             yield thing
             if self._clock.monotonic() >= until:
                 return
+
+    def turns(self, waiting: deque[T]) -> Iterator[T]:
+        """One after another of what waits, taken out, as long as there is time in this turn; who is
+        not through with it puts it back."""
+        for _ in range(len(waiting)):
+            if not self.open:
+                return
+            with self.spending():
+                yield waiting.popleft()
 
     @property
     def open(self) -> bool:

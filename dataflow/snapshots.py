@@ -91,17 +91,11 @@ class Snapshots(Quiet):
     def _write(self) -> bool:
         """A slice of each, as long as there is time; whether any was written."""
         worked = False
-        for _ in range(len(self._writing)):
-            if not self._pace.open:
-                break
-            one = self._writing.popleft()
-            if one[2].cancelled:
-                continue
-            worked = True
-            with self._pace.spending():
-                done = one[2].step(ENTRIES)
-            if not done:
-                self._writing.append(one)
+        for one in self._pace.turns(self._writing):
+            if not one[2].cancelled:
+                worked = True
+                if not one[2].step(ENTRIES):
+                    self._writing.append(one)
         return worked
 
     def _tend(self, outlet: Outlet) -> bool:

@@ -96,11 +96,9 @@ class Conductor:
         """End a command once what moves just now has moved. Raises Refused."""
         if by in self.ids:
             raise used_before(by)
-        running = next(
-            (one for one in (*self.running, *self._queued) if one.command.id == id), None
-        )
+        running = next((one for one in self.commands if one.command.id == id), None)
         if running is None or running.aborted is not None:
-            known = ", ".join(repr(one.command.id) for one in (*self.running, *self._queued))
+            known = ", ".join(repr(one.command.id) for one in self.commands)
             raise Refused(f"command {id!r} moves nothing: under way are {known or 'none'}")
         if running.command.staffing:
             raise Refused(f"command {id!r} serves workers that come or go, and has to be completed")
@@ -430,7 +428,7 @@ class Conductor:
         if running.command.time is not None:
             return []
         bins = set(self._bins_of(running.command))
-        ahead = [*self.running, *self._queued]
+        ahead = self.commands
         if running in ahead:
             ahead = ahead[: ahead.index(running)]
         begun = [o for o in ahead if o.command.time is None or o.command.time < forsworn]

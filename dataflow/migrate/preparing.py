@@ -80,13 +80,9 @@ class Preparing:
     def _write(self) -> bool:
         """A slice of each, as long as there is time; whether any was written."""
         worked = False
-        for _ in range(len(self._writing)):
-            if not self._pace.open:
-                break
-            one, worked = self._writing.popleft(), True
-            with self._pace.spending():
-                done = one[2].step(ENTRIES)
-            if done:
+        for one in self._pace.turns(self._writing):
+            worked = True
+            if one[2].step(ENTRIES):
                 self._tell(one[2])
             else:
                 self._writing.append(one)

@@ -64,9 +64,6 @@ class Staging:
         self._store, self._topic, self._pace, self._report = store, topic, pace, report
         self._bins: dict[Bin, Staged] = {}
 
-    def __contains__(self, bin: Bin) -> bool:
-        return bin in self._bins
-
     @property
     def bins(self) -> set[Bin]:
         """All that are here and not this worker's."""
