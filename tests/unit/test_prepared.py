@@ -3,7 +3,8 @@ prepared and does not move is dropped, and what cannot be read is written anew."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -86,14 +87,21 @@ def corrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
+@contextmanager
+def unanswered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Meanwhile nothing that is asked of the state topic comes."""
+    with monkeypatch.context() as silent:
+        silent.setattr(SimTopic, "fetched", lambda topic, ticket: None)
+        yield
+
+
 # -- ahead of its time
 
 
 def test_a_time_is_given_once_all_has_been_fetched(
     flow: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as silent:
-        silent.setattr(SimTopic, "fetched", lambda topic, ticket: None)
+    with unanswered(monkeypatch):
         flow.submit("m", [0, 1], 1, strategy="sudden")
         flow.run.wait(0.05)
         assert flow.events("accepted")[0]["at"] is None
@@ -107,8 +115,7 @@ def test_a_time_is_given_once_all_has_been_fetched(
 def test_a_time_that_is_named_does_not_wait(
     flow: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as silent:
-        silent.setattr(SimTopic, "fetched", lambda topic, ticket: None)
+    with unanswered(monkeypatch):
         flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(2000))
         flow.run.wait(0.05)
         assert flow.staged(1) == {0, 1}
@@ -158,8 +165,7 @@ def test_of_a_bin_that_has_left_no_more_is_written(
 ) -> None:
     """I2: its copy is kept for a while, and is nobody's state."""
     flow = Counting(start, snapshot_interval=0.005)
-    with monkeypatch.context() as silent:
-        silent.setattr(SimTopic, "fetched", lambda topic, ticket: None)
+    with unanswered(monkeypatch):
         flow.submit("m", [0], 1, prepared=False)
         outlet = assembly(flow.run.workers[0]).outlets[0]
         flow.until(lambda: bool(outlet.copies))
@@ -178,8 +184,7 @@ def test_an_abort_leaves_what_has_not_moved_where_it_is(
     flow: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I2; and what was fetched ahead is dropped."""
-    with monkeypatch.context() as silent:
-        silent.setattr(SimTopic, "fetched", lambda topic, ticket: None)
+    with unanswered(monkeypatch):
         flow.submit("m", [0, 1], 1)
         flow.run.wait(0.02)
         assert flow.staged(1) == {0, 1}
@@ -205,8 +210,7 @@ def test_a_round_whose_time_has_not_come_is_revoked(flow: Counting) -> None:
 def test_a_round_that_is_under_way_comes_to_its_end(
     flow: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as silent:
-        silent.setattr(SimTopic, "fetched", lambda topic, ticket: None)
+    with unanswered(monkeypatch):
         flow.submit("m", [0, 1], 1, strategy="fluid", prepared=False)
         flow.until(lambda: any(r.awaited for r in flow.controller.conductor.rounds()))
         flow.run.sim.submit(Abort("a", "m"))
