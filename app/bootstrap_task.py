@@ -71,16 +71,19 @@ class Job:
 def encode(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows of (key, state) as entries of their bins."""
     os.environ.update(job.environ)
-    folder = tempfile.TemporaryDirectory(
-        prefix="meander-bootstrap-", dir=SparkFiles.getRootDirectory()
-    )
-    with folder as name:
+    with _folder() as name:
         try:
             initial = _initial(job, Path(name))
             for batch in batches:
                 yield _entries(job, initial, batch)
         except MeanderError as error:
             yield _failed(job, error)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(
+        prefix="meander-bootstrap-", dir=SparkFiles.getRootDirectory()
+    )
 
 
 def _initial(job: Job, folder: Path) -> Initial:
@@ -127,8 +130,11 @@ def write(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     if first is None:
         return
     part = first.column(0)[0].as_py()
-    with closing(KafkaStateTopic(job.kafka, job.topic, part, threading.Event())) as topic:
-        writing = _Writing(job, topic)
+    with (
+        closing(KafkaStateTopic(job.kafka, job.topic, part, threading.Event())) as topic,
+        _folder() as tables,
+    ):
+        writing = _Writing(job, topic, Path(tables))
         writing.run(chain((first,), some))
     manifests = [manifest.to_bytes() for manifest in writing.manifests]
     failures = [writing.failure] if writing.failure else []
@@ -142,8 +148,8 @@ def write(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 class _Writing:
     """The layers of one part, each bin's while those before it become durable."""
 
-    def __init__(self, job: Job, topic: KafkaStateTopic) -> None:
-        self._job, self._topic = job, topic
+    def __init__(self, job: Job, topic: KafkaStateTopic, tables: Path) -> None:
+        self._job, self._topic, self._tables = job, topic, tables
         context = TaskContext.get()
         assert context is not None
         # A second attempt of a task must not use the keys of the first.
@@ -190,7 +196,7 @@ class _Writing:
         self._bin, self._given = bin, Given(job.operator)
         layer = LayerId(job.incarnation, COORDINATOR, self._attempt << MAX_BITS | bin)
         self._under_way.append(
-            first_layer(self._given, layer, job.operator, bin, job.codec, self._topic)
+            first_layer(self._given, layer, job.operator, bin, job.codec, self._topic, self._tables)
         )
 
     def _settle(self, most: int) -> None:

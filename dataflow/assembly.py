@@ -124,7 +124,9 @@ class Assembly:
         self.routing = (
             Routing.unknown(flow.space, groups) if joins else Routing(flow.space, workers, groups)
         )
-        self.pace = Pace(self.site.clock, flow.moving_share)
+        # A move takes memory at both its ends.
+        memory = flow.move_memory // max(2, workers)
+        self.pace = Pace(self.site.clock, flow.moving_share, memory)
         self.inflight, self.disk = Inflight(flow.max_inflight), Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         operators = [self._build(node) for node in self.plan.nodes]

@@ -1,8 +1,9 @@
-"""How much of a worker's time goes into moving state while records go on.
+"""How much of a worker's time and memory goes into moving state while records go on.
 
 Guarantees that what is fetched, written and merged ahead takes at most a share of the time of turns
 that records make long, and what is left of short ones. Moves whose time has come are hurried, some
-milliseconds of each turn. Cost: two looks at the clock per slice.
+milliseconds of each turn, and have at most so many bytes in memory, or one bin's (I6). Cost: two
+looks at the clock per slice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from dataflow.protocols import Clock
 
@@ -21,24 +22,34 @@ TURN = 0.002
 HURRY = 0.016
 """Seconds of a turn for moves whose time has come: records of other bins are handled between."""
 
+
+class Moving(Protocol):
+    """A bin on its way to the state topic, or from there."""
+
+    @property
+    def held(self) -> int:
+        """The most bytes that it may have in memory until its next step."""
+
+
 T = TypeVar("T")
 
 
 class Pace:
-    """One worker's. `share` is between 0 and 1.
+    """One worker's. `share` is between 0 and 1; `memory` is in bytes.
 
     >>> class Still:
     ...     def now_ms(self): return 0
     ...     def monotonic(self): return 0.0
-    >>> pace = Pace(Still(), share=0.2)
+    >>> pace = Pace(Still(), share=0.2, memory=100)
     >>> pace.turn(busy=0.004); round(pace.left, 6)
     0.001
     >>> pace.turn(busy=0.0005); round(pace.left, 6)
     0.0015
     """
 
-    def __init__(self, clock: Clock, share: float) -> None:
-        self._clock, self._ratio = clock, share / (1 - share)
+    def __init__(self, clock: Clock, share: float, memory: int) -> None:
+        self._clock, self._ratio, self._memory = clock, share / (1 - share), memory
+        self._on_their_way: list[Moving] = []
         self.left = TURN
         """Seconds that may be spent before the next turn."""
         self._spent = 0.0
@@ -59,6 +70,16 @@ class Pace:
             yield thing
             if self._clock.monotonic() >= until:
                 return
+
+    def admits(self) -> bool:
+        """Whether there is memory for one more bin."""
+        self._on_their_way = [one for one in self._on_their_way if one.held]
+        held = sum(one.held for one in self._on_their_way)
+        return not held or held < self._memory
+
+    def admit(self, one: Moving) -> None:
+        """It takes memory from now on, until it says that it holds nothing more."""
+        self._on_their_way.append(one)
 
     def turns(self, waiting: deque[T]) -> Iterator[T]:
         """One after another of what waits, taken out, as long as there is time in this turn; who is

@@ -53,7 +53,7 @@ from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.manifest import Manifest
 from state.shelf import Shelf
-from state.store import Database
+from state.store import Databases
 from state.time import to_millis
 
 __all__ = [
@@ -117,7 +117,7 @@ class TestFlow:
         workers: int = 2,
         seed: int = 0,
         commands: Sequence[Command] = (),
-        database: Database | None = None,
+        databases: Databases | None = None,
         namespace: int = 0,
         *,
         faults: Sequence[At] = (),
@@ -125,8 +125,8 @@ class TestFlow:
         states: Mapping[str, Mapping[object, object]] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
-        self._own = Database(self._folder.name, 8 << 20) if database is None else None
-        self._database = self._own or database
+        self._own = Databases(self._folder.name, 8 << 20) if databases is None else None
+        self._databases = self._own or databases
         self._namespace, self._count, self._past = namespace, workers, past
         self._rng = random.Random(seed)
         self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
@@ -363,8 +363,8 @@ class TestFlow:
     def _build(
         self, me: WorkerId, links: SimLinks, clock: SimClock, topic: SimTopic, joins: bool
     ) -> Worker:
-        assert self._database is not None
-        database = self._database
+        assert self._databases is not None
+        database = self._databases.of(me)
         if self._given:
             self._history, self._given = write(self._plan, self._given, topic), {}
         site = Site(
@@ -373,8 +373,8 @@ class TestFlow:
             clock,
             topic,
             self._dead,
-            lambda name, *how: database.store(f"{self._namespace}/{me}/{name}", *how),
-            lambda name: Shelf(database, f"{self._namespace}/{me}/{name}"),
+            lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
+            lambda name: Shelf(database, f"{self._namespace}/{name}"),
             lambda node: self._reader(node, me),
             lambda node: self._writer(node, me),
             joins=joins,

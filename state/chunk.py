@@ -54,20 +54,28 @@ class Head:
 
 @dataclass(slots=True)
 class Chunk:
-    """Some keys with their encoded states, and some timers: (time, key)."""
+    """Some keys with their encoded states, or a table of such, and some timers: (time, key)."""
 
     keys: list[bytes] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
     timers: list[tuple[int, bytes]] = field(default_factory=list)
+    table: bytes = b""
+    tabled: int = 0
+    """How many keys the table has."""
 
     def __len__(self) -> int:
-        return len(self.keys) + len(self.timers)
+        return self.count + len(self.timers)
+
+    @property
+    def count(self) -> int:
+        """How many keys there are."""
+        return len(self.keys) + self.tabled
 
     def to_bytes(self, head: Head, number: int) -> bytes:
         """The record's payload; its first `CHECKSUM_BYTES` are the checksum of the rest."""
         bare: _ChunkRecord = {
-            **_head_record(head, number), "keys": [], "states": [], "timer_times": [],
-            "timer_keys": [],
+            **_head_record(head, number), "tabled": self.tabled, "table": self.table,
+            "keys": [], "states": [], "timer_times": [], "timer_keys": [],
         }  # fmt: skip
         start = len(_FORMAT.encode(bare)) - len(_ARRAYS)
         bare["timer_times"] = [time for time, _ in self.timers]
@@ -91,7 +99,9 @@ class Chunk:
             if record[name] != expected:  # type: ignore[literal-required]
                 raise LayerCorrupt(where, name, expected, record[name])  # type: ignore[literal-required]
         timers = zip(record["timer_times"], record["timer_keys"], strict=True)
-        return Chunk(record["keys"], record["states"], list(timers))
+        return Chunk(
+            record["keys"], record["states"], list(timers), record["table"], record["tabled"]
+        )
 
 
 class _HeadRecord(TypedDict):
@@ -109,6 +119,8 @@ class _HeadRecord(TypedDict):
 
 
 class _ChunkRecord(_HeadRecord):
+    tabled: int
+    table: bytes
     keys: list[bytes]
     states: list[bytes]
     timer_times: list[int]

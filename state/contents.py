@@ -16,13 +16,13 @@ from typing import Final
 
 from state.chunk import Head
 from state.ids import Bin
-from state.layer import CHUNK_ENTRIES, Entries, Timers, chunks_of
+from state.layer import CHUNK_ENTRIES, Entries, Timers, chunks_of, payloads
 from state.manifest import LayerPointer
 from state.store import Store
 from state.topic import StateTopic
 
-WINDOW: Final = 2
-"""Chunks of each layer that are read ahead."""
+AHEAD_BYTES: Final = 128 << 10
+"""The most that is read ahead of each layer, unless one chunk alone takes more."""
 
 
 class Sorted:
@@ -41,6 +41,8 @@ class Sorted:
 
     def take(self, most: int) -> list[bytes] | None:
         """Up to so many of the next, none at their end; None while they are not sorted."""
+        if 0 < len(self._unsorted) <= CHUNK_ENTRIES and not self._runs:
+            self._sorted, self._unsorted = sorted(self._unsorted), []
         if self._unsorted:
             self._runs.append(sorted(self._unsorted[-CHUNK_ENTRIES:]))
             self._starts.append(0)
@@ -183,13 +185,15 @@ class Layer:
 
     def __init__(self, topic: StateTopic, head: Head, layer: LayerPointer) -> None:
         self.timers: list[tuple[int, bytes]] = []
-        self._chunks = chunks_of(topic, head, layer, WINDOW)
+        self._found = payloads(topic, layer.chunks, AHEAD_BYTES)
+        self._chunks = chunks_of(head, layer, self._found)
 
     def next(self) -> Entries | None:
         """The next chunk's entries, none at their end; None while they are not here."""
         for chunk in self._chunks:
             if chunk is None:
                 return None
+            assert not chunk.table, "a base is not merged, but written anew"
             self.timers += chunk.timers
             if chunk.keys:
                 return Entries(chunk.keys, chunk.states)
@@ -197,4 +201,4 @@ class Layer:
 
     def close(self) -> None:
         """Give up what is being read."""
-        self._chunks.close()
+        self._found.close()

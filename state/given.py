@@ -7,8 +7,10 @@ the caller's (I6). Cost: about 0.1 us an entry.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, compress
 from operator import eq
+from pathlib import Path
 from typing import Final
 
 from schemas.errors import SetupError
@@ -17,6 +19,8 @@ from state.codec import decode
 from state.ids import Bin, LayerId
 from state.layer import Entries, Extraction, Timers
 from state.manifest import Description, LayerPointer
+from state.store import group_of
+from state.table import TableWriter
 from state.time import MIN_TIME
 from state.topic import StateTopic
 
@@ -79,12 +83,19 @@ class Given:
 
 
 def first_layer(
-    given: Given, layer: LayerId, operator: str, bin: Bin, codec: str, topic: StateTopic
+    given: Given,
+    layer: LayerId,
+    operator: str,
+    bin: Bin,
+    codec: str,
+    topic: StateTopic,
+    folder: Path | None = None,
 ) -> Extraction:
     """Writes what is given as the layer that a flow starts from: of no record of the flow's own, it
-    covers what was before all of them."""
+    covers what was before all of them. There are tables where there is a folder for them."""
     head = Head(operator, bin, layer, "base", codec, Description(MIN_TIME, MIN_TIME, MIN_TIME))
-    return Extraction(head, given, topic, _alone)
+    table = None if folder is None else partial(TableWriter, folder, group_of(operator, bin))
+    return Extraction(head, given, topic, _alone, table)
 
 
 def _alone(layer: LayerPointer) -> tuple[LayerPointer, ...]:

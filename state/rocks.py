@@ -5,7 +5,9 @@ There is no write-ahead log, as what lies here is a cache. Cost: some 3 us a key
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +15,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     DBCompressionType,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     WriteBatch,
@@ -33,9 +36,14 @@ class Rocks:
         self._unlogged = WriteOptions()
         # The stubs call this property a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
+        self.folder = Path(path) / "tables"
+        """Where tables lie on their way in or out."""
+        self._incoming = count()
         try:
+            shutil.rmtree(self.folder, ignore_errors=True)
             Rdict.destroy(str(path), settings)
             self._rocks = Rdict(str(path), settings)
+            self.folder.mkdir()
         except Exception as error:  # rocksdict raises nothing narrower
             raise SetupError(
                 f"the state database at {path}", str(error), "give each worker a folder of its own"
@@ -60,6 +68,14 @@ class Rocks:
             batch.put(key, data)
         self._rocks.write(batch, self._unlogged)
 
+    def ingest(self, table: bytes) -> None:
+        """Take in a table; none of its keys is here, or what is here is older."""
+        path = self.folder / f"{next(self._incoming)}.incoming"
+        path.write_bytes(table)
+        settings = IngestExternalFileOptions()
+        settings.set_move_files(True)
+        self._rocks.ingest_external_file([str(path)], settings)
+
     def entries(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All entries whose key begins with a prefix, in order, as of the call, without it; those
         before `first`, which has no prefix either, are left out."""
@@ -82,13 +98,11 @@ class Rocks:
 
 def options(cache: Cache, write_buffer_bytes: int) -> Options:
     """Given again at every open: rocksdict keeps none of them for a database that exists."""
-    blocks = BlockBasedOptions()
-    blocks.set_block_cache(cache)
-    blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_bloom_filter(10, False)
+    cached = blocks()
+    cached.set_block_cache(cache)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    options.set_block_based_table_factory(blocks)
+    options.set_block_based_table_factory(cached)
     options.set_write_buffer_manager(
         WriteBufferManager.new_write_buffer_manager_with_cache(
             write_buffer_bytes, allow_stall=False, cache=cache
@@ -100,6 +114,14 @@ def options(cache: Cache, write_buffer_bytes: int) -> Options:
     options.set_max_open_files(512)
     options.set_keep_log_file_num(1)
     return options
+
+
+def blocks() -> BlockBasedOptions:
+    """How a file's entries are laid out."""
+    blocks = BlockBasedOptions()
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_bloom_filter(10, False)
+    return blocks
 
 
 def successor(prefix: bytes) -> bytes:

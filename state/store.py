@@ -28,6 +28,7 @@ from state.columns import Layout, NumberCells
 from state.ids import Bin
 from state.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
 from state.rocks import Rocks
+from state.table import TableWriter
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
@@ -112,6 +113,26 @@ class Database:
         return sum(changes.size for changes in self._changes)
 
 
+class Databases:
+    """Those of some workers in one process, each with a budget of its own, opened when it is first
+    asked for."""
+
+    def __init__(self, path: str | Path, budget_bytes: int) -> None:
+        self._path, self._budget = Path(path), budget_bytes
+        self._opened: dict[int, Database] = {}
+
+    def of(self, worker: int) -> Database:
+        """A worker's."""
+        if worker not in self._opened:
+            self._opened[worker] = Database(self._path / f"{worker}", self._budget)
+        return self._opened[worker]
+
+    def close(self) -> None:
+        """Release all files."""
+        for database in self._opened.values():
+            database.close()
+
+
 class Store:
     """The sealed states of one operator's keys on this worker; see `Database` for an example."""
 
@@ -120,7 +141,7 @@ class Store:
     ) -> None:
         self.operator, self.codec, self.layout = operator, codec, layout
         self._database = database
-        self._groups = _Groups(operator.encode() + b"\0")
+        self._groups = _Groups(operator)
         cells = SealedCells() if layout is None else NumberCells(layout)
         self._table = database.memtable.add(Table(self._groups.stem, cells))
         self._changes = database.note(operator)
@@ -169,6 +190,18 @@ class Store:
             self._database.groups.add(group)
         entries = zip(keys, states, strict=True)
         self._database.rocks.put((group + key, data) for key, data in entries)
+
+    def table(self, bin: int) -> TableWriter:
+        """An empty table for entries of a bin."""
+        return TableWriter(self._database.rocks.folder, self._groups[bin])
+
+    def ingest(self, bin: int, table: bytes) -> None:
+        """As `install`, for a table of a bin of which nothing has been installed, and at once."""
+        assert bin not in self._table.bins, "a bin is served once it has been installed"
+        group = self._groups[bin]
+        self._database.groups.add(group)
+        self._database.rocks.ingest(table)
+        assert next(self._database.rocks.entries(group), None), "it is a table of another bin"
 
     def drop(self, bin: int) -> None:
         """Forget all keys of a bin, by the key in memory and at once on disk; scans under way keep
@@ -299,13 +332,22 @@ class Loan:
 class _Groups(dict[int, bytes]):
     """The database prefix of each bin of one operator, made when it is first asked for."""
 
-    def __init__(self, stem: bytes) -> None:
+    def __init__(self, operator: str) -> None:
         super().__init__()
-        self.stem = stem
+        self.stem = operator.encode() + b"\0"
 
     def __missing__(self, bin: int) -> bytes:
         group = self[bin] = self.stem + int(bin).to_bytes(BIN_BYTES, "big")
         return group
+
+
+def group_of(operator: str, bin: int) -> bytes:
+    r"""What stands before the keys of an operator's bin in any worker's database.
+
+    >>> group_of("per_plane", 3)
+    b'per_plane\x00\x00\x03'
+    """
+    return _Groups(operator)[bin]
 
 
 def _bin(data: bytes) -> Bin:

@@ -2,9 +2,11 @@
 
 Guarantees that what a manifest from here names stays on the topic until the bin is released and
 its next owner merges it, or while it is pinned: a tombstone is written only for layers in whose
-place a durable one stands. Invariant: of the layers of a bin that is not pinned each takes, once
-what is due has been merged, at least `RATIO` times the bytes of all later ones together, so there
-are few, and they take little more than the state. Cost: by the entry changed, and log n merges.
+place a durable one stands. Invariant: of the layers of a bin that is not pinned each has, once what
+is due has been merged and renewed, at least `RATIO` times as much as all later ones together, a
+base by keys, a delta by bytes; so there are few, and they take little more than the state. Deltas
+are merged as they lie on the topic, a base is written anew out of the state. Cost: by the entry
+changed, and log n merges.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from typing import Final
 from state.chunk import Head, LayerCorrupt
 from state.contents import Changed, Merged, Whole
 from state.ids import Bin, Incarnation, LayerId
-from state.layer import Contents, Extraction, Timers
+from state.layer import Extraction, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time
 from state.topic import StateTopic
 
 RATIO: Final = 2
-"""How many times the bytes of all later layers one takes at least."""
+"""How many times as much as all later layers one has at least."""
 Layers = tuple[LayerPointer, ...]
 _NO_TIMERS: Final = hash(())
 
@@ -64,25 +66,26 @@ class Trace:
         """How many bytes that takes."""
         return sum(layer.bytes for layer in self.layers(bin))
 
-    def write(self, bin: Bin, upper: int, timers: Timers) -> Extraction:
+    def write(self, bin: Bin, upper: int, timers: Timers, *, renew: bool = False) -> Extraction:
         """Write what of a bin has changed since its last layer, or all where it has none, as one
-        more layer; `timers` are all that it has.
+        more layer; `timers` are all that it has. With `renew` all is written, in place of what
+        there is, where the deltas take too much beside their base.
 
         Its manifest names all layers of the bin. No layer is added where there is nothing to tell.
         What is being written of the bin already is cancelled.
         """
         self.cancel(bin)
-        layers, told, keys = self.layers(bin), hash(tuple(timers)), list[bytes]()
-        contents: Contents
-        if layers:
-            keys = self._store.take_changes(bin)
-            unchanged = not keys and told == self._told.get(bin)
-            contents = Changed(self._store, bin, keys, () if unchanged else timers)
-            lower = layers[-1].description.upper
-        else:
+        layers = self.layers(bin)
+        if not layers:
             self._store.forget_changes(bin)
-            contents, lower = Whole(self._store, bin, timers), MIN_TIME
-        head = self._head(bin, "delta" if layers else "base", lower, upper)
+            return self._write_base(bin, upper, timers, ())
+        keys = self._store.take_changes(bin)
+        if renew and worn(layers) and bin not in self._pins:
+            return self._write_base(bin, upper, timers, keys)
+        told = hash(tuple(timers))
+        unchanged = not keys and told == self._told.get(bin)
+        contents = Changed(self._store, bin, keys, () if unchanged else timers)
+        head = self._head(bin, "delta", layers[-1].description.upper, upper)
         extraction = Extraction(head, contents, self._topic, partial(self._stands, bin, told))
         self._writing[bin] = extraction, keys
         return extraction
@@ -90,10 +93,7 @@ class Trace:
     def again(self, bin: Bin, upper: int, timers: Timers) -> Extraction:
         """Write all that the store still has of a bin that has been released: its next owner could
         not read the layers that it was to have."""
-        contents = Whole(self._store, bin, timers)
-        return Extraction(
-            self._head(bin, "base", MIN_TIME, upper), contents, self._topic, lambda layer: (layer,)
-        )
+        return self._base(bin, upper, timers, lambda layer: (layer,))
 
     def cancel(self, bin: Bin) -> None:
         """Give up what is being written of a bin, if anything; its changes are left to the next."""
@@ -115,7 +115,7 @@ class Trace:
         self.cancel(bin)
         self._cancel_merging(bin)
         self._store.mark(bin)
-        self._refused[bin] = (*self._refused.get(bin, ()), *self._layers.pop(bin, ()))
+        self._refuse(bin)
 
     def release(self, bin: Bin) -> None:
         """A bin has left, and its layers are its new owner's."""
@@ -157,12 +157,39 @@ class Trace:
 
     # -- writing
 
+    def _write_base(
+        self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes]
+    ) -> Extraction:
+        extraction = self._base(
+            bin, upper, timers, partial(self._stands_alone, bin, hash(tuple(timers)))
+        )
+        self._writing[bin] = extraction, keys
+        return extraction
+
+    def _base(
+        self, bin: Bin, upper: int, timers: Timers, stands: Callable[[LayerPointer], Layers]
+    ) -> Extraction:
+        head = self._head(bin, "base", MIN_TIME, upper)
+        contents = Whole(self._store, bin, timers)
+        return Extraction(head, contents, self._topic, stands, partial(self._store.table, bin))
+
     def _head(self, bin: Bin, kind: Kind, lower: Time, upper: Time) -> Head:
         description = Description(lower, upper, since=upper)
         codec = self._store.codec.name
         layer = self._next_layer()
         self._life = layer.incarnation
         return Head(self._operator, bin, layer, kind, codec, description)
+
+    def _stands_alone(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
+        """A base is durable: nothing else is needed."""
+        self._cancel_merging(bin)
+        self._refuse(bin)
+        self._told.pop(bin, None)
+        return self._stands(bin, told, layer)
+
+    def _refuse(self, bin: Bin) -> None:
+        """The layers of a bin are to be forgotten, once another stands."""
+        self._refused[bin] = (*self._refused.get(bin, ()), *self._layers.pop(bin, ()))
 
     def _stands(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
         """A layer is durable: which ones there are now."""
@@ -186,14 +213,14 @@ class Trace:
     def _begin_merging(self) -> None:
         for bin in [bin for bin in self._due if bin not in self._pins]:
             del self._due[bin]
-            layers = similar(self.layers(bin))
+            layers = similar(self.layers(bin)[1:])
             if layers:
                 self._merge(bin, layers)
                 return
 
     def _merge(self, bin: Bin, layers: Layers) -> None:
         first, last = layers[0].description, layers[-1].description
-        head = self._head(bin, layers[0].kind, first.lower, last.upper)
+        head = self._head(bin, "delta", first.lower, last.upper)
         merged = Merged(self._topic, self._operator, bin, layers)
         stands = partial(self._replace, bin, layers)
         self._merging = bin, Extraction(head, merged, self._topic, stands)
@@ -219,6 +246,12 @@ class Trace:
         for layer in layers:
             if layer.id.incarnation == self._life:
                 self._topic.forget(layer.chunks)
+
+
+def worn(layers: Layers) -> bool:
+    """Whether a base is to be written anew, as its deltas have not so many fewer keys."""
+    base, *deltas = layers
+    return base.count < RATIO * sum(delta.count for delta in deltas)
 
 
 def similar(layers: Layers) -> Layers:

@@ -26,6 +26,7 @@ class MemoryTopic:
         self.delay = delay
         self.records: list[tuple[bytes, bytes]] = []
         self.most_unplaced = self.most_fetched = 0
+        """Records, and bytes."""
         self._tickets = 0
         self._keys: set[bytes] = set()
         self._waits: dict[Ticket, int] = {}
@@ -52,7 +53,8 @@ class MemoryTopic:
     def fetch(self, places: Sequence[Place]) -> Ticket:
         ticket = self._ticket()
         self._fetching[ticket] = places
-        self.most_fetched = max(self.most_fetched, sum(map(len, self._fetching.values())))
+        sizes = (place.size for asked in self._fetching.values() for place in asked)
+        self.most_fetched = max(self.most_fetched, sum(sizes))
         return ticket
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:

@@ -21,7 +21,7 @@ from dataflow.rulings import NO_PAST, Past
 from dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
 from dataflow.worker import Worker
 from state.ids import COORDINATOR, WorkerId
-from state.store import Database
+from state.store import Databases
 from state.time import from_millis
 
 QUIET, PATIENCE = 2, 12
@@ -153,13 +153,13 @@ class HandFlow(TestFlow):
     def __init__(
         self,
         flow: Flow,
-        database: Database,
+        databases: Databases,
         namespace: int,
         workers: int = 2,
         commands: Sequence[Migrate] = (),
         past: Past = NO_PAST,
     ) -> None:
-        super().__init__(flow, workers, 0, commands, database, namespace, past=past)
+        super().__init__(flow, workers, 0, commands, databases, namespace, past=past)
 
     def settle(self, controller: bool = True) -> None:
         """Let happen what can happen while the clock stands still, without the controller if it is

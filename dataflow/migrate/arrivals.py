@@ -33,8 +33,6 @@ from state.trace import Trace
 
 ENTRIES = 2048
 """Entries installed per bin and turn."""
-AT_ONCE = 8
-"""Bins installed side by side, so that fetching one overlaps installing another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,8 @@ class Arrivals:
             self._queued.append((message.time, message.payload))
             worked = True
         for one in list(self._queued):
-            if len(self._installing) < AT_ONCE and not self._staging.under_way(one[1].bin):
+            # Fetching one overlaps installing another.
+            if self._pace.admits() and not self._staging.under_way(one[1].bin):
                 self._queued.remove(one)
                 self._installing.append(self._begin(*one))
         for incoming in self._pace.hurry(list(self._installing)):
@@ -190,6 +189,7 @@ class Arrivals:
         first = self._spoilt.get((manifest.bin, manifest.epoch), time)
         ahead = self._staging.claim(manifest.bin)
         rest = Installation(self._store, manifest, self._topic, ahead.layers, ahead.timers)
+        self._pace.admit(rest)
         return Incoming(first, manifest, rest, ahead)
 
     def _install(self, incoming: Incoming) -> bool:

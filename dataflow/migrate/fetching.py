@@ -15,8 +15,9 @@ from dataflow.migrate.instructions import Instruction, Prepare, Rewrite, Spare, 
 from dataflow.migrate.rounds import Fetch, Running, Way
 from dataflow.migrate.sizes import Sizes, size_of
 from state.ids import Bin, WorkerId
-from state.layer import CHUNK_BYTES, WINDOW
+from state.layer import WINDOW
 from state.manifest import Manifest
+from state.table import TABLE_BYTES
 
 
 class Fetching:
@@ -31,7 +32,7 @@ class Fetching:
         tell: Callable[[WorkerId, Instruction], None],
     ) -> None:
         self._running, self._groups, self._sizes, self._tell = running, groups, sizes, tell
-        self._most = max(1, most_bytes // (WINDOW * CHUNK_BYTES))
+        self._most = max(1, most_bytes // (WINDOW * TABLE_BYTES))
         self._numbers = count(1)
 
     @property

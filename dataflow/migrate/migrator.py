@@ -29,8 +29,6 @@ from state.layer import Extraction
 
 ENTRIES = 2048
 """Entries extracted per bin and turn."""
-AT_ONCE = 8
-"""Bins of one operator extracted side by side, so that writing one overlaps reading another."""
 
 
 @dataclass(slots=True)
@@ -210,9 +208,12 @@ class Migrator(Quiet):
         worked = False
         for departure in self._pace.hurry(self._due(outlet)):
             if departure.extraction is None:
+                if not self._pace.admits():
+                    continue
                 transfer = departure.transfer
                 self.preparing(outlet.keyed.name).done_with(transfer.bin)
                 departure.extraction = outlet.keyed.extraction(transfer.bin, transfer.time)
+                self._pace.admit(departure.extraction)
                 worked = True
             if departure.extraction.step(ENTRIES):
                 self._hand_over(outlet, departure, departure.extraction)
@@ -222,8 +223,7 @@ class Migrator(Quiet):
     def _due(self, outlet: Outlet) -> list[Departure]:
         """The bins whose state is final: nothing before their time can still happen to it."""
         frontier = outlet.keyed.frontier
-        final = [d for d in outlet.departures if not frontier.less_than(d.transfer.time)]
-        return final[:AT_ONCE]
+        return [d for d in outlet.departures if not frontier.less_than(d.transfer.time)]
 
     def _hand_over(self, outlet: Outlet, departure: Departure, extraction: Extraction) -> None:
         transfer = departure.transfer

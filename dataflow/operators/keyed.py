@@ -120,7 +120,7 @@ class Keyed(Quiet):
     def snapshot(self, bin: Bin) -> Extraction:
         """The bin's state as of about now."""
         now = min(map(outer, self._outputs.frontier), default=MIN_TIME)
-        return self.trace.write(bin, now, self.timers.all(bin))
+        return self.trace.write(bin, now, self.timers.all(bin), renew=True)
 
     def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
         """The bin is on its way to its new owner, and its timers with it: these."""

@@ -1,4 +1,4 @@
-"""What random flows need: a database for their states, and sight of what they hold."""
+"""What random flows need: databases for their states, and sight of what they hold."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 from dataflow.capability import Capability
-from state.store import Database
+from state import layer
+from state.store import Databases
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks hold few entries, so that layers of few keys have tables."""
+    monkeypatch.setattr(layer, "CHUNK_ENTRIES", 8)
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    database = Database(tmp_path_factory.mktemp("stores"), 32 << 20)
-    yield database
-    database.close()
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    databases = Databases(tmp_path_factory.mktemp("stores"), 32 << 20)
+    yield databases
+    databases.close()
 
 
 @pytest.fixture

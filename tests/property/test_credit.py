@@ -29,7 +29,7 @@ from dataflow.testing import TestFlow
 from dataflow.wire import DATA
 from schemas.errors import MeanderError
 from state.ids import WorkerId
-from state.store import Database
+from state.store import Databases
 from tests.hand import assembly, loops
 from tests.property.budget import CREDIT, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
@@ -150,13 +150,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.soak
 def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
-    database: Database, record_property: Callable[[str, object], None]
+    databases: Databases, record_property: Callable[[str, object], None]
 ) -> None:
     namespace, done = count(80_000_000), Counter[str]()
 
     def fails(case: Case) -> bool:
         try:
-            CreditRun(case).check(database, next(namespace))
+            CreditRun(case).check(databases, next(namespace))
         except Exception:
             return True
         return False
@@ -165,7 +165,7 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
         case = case_of(seed)
         run = CreditRun(case)
         try:
-            run.check(database, next(namespace))
+            run.check(databases, next(namespace))
         except Exception:
             pytest.fail(f"{traceback.format_exc()}\n{told(shortest(case, fails))}")
         done["runs"] += 1
@@ -225,7 +225,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(
-    bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED[bug]
     plant(monkeypatch, owner, method, planted)
@@ -233,7 +233,7 @@ def test_a_planted_bug_is_caught(
 
     def runs() -> None:
         for seed in range(PLANTED_RUNS):
-            CreditRun(case_of(seed)).check(database, next(namespace))
+            CreditRun(case_of(seed)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError, CapabilityError), match=said):
         runs()

@@ -20,7 +20,7 @@ from dataflow.wire import DATA, Anything, DataFrame, MemberFrame, News, Payload,
 from schemas.errors import MeanderError
 from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
-from state.store import Database
+from state.store import Databases
 from tests.property import frames
 from tests.property.budget import FIRST_SEED, FRAMES, PART, SECONDS
 from tests.property.cases import random_case
@@ -141,14 +141,14 @@ ENGINES = [kind.frame for kind in KINDS if kind.refusal is MeanderError]
 
 @pytest.mark.parametrize("sender", [WorkerId(1), COORDINATOR])
 def test_a_running_worker_takes_a_mutated_frame_or_names_its_sender(
-    database: Database, sender: WorkerId
+    databases: Databases, sender: WorkerId
 ) -> None:
     """I1: also what can be read, and names what this flow does not have or what cannot be."""
     answers = []
     for seed in range(FIRST_SEED, FIRST_SEED + WORKERS):
         rng, namespace = random.Random(seed), 2 * seed + (sender == COORDINATOR)
         case = random_case(seed, ("chain", "timers", "connect"))
-        with TestFlow(flow_of(case), 2, seed, case.commands, database, namespace) as run:
+        with TestFlow(flow_of(case), 2, seed, case.commands, databases, namespace) as run:
             sent = [*_sent(run, sender), *(frame for frame in ENGINES for _ in range(2))]
             for _ in range(DAMAGED):
                 frame = rng.choice(sent)

@@ -19,7 +19,7 @@ from dataflow.graph import Graph, Location
 from dataflow.progress import Progress
 from dataflow.testing import ListSink, ListSource, TestFlow
 from dataflow.wire import DataFrame, decode
-from state.store import Database
+from state.store import Databases
 from state.time import Time
 from tests.graphs import walked
 from tests.hand import assembly
@@ -109,13 +109,13 @@ def flow_of(case: Case) -> Flow:
 def watch(
     case: Case,
     namespace: int,
-    database: Database,
+    databases: Databases,
     made: list[Capability],
     flow: Callable[[Case], Flow] = flow_of,
 ) -> Counter[str]:
     """Run a case under watch; how often it was looked at, and what happened."""
     made.clear()
-    run = TestFlow(flow(case), case.workers, case.seed, case.script, database, namespace)
+    run = TestFlow(flow(case), case.workers, case.seed, case.script, databases, namespace)
     with run:
         watched = Watched(run, made)
         watched.play()
@@ -124,7 +124,7 @@ def watch(
 
 @pytest.mark.soak
 def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
-    database: Database,
+    databases: Databases,
     capabilities: list[Capability],
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -132,7 +132,7 @@ def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
 
     def fails(case: Case) -> bool:
         try:
-            watch(case, next(namespace), database, capabilities)
+            watch(case, next(namespace), databases, capabilities)
         except Exception:
             return True
         return False
@@ -140,7 +140,7 @@ def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
     for seed in seeds(FLOWS, FLOOR):
         case = with_some_comings_and_goings(random_case(seed))
         try:
-            happened += watch(case, next(namespace), database, capabilities)
+            happened += watch(case, next(namespace), databases, capabilities)
         except Exception:
             found = traceback.format_exc()
             pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")

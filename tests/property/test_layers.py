@@ -20,7 +20,7 @@ from state.layer import Extraction, Installation, Timers
 from state.manifest import LayerPointer, Manifest
 from state.memtable import NO_SLOT
 from state.rocks import Rocks
-from state.store import Store
+from state.store import Database, Store
 from state.trace import Trace
 from tests.bins_on_the_way import MemoryTopic, drive
 from tests.lent import put
@@ -29,15 +29,15 @@ from tests.store_machine import StoreMachine, entries_of
 SMALL = 64 << 10
 """A budget of which some dozens of the states below are too many."""
 BINS = [Bin(0), Bin(65535)]
-WORKERS = 2
 bins = st.sampled_from(BINS)
 budgets = st.sampled_from([1, 7, 100])
 slices = st.sampled_from([1, 5, 1000])
+rarely = st.integers(0, 9).map(lambda n: n == 0)
 written = st.dictionaries(
-    st.integers(0, 100),
+    st.integers(0, 40),
     st.one_of(st.integers(), st.text(max_size=3), st.integers(0, 2000).map(lambda n: "x" * n)),
     min_size=1,
-    max_size=40,
+    max_size=20,
 )
 
 
@@ -48,7 +48,8 @@ class LayersAgainstDictionary(StoreMachine):
     def open(self, delay: int) -> None:
         self.open_database(SMALL)
         self.topic, numbers = MemoryTopic(delay), count()
-        self.stores = [self.database.store(f"worker {n}") for n in range(WORKERS)]
+        self.others = Database(f"{self.folder.name}/other", budget_bytes=SMALL)
+        self.stores = [database.store("op") for database in (self.database, self.others)]
         self.traces = [
             Trace(
                 "op", store, self.topic, lambda: LayerId(Incarnation(1), WorkerId(0), next(numbers))
@@ -61,6 +62,11 @@ class LayersAgainstDictionary(StoreMachine):
         self.staged_timers: dict[Bin, Timers] = dict.fromkeys(BINS, ())
         self.writing: dict[Bin, Extraction] = {}
         self.now = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "others"):
+            self.others.close()
+        super().teardown()
 
     def trace(self, bin: Bin) -> Trace:
         return self.traces[self.owner[bin]]
@@ -80,10 +86,11 @@ class LayersAgainstDictionary(StoreMachine):
         put(self.store(bin), [bin] * len(states), [*states], [seal(s) for s in states.values()])
         self.oracle[bin].update(states)
 
-    @rule(bin=bins, budget=budgets, steps=slices)
-    def write_layer(self, bin: Bin, budget: int, steps: int) -> None:
+    @rule(bin=bins, budget=budgets, steps=slices, renew=rarely)
+    def write_layer(self, bin: Bin, budget: int, steps: int, renew: bool = False) -> None:
         self.now += 1
-        self.writing[bin] = self.trace(bin).write(bin, self.now, self.timers(bin))
+        timers = self.timers(bin)
+        self.writing[bin] = self.trace(bin).write(bin, self.now, timers, renew=renew)
         self.go_on_writing(bin, budget, steps)
 
     @rule(bin=bins, budget=budgets, steps=slices)
@@ -102,9 +109,21 @@ class LayersAgainstDictionary(StoreMachine):
             for _ in range(steps):
                 trace.tend(budget)
 
-    @rule(bin=bins)
-    def rewrite(self, bin: Bin) -> None:
-        if bin not in self.staged:
+    @rule(bin=bins, entries=written, budget=budgets)
+    def add_a_layer(self, bin: Bin, entries: dict[int, object], budget: int) -> None:
+        self.set(bin, entries)
+        self.write_layer(bin, budget, 0)
+        drive(self.writing.pop(bin).step, budget)
+
+    @rule(budget=budgets)
+    def merge_all(self, budget: int) -> None:
+        for trace in self.traces:
+            while trace.tend(budget):
+                pass
+
+    @rule(bin=bins, sure=rarely)
+    def rewrite(self, bin: Bin, sure: bool) -> None:
+        if sure and bin not in self.staged:
             self.trace(bin).rewrite(bin)
             self.writing.pop(bin, None)
 

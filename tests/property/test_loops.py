@@ -22,7 +22,7 @@ from dataflow.plan import Plan
 from dataflow.summary import Summary
 from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError, SetupError
-from state.store import Database
+from state.store import Databases
 from tests.property import flows, shapes
 from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
@@ -68,13 +68,13 @@ def told(case: Case) -> str:
 
 @pytest.mark.soak
 def test_results_and_state_equal_the_reference(
-    database: Database, record_property: Callable[[str, object], None]
+    databases: Databases, record_property: Callable[[str, object], None]
 ) -> None:
     namespace, runs, loops, results, moved = count(50_000_000), 0, 0, 0, 0
 
     def fails(case: Case) -> bool:
         try:
-            LoopRun(case).check(database, next(namespace))
+            LoopRun(case).check(databases, next(namespace))
         except Exception:
             return True
         return False
@@ -83,7 +83,7 @@ def test_results_and_state_equal_the_reference(
         case = case_of(seed)
         run = LoopRun(case)
         try:
-            run.check(database, next(namespace))
+            run.check(databases, next(namespace))
         except Exception:
             pytest.fail(f"{traceback.format_exc()}\n{told(shortest(case, fails))}")
         runs += 1
@@ -97,14 +97,14 @@ def test_results_and_state_equal_the_reference(
 
 
 def test_no_frontier_is_ahead_of_what_is_outstanding(
-    database: Database, capabilities: list[Capability]
+    databases: Databases, capabilities: list[Capability]
 ) -> None:
     """I1, I7: every capability and message of every round is known to all."""
     namespace = count(60_000_000)
     for seed in range(FIRST_SEED, FIRST_SEED + WATCHED):
         case = with_some_comings_and_goings(random_case(seed, ("loops",)))
         try:
-            watch(case, next(namespace), database, capabilities, flow_of)
+            watch(case, next(namespace), databases, capabilities, flow_of)
         except Exception:
             pytest.fail(f"{traceback.format_exc()}\n{told(case)}")
 
@@ -167,7 +167,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(
-    bug: str, database: Database, capabilities: list[Capability], monkeypatch: pytest.MonkeyPatch
+    bug: str, databases: Databases, capabilities: list[Capability], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED[bug]
     plant(monkeypatch, owner, method, planted)
@@ -175,8 +175,8 @@ def test_a_planted_bug_is_caught(
 
     def runs() -> None:
         for seed in range(PLANTED_RUNS):
-            LoopRun(case_of(seed)).check(database, next(namespace))
-            watch(random_case(seed, ("loops",)), next(namespace), database, capabilities, flow_of)
+            LoopRun(case_of(seed)).check(databases, next(namespace))
+            watch(random_case(seed, ("loops",)), next(namespace), databases, capabilities, flow_of)
 
     with pytest.raises((AssertionError, MeanderError), match=said):
         runs()

@@ -20,7 +20,7 @@ from dataflow.worker import Worker
 from state import codec
 from state.bins import BinSpace
 from state.ids import Bin
-from state.store import Database
+from state.store import Databases
 from state.time import from_millis
 from tests.hand import assembly, loops
 from tests.property import reference, shapes
@@ -42,10 +42,10 @@ DIFFERS = "results are not the reference's"
 class Cramped(TestFlow):
     """Whose operators have no more room for records that wait than a case says."""
 
-    def __init__(self, case: Case, flow: Flow, database: Database, namespace: int) -> None:
+    def __init__(self, case: Case, flow: Flow, databases: Databases, namespace: int) -> None:
         self._room, self.disks = case.room, list[Disk]()
         self._changes_staff = bool(case.staff)
-        super().__init__(flow, case.workers, case.seed, case.script, database, namespace)
+        super().__init__(flow, case.workers, case.seed, case.script, databases, namespace)
 
     def act(self) -> None:
         """What holds the flow back can be told after every step; most differs where the staff
@@ -94,7 +94,7 @@ class Run:
             move_memory=case.move_memory,
         )
 
-    def check(self, database: Database, namespace: int) -> None:
+    def check(self, databases: Databases, namespace: int) -> None:
         source = self.flow.source(ListSource(self.case.partitions, self.case.options))
         source.sink(self.raw)
         other = None
@@ -104,7 +104,7 @@ class Run:
             second.sink(self.other_raw)
             other = second.key_by(shapes.key)
         self.define(source.key_by(shapes.key), other).sink(self.sink)
-        run = self.cramped(self.case, self.flow, database, namespace)
+        run = self.cramped(self.case, self.flow, databases, namespace)
         with run:
             run.run()
             self.spilled = run.spilled
@@ -248,7 +248,7 @@ class Run:
 
 @pytest.mark.soak
 def test_results_and_state_equal_the_reference(
-    database: Database, record_property: Callable[[str, object], None]
+    databases: Databases, record_property: Callable[[str, object], None]
 ) -> None:
     namespace = count()
     kinds: Counter[str] = Counter()
@@ -257,7 +257,7 @@ def test_results_and_state_equal_the_reference(
 
     def fails(case: Case) -> bool:
         try:
-            Run(case).check(database, next(namespace))
+            Run(case).check(databases, next(namespace))
         except Exception:
             return True
         return False
@@ -267,7 +267,7 @@ def test_results_and_state_equal_the_reference(
         case = with_some_comings_and_goings(with_aborts(case))
         run = Run(case)
         try:
-            run.check(database, next(namespace))
+            run.check(databases, next(namespace))
         except Exception:
             found = traceback.format_exc()
             pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")

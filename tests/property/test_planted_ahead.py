@@ -18,7 +18,7 @@ from schemas.errors import MeanderError
 from state.ids import Bin
 from state.layer import Extraction
 from state.manifest import Manifest
-from state.store import Database
+from state.store import Databases
 from tests.property.cases import KINDS, random_case, with_aborts, with_full_bins
 from tests.property.planted import plant
 from tests.property.test_migration_oracle import DIFFERS, Run
@@ -40,7 +40,7 @@ _begin, _claim, _extraction, _spare, _receive = (
 def _whole(arrivals: Any, time: Any, manifest: Manifest) -> Any:
     incoming = _begin(arrivals, time, manifest)
     if incoming.ahead != NOTHING:
-        incoming.installation._staged = len(manifest.layers)
+        incoming.installation._layers = ()
     return incoming
 
 
@@ -80,7 +80,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] =
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(
-    bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, kinds, said = PLANTED[bug]
     plant(monkeypatch, owner, method, planted)
@@ -89,7 +89,7 @@ def test_a_planted_bug_is_caught(
     def runs() -> None:
         for seed in range(RUNS):
             case = with_aborts(with_full_bins(random_case(seed, kinds)))
-            Run(case).check(database, next(namespace))
+            Run(case).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
         runs()

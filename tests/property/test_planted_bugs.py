@@ -28,7 +28,7 @@ from dataflow.sim import Lane, SimNetwork
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import WorkerId
-from state.store import Database
+from state.store import Databases
 from state.time import MIN_TIME
 from tests.progress_bugs import LeavesAtOnce
 from tests.property.cases import (
@@ -229,7 +229,7 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
 @pytest.mark.parametrize("bug", PLANTED_IN_PROGRESS)
 def test_a_planted_bug_of_progress_is_caught(
     bug: str,
-    database: Database,
+    databases: Databases,
     capabilities: list[Capability],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -242,7 +242,7 @@ def test_a_planted_bug_of_progress_is_caught(
     def runs() -> None:
         for seed in range(RUNS):
             case = with_some_comings_and_goings(random_case(seed))
-            watch(case, next(namespace), database, capabilities)
+            watch(case, next(namespace), databases, capabilities)
 
     with pytest.raises((AssertionError, MeanderError), match=r"I[127]"):
         runs()
@@ -285,7 +285,7 @@ PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
 
 @pytest.mark.parametrize("bug", PLANTED_IN_GROWTH)
 def test_a_planted_bug_of_new_partitions_is_caught(
-    bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED_IN_GROWTH[bug]
     plant(monkeypatch, owner, method, planted)
@@ -294,7 +294,7 @@ def test_a_planted_bug_of_new_partitions_is_caught(
     def runs() -> None:
         for seed in range(RUNS):
             case = random_case(seed)
-            Run(with_growth(case, case.workers)).check(database, next(namespace))
+            Run(with_growth(case, case.workers)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError, KeyError), match=said):
         runs()
@@ -302,7 +302,7 @@ def test_a_planted_bug_of_new_partitions_is_caught(
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(
-    bug: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, method, planted, said = PLANTED[bug]
     plant(monkeypatch, owner, method, planted)
@@ -310,14 +310,14 @@ def test_a_planted_bug_is_caught(
 
     def runs() -> None:
         for seed in range(RUNS):
-            Run(random_case(seed)).check(database, next(namespace))
+            Run(random_case(seed)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
         runs()
 
 
 def test_a_new_reader_that_waits_for_no_frontier_is_caught(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I3: where records apply as they arrive, those that it sends overtake the last ones of whoever
     read the partition before."""
@@ -327,7 +327,7 @@ def test_a_new_reader_that_waits_for_no_frontier_is_caught(
     def runs() -> None:
         for seed in range(RUNS):
             case = with_comings_and_goings(random_case(seed, ("arrival",)))
-            Run(case).check(database, next(namespace))
+            Run(case).check(databases, next(namespace))
 
     with pytest.raises(AssertionError, match="a partition's own order is kept"):
         runs()

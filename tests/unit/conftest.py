@@ -1,4 +1,4 @@
-"""Flows on simulated workers for tests, over one state database."""
+"""Flows on simulated workers for tests, over one state database each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import settings
 from dataflow.flow import Flow
 from dataflow.migrate.command import Migrate
 from dataflow.rulings import NO_PAST, Past
-from state.store import Database
+from state.store import Databases
 from tests.hand import HandFlow
 
 NAMESPACES = count()
@@ -34,15 +34,15 @@ class Start(Protocol):
 
 
 @pytest.fixture(scope="session")
-def shared_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def shared_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
     path: Path = tmp_path_factory.mktemp("states")
-    database = Database(path, 32 << 20)
-    yield database
-    database.close()
+    databases = Databases(path, 32 << 20)
+    yield databases
+    databases.close()
 
 
 @pytest.fixture
-def start(shared_database: Database) -> Iterator[Start]:
+def start(shared_databases: Databases) -> Iterator[Start]:
     """Put a flow on simulated workers, to be driven by hand or to its end."""
     with ExitStack() as opened:
 
@@ -52,7 +52,7 @@ def start(shared_database: Database) -> Iterator[Start]:
             commands: Sequence[Migrate] = (),
             past: Past = NO_PAST,
         ) -> HandFlow:
-            run = HandFlow(flow, shared_database, next(NAMESPACES), workers, commands, past)
+            run = HandFlow(flow, shared_databases, next(NAMESPACES), workers, commands, past)
             return opened.enter_context(run)
 
         yield begin

@@ -9,6 +9,7 @@ from state.chunk import Chunk, Head
 from state.codec import encode, seal
 from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.layer import (
+    AHEAD_BYTES,
     CHUNK_BYTES,
     CHUNK_ENTRIES,
     STATE_LIMIT,
@@ -17,6 +18,7 @@ from state.layer import (
 )
 from state.manifest import Description, LayerPointer, Manifest
 from state.store import Database, Store
+from state.table import TABLE_BYTES
 from state.topic import Place
 from tests.bins_on_the_way import (
     BIN,
@@ -48,9 +50,9 @@ def test_the_bytes_that_leave_are_the_bytes_that_arrive(
     assert installation.timers == timers
     sizes = [len(payload) for _, payload in topic.records]
     assert extraction.bytes == installation.bytes == sum(sizes)
-    assert all(size <= CHUNK_BYTES for size in sizes)
+    assert all(size <= 1.05 * TABLE_BYTES for size in sizes)
     assert topic.most_unplaced <= WINDOW
-    assert topic.most_fetched <= WINDOW
+    assert topic.most_fetched <= AHEAD_BYTES
 
 
 @pytest.mark.parametrize("budget", [1, 3, 1000, 1_000_000])
@@ -121,14 +123,14 @@ def test_an_empty_bin_needs_no_record(old: Store, new: Store) -> None:
 
 
 def test_a_manifest_says_what_was_written_and_comes_back_from_its_bytes(old: Store) -> None:
-    fill(old, CHUNK_ENTRIES * 2 + 1)
+    fill(old, 5000, size=1000)
     topic = MemoryTopic()
     manifest = extract(old, topic).manifest
     (layer,) = manifest.layers
     assert (manifest.operator, manifest.bin, manifest.epoch) == ("per_plane", BIN, 900)
     assert layer.description == Description(lower=0, upper=900, since=900)
     assert (layer.id, layer.kind, layer.codec) == (LAYER, "base", "msgpack")
-    assert layer.count == CHUNK_ENTRIES * 2 + 1
+    assert layer.count == 5000
     keys = [place.key for place in layer.chunks]
     assert keys == [key for key, _ in topic.records] == [LAYER.key(n) for n in range(3)]
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
@@ -182,9 +184,10 @@ GOLDEN_HEAD = Head(
 def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
     payload = Chunk([b"k"], [b"s"], [(9, b"t")]).to_bytes(GOLDEN_HEAD, 4)
     assert payload.hex() == (
-        "432c6baf810369a0"  # checksum
-        "01"  # format version
+        "0257e7d94e4ab1ba"  # checksum
+        "02"  # format version
         "02040a08046f7006000e6d73677061636b000002040e0200000e"  # head
+        "0000"  # no table
         "02026b00"  # keys
         "02027300"  # states
         "02120002027400"  # timers
@@ -195,7 +198,11 @@ def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 3 << 20])
 def test_a_chunk_is_read_by_any_reader_of_avro_as_it_was_written(size: int) -> None:
     keys, timers = [b"a" * (size + 1), b"b"], [(-9, b"t" * size), (1 << 62, b"u")]
-    for chunk in (Chunk(keys, [b"", b"s" * size], timers), Chunk(keys, [b"", b""]), Chunk()):
+    chunks = (
+        Chunk(keys, [b"", b"s" * size], timers), Chunk(keys, [b"", b""]), Chunk(),
+        Chunk(timers=timers, table=b"t" * (size + 1), tabled=7),
+    )  # fmt: skip
+    for chunk in chunks:
         read = Chunk.from_bytes(chunk.to_bytes(GOLDEN_HEAD, 4), GOLDEN_HEAD, 4)
         assert read == chunk
 

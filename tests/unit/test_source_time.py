@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dataflow import Flow
 from dataflow.sim import NOW_MS
 from dataflow.testing import ListSink, ListSource
-from state.store import Database
+from state.store import Databases
 from tests.hand import HandFlow, HandSource
 from tests.timed import Timed, at, pass_on
 from tests.unit.conftest import NAMESPACES, Start
@@ -38,7 +38,7 @@ def test_what_is_older_than_1970_is_raised_to_it(start: Start) -> None:
 @settings(max_examples=20)
 @given(steps=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4))))
 def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
-    shared_database: Database, steps: list[tuple[int, int, int]]
+    shared_databases: Databases, steps: list[tuple[int, int, int]]
 ) -> None:
     """I1: in the same milliseconds as asked, unless the partition had moved on."""
     source, raw = HandSource(2), ListSink()
@@ -47,7 +47,7 @@ def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
     stream.sink(raw)
     stream.key_by(lambda v: 0).fold("n", lambda: 0, pass_on).sink(ListSink())
     asked: list[list[int]] = [[], []]
-    with HandFlow(source_flow, shared_database, next(NAMESPACES), workers=1) as run:
+    with HandFlow(source_flow, shared_databases, next(NAMESPACES), workers=1) as run:
         for partition, ms, count in steps:
             asked[partition] += [ms] * count
             source.give(partition, *[(ms, None)] * count)

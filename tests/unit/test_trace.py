@@ -12,8 +12,9 @@ import pytest
 from schemas.errors import MeanderError
 from state.chunk import LayerCorrupt
 from state.codec import encode, seal
+from state.contents import AHEAD_BYTES
 from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.layer import CHUNK_ENTRIES, WINDOW, Extraction, Installation
+from state.layer import CHUNK_ENTRIES, Extraction, Installation
 from state.manifest import Description, LayerPointer, Manifest
 from state.store import Store
 from state.topic import Place
@@ -39,12 +40,16 @@ class Traced:
             some = keys[start : start + 500]
             put(self.store, [bin] * len(some), some, [seal(state)] * len(some))
 
-    def begin(self, bin: Bin = BIN, timers: list[tuple[int, bytes]] | None = None) -> Extraction:
+    def begin(
+        self, bin: Bin = BIN, timers: list[tuple[int, bytes]] | None = None, *, renew: bool = False
+    ) -> Extraction:
         self.now += 1
-        return self.trace.write(bin, self.now, timers or [])
+        return self.trace.write(bin, self.now, timers or [], renew=renew)
 
-    def write(self, bin: Bin = BIN, timers: list[tuple[int, bytes]] | None = None) -> Manifest:
-        extraction = self.begin(bin, timers)
+    def write(
+        self, bin: Bin = BIN, timers: list[tuple[int, bytes]] | None = None, *, renew: bool = False
+    ) -> Manifest:
+        extraction = self.begin(bin, timers, renew=renew)
         drive(extraction.step, 100)
         return extraction.manifest
 
@@ -183,9 +188,8 @@ def test_what_was_staged_and_is_not_how_the_layers_begin_is_installed_afresh(
     install(new, staged, traced.topic)
     traced.set(0, 50, 2)
     traced.write()
-    traced.merge()
     put(new, [BIN], [b"left over"], [1])
-    manifest = traced.write()
+    manifest = traced.write(renew=True)
     last = Installation(new, manifest, traced.topic, [layer.id for layer in staged.layers])
     drive(last.step, 100)
     assert last.count == 50
@@ -205,23 +209,62 @@ def test_layers_of_much_the_same_size_become_one_and_only_they_are_forgotten(
     assert base == before.layers[0]
     assert (delta.kind, delta.count, delta.description) == ("delta", 1000, Description(1, 3, 3))
     assert traced.topic.live == chunk_keys(base, delta)
-    assert traced.topic.most_fetched <= 2 * WINDOW
+    assert traced.topic.most_fetched <= 2 * AHEAD_BYTES
     install(new, traced.write(), traced.topic)
     assert list(new.scan(BIN)) == list(traced.store.scan(BIN))
 
 
-def test_deltas_that_come_near_to_the_base_are_merged_into_it(traced: Traced) -> None:
+def test_a_base_that_its_deltas_come_near_to_is_written_anew(traced: Traced) -> None:
     traced.set(0, 3000, 1)
     traced.write()
     traced.set(2000, 2000, 2)
-    traced.write()
-    traced.merge()
-    (base,) = traced.trace.layers(BIN)
-    assert (base.kind, base.count, base.description) == ("base", 4000, Description(0, 2, 2))
+    assert len(traced.write(renew=True).layers) == 2, "until then it had none"
+    traced.set(0, 5, 3)
+    (base,) = traced.write(renew=True).layers
+    assert (base.kind, base.count, base.description) == ("base", 4000, Description(0, 3, 3))
+    assert traced.topic.live == chunk_keys(base)
+    traced.set(0, 5, 4)
+    assert [layer.count for layer in traced.write(renew=True).layers] == [4000, 5]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 100])
+def test_what_changed_before_a_base_that_is_given_up_is_in_the_next_layer(
+    traced: Traced, new: Store, steps: int
+) -> None:
+    for state in (1, 2):
+        traced.set(0, 3000, state)
+        traced.write()
+    traced.set(0, 1000, 3)
+    base = traced.begin(renew=True)
+    for _ in range(steps):
+        base.step(10)
+    traced.set(500, 1000, 4)
+    manifest = traced.write()
+    assert not base.step(100)
+    assert [layer.count for layer in manifest.layers] == [3000, 3000, 1500]
+    assert traced.topic.live == chunk_keys(*manifest.layers)
+    install(new, manifest, traced.topic)
+    assert list(new.scan(BIN)) == list(traced.store.scan(BIN))
+
+
+def test_the_base_of_a_pinned_bin_stays(traced: Traced) -> None:
+    for state in (1, 2):
+        traced.set(0, 30, state)
+        layers = traced.write().layers
+    traced.trace.pin(BIN)
+    assert traced.write(renew=True).layers == layers
+    traced.trace.unpin(BIN)
+    begun = traced.begin(renew=True)
+    traced.trace.pin(BIN)
+    drive(begun.step, 100)
+    assert len(begun.manifest.layers) == 1
+    assert traced.topic.live >= chunk_keys(*layers), "somebody reads them"
+    traced.trace.unpin(BIN)
+    assert traced.topic.live == chunk_keys(*begun.manifest.layers)
 
 
 def test_a_layer_that_comes_while_others_are_merged_stays(traced: Traced, new: Store) -> None:
-    for state in (1, 2):
+    for state in (1, 2, 3):
         traced.set(0, 3000, state)
         traced.write()
     for _ in range(10):
@@ -229,13 +272,13 @@ def test_a_layer_that_comes_while_others_are_merged_stays(traced: Traced, new: S
     traced.set(0, 5, 3)
     traced.write()
     traced.merge()
-    assert [layer.count for layer in traced.trace.layers(BIN)] == [3000, 5]
+    assert [layer.count for layer in traced.trace.layers(BIN)] == [3000, 3000, 5]
     install(new, traced.write(), traced.topic)
     assert list(new.scan(BIN)) == list(traced.store.scan(BIN))
 
 
 def test_a_slice_of_merging_reads_or_writes_one_chunk_at_most(traced: Traced) -> None:
-    for state in (1, 2):
+    for state in (1, 2, 3):
         traced.set(0, CHUNK_ENTRIES * 5, state)
         traced.write()
     sent, steps = len(traced.topic.records), 0
@@ -248,7 +291,7 @@ def test_a_slice_of_merging_reads_or_writes_one_chunk_at_most(traced: Traced) ->
 
 @pytest.mark.parametrize("steps", [0, 1, 30, 60])
 def test_a_pinned_bin_keeps_its_layers(traced: Traced, steps: int) -> None:
-    for state in (1, 2):
+    for state in (1, 2, 3):
         traced.set(0, CHUNK_ENTRIES * 3, state)
         manifest = traced.write()
     for _ in range(steps):
@@ -263,7 +306,7 @@ def test_a_pinned_bin_keeps_its_layers(traced: Traced, steps: int) -> None:
     traced.trace.unpin(BIN)
     traced.merge()
     assert traced.topic.live == chunk_keys(*traced.trace.layers(BIN))
-    assert len(traced.trace.layers(BIN)) == 1
+    assert len(traced.trace.layers(BIN)) == 2
     assert traced.topic.idle
 
 
@@ -271,7 +314,7 @@ def test_a_pinned_bin_keeps_its_layers(traced: Traced, steps: int) -> None:
 def test_a_bin_that_leaves_keeps_the_layers_that_its_manifest_names(
     traced: Traced, new: Store, steps: int
 ) -> None:
-    for state in (1, 2):
+    for state in (1, 2, 3):
         traced.set(0, CHUNK_ENTRIES * 3, state)
         traced.write()
     for _ in range(steps):
@@ -299,6 +342,7 @@ def test_the_next_owner_goes_on_where_the_last_one_ended(
     heir.trace.adopt(manifest)
     assert heir.trace.layers(BIN) == manifest.layers
     heir.merge()
+    heir.write(renew=True)
     heir.set(0, 5, 3)
     heir.write()
     assert [layer.count for layer in heir.trace.layers(BIN)] == [300, 5]
@@ -346,7 +390,7 @@ def test_a_bin_whose_layers_are_of_no_use_is_written_anew_as_a_whole(
 def test_a_layer_that_proves_unreadable_when_merged_is_named_and_replaced(
     traced: Traced, new: Store
 ) -> None:
-    for state in (1, 2):
+    for state in (1, 2, 3):
         traced.set(0, CHUNK_ENTRIES * 3, state)
         layers = traced.write().layers
     corrupt(traced.topic, layers[1])
@@ -359,7 +403,7 @@ def test_a_layer_that_proves_unreadable_when_merged_is_named_and_replaced(
 
 
 def test_what_was_forgotten_is_not_read_as_something_else(traced: Traced, new: Store) -> None:
-    for state in (1, 2):
+    for state in (1, 2, 3):
         traced.set(0, 300, state)
         manifest = traced.write()
     traced.merge()
@@ -399,21 +443,23 @@ def test_there_are_few_layers_and_little_but_state_under_endless_updates(
     old: Store, new: Store
 ) -> None:
     """100,000 updates, each of one of 5,000 keys. Each layer is at least `RATIO` times as large as
-    all those after it together: so all take at most 1 + 1/RATIO times the first, which holds each
-    key once; and all from one on take 1 + RATIO times what all from the next on do: so of layers
-    of 250 keys there are at most 1 + log(5,000 / 250 * (1 + 1/RATIO), 1 + RATIO), less than 5."""
+    all those after it together, but for the last: so all have at most 1 + 1/RATIO times the keys of
+    the first, which holds each key once; and all from one on 1 + RATIO times what all from the next
+    on have: so of layers of 250 keys there are at most 1 + log(5,000 / 250 * (1 + 1/RATIO), 1 +
+    RATIO) and the last, less than 6."""
     traced, chance = Traced(old, MemoryTopic()), random.Random(3)
     keys = [encode(n) for n in range(5000)]
     for turn in range(400):
         chosen = [keys[chance.randrange(5000)] for _ in range(250)]
         put(old, [BIN] * 250, chosen, [seal((turn, n, "some text")) for n in range(250)])
-        manifest = traced.write()
+        manifest = traced.write(renew=True)
         traced.merge()
         layers = traced.trace.layers(BIN)
         assert traced.topic.live == chunk_keys(*layers)
         bytes_of_state = sum(len(k) + len(s) + 2 for k, s in old.scan(BIN))
-        assert len(layers) <= 4
-        assert traced.trace.size(BIN) <= (1 + 1 / RATIO) * (bytes_of_state + 500)
+        assert len(layers) <= 5
+        assert sum(layer.count for layer in layers) <= (1 + 1 / RATIO) * 5000 + 250
+        assert traced.trace.size(BIN) <= (2 + 1 / RATIO) * (bytes_of_state + 500)
     assert len(manifest.layers) <= 5
     install(new, traced.write(), traced.topic)
     assert list(new.scan(BIN)) == list(old.scan(BIN))
