@@ -2,8 +2,8 @@
 
 Guarantees that what is fetched, written and merged ahead takes at most a share of the time of turns
 that records make long, and what is left of short ones. Moves whose time has come are hurried, some
-milliseconds of each turn, and have at most so many bytes in memory, or one bin's (I6). Cost: two
-looks at the clock per slice.
+milliseconds of each turn. Either has half of the memory, or one bin's (I6). Cost: two looks at the
+clock per slice.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ HURRY = 0.016
 """Seconds of a turn for moves whose time has come: records of other bins are handled between."""
 
 
+T = TypeVar("T")
+
+
 class Moving(Protocol):
     """A bin on its way to the state topic, or from there."""
 
@@ -31,7 +34,37 @@ class Moving(Protocol):
         """The most bytes that it may have in memory until its next step."""
 
 
-T = TypeVar("T")
+M = TypeVar("M", bound=Moving)
+
+
+class Room:
+    """Memory for bins on their way.
+
+    >>> class Bin:
+    ...     held = 60
+    >>> room = Room(100)
+    >>> bins = [room.admit(Bin()) for _ in range(2)]
+    >>> room.open
+    False
+    >>> bins[0].held = 0; room.open
+    True
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._admitted: list[Moving] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether there is room for one more bin."""
+        self._admitted = [one for one in self._admitted if one.held]
+        held = sum(one.held for one in self._admitted)
+        return not held or held < self._most
+
+    def admit(self, one: M) -> M:
+        """It takes room from now on, until it says that it holds nothing more."""
+        self._admitted.append(one)
+        return one
 
 
 class Pace:
@@ -48,8 +81,9 @@ class Pace:
     """
 
     def __init__(self, clock: Clock, share: float, memory: int) -> None:
-        self._clock, self._ratio, self._memory = clock, share / (1 - share), memory
-        self._on_their_way: list[Moving] = []
+        self._clock, self._ratio = clock, share / (1 - share)
+        self.ahead, self.due = Room(memory // 2), Room(memory // 2)
+        """What is moved ahead, and what moves as its time has come."""
         self.left = TURN
         """Seconds that may be spent before the next turn."""
         self._spent = 0.0
@@ -70,16 +104,6 @@ class Pace:
             yield thing
             if self._clock.monotonic() >= until:
                 return
-
-    def admits(self) -> bool:
-        """Whether there is memory for one more bin."""
-        self._on_their_way = [one for one in self._on_their_way if one.held]
-        held = sum(one.held for one in self._on_their_way)
-        return not held or held < self._memory
-
-    def admit(self, one: Moving) -> None:
-        """It takes memory from now on, until it says that it holds nothing more."""
-        self._on_their_way.append(one)
 
     def turns(self, waiting: deque[T]) -> Iterator[T]:
         """One after another of what waits, taken out, as long as there is time in this turn; who is

@@ -106,7 +106,7 @@ class Arrivals:
             worked = True
         for one in list(self._queued):
             # Fetching one overlaps installing another.
-            if self._pace.admits() and not self._staging.under_way(one[1].bin):
+            if self._pace.due.open and not self._staging.under_way(one[1].bin):
                 self._queued.remove(one)
                 self._installing.append(self._begin(*one))
         for incoming in self._pace.hurry(list(self._installing)):
@@ -188,8 +188,9 @@ class Arrivals:
         self._newest[manifest.bin] = manifest.epoch
         first = self._spoilt.get((manifest.bin, manifest.epoch), time)
         ahead = self._staging.claim(manifest.bin)
-        rest = Installation(self._store, manifest, self._topic, ahead.layers, ahead.timers)
-        self._pace.admit(rest)
+        rest = self._pace.due.admit(
+            Installation(self._store, manifest, self._topic, ahead.layers, ahead.timers)
+        )
         return Incoming(first, manifest, rest, ahead)
 
     def _install(self, incoming: Incoming) -> bool:

@@ -41,7 +41,7 @@ from state.time import MIN_TIME
 
 BETWEEN = 0.2
 """Of the lead, while bins that are prepared move round after round."""
-PER_PAIR = 16
+PER_PAIR = 64
 """Bins that two workers move in one round of a batched command, where little is left to move."""
 
 
@@ -268,8 +268,9 @@ class Conductor:
         if not running.command.prepared:
             return
         undecided = [bin for round in running.rounds if not round.decided for bin in round.bins]
+        room = self.fetching.room
         for bin in (*undecided, *running.waiting):
-            if self.fetching.full:
+            if room <= 0:
                 return
             if bin in running.fetches or bin in running.there:
                 continue
@@ -278,6 +279,7 @@ class Conductor:
                 running.there.add(bin)
             elif not self._moving(bin) and self.fetching.claim(running, bin):
                 self.fetching.begin(running, bin, way)
+                room -= self.fetching.weight(bin)
 
     def _go_on(self, running: Running, forsworn: int) -> None:
         """Begin the next round, once those before are over and its bins are ready."""

@@ -15,9 +15,8 @@ from dataflow.migrate.instructions import Instruction, Prepare, Rewrite, Spare, 
 from dataflow.migrate.rounds import Fetch, Running, Way
 from dataflow.migrate.sizes import Sizes, size_of
 from state.ids import Bin, WorkerId
-from state.layer import WINDOW
+from state.layer import AHEAD_BYTES
 from state.manifest import Manifest
-from state.table import TABLE_BYTES
 
 
 class Fetching:
@@ -32,13 +31,23 @@ class Fetching:
         tell: Callable[[WorkerId, Instruction], None],
     ) -> None:
         self._running, self._groups, self._sizes, self._tell = running, groups, sizes, tell
-        self._most = max(1, most_bytes // (WINDOW * TABLE_BYTES))
+        self._most = most_bytes
         self._numbers = count(1)
 
     @property
-    def full(self) -> bool:
-        """Whether as many bins are being made ready as may be."""
-        return sum(not f.ready for one in self._running for f in one.fetches.values()) >= self._most
+    def room(self) -> int:
+        """How many bytes more may be made ready at once."""
+        under_way = [
+            self.weight(bin)
+            for running in self._running
+            for bin, fetch in running.fetches.items()
+            if not fetch.ready
+        ]
+        return self._most - sum(under_way)
+
+    def weight(self, bin: Bin) -> int:
+        """How many bytes of a bin may be in memory while it is made ready."""
+        return min(self._sizes.of(bin) or AHEAD_BYTES, AHEAD_BYTES)
 
     def begin(self, running: Running, bin: Bin, way: Way) -> None:
         """Have a bin made ready for a command."""

@@ -208,12 +208,13 @@ class Migrator(Quiet):
         worked = False
         for departure in self._pace.hurry(self._due(outlet)):
             if departure.extraction is None:
-                if not self._pace.admits():
+                if not self._pace.due.open:
                     continue
                 transfer = departure.transfer
                 self.preparing(outlet.keyed.name).done_with(transfer.bin)
-                departure.extraction = outlet.keyed.extraction(transfer.bin, transfer.time)
-                self._pace.admit(departure.extraction)
+                departure.extraction = self._pace.due.admit(
+                    outlet.keyed.extraction(transfer.bin, transfer.time)
+                )
                 worked = True
             if departure.extraction.step(ENTRIES):
                 self._hand_over(outlet, departure, departure.extraction)

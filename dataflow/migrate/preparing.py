@@ -17,8 +17,6 @@ from state.layer import Extraction
 
 ENTRIES = 512
 """Entries written per bin and turn, some half a millisecond."""
-AT_ONCE = 4
-"""Bins of an operator that are written side by side."""
 
 
 class Preparing:
@@ -72,9 +70,11 @@ class Preparing:
     def step(self) -> bool:
         """Write a little; whether anything has been done."""
         worked = bool(self._waiting)
-        while self._waiting and len(self._writing) < AT_ONCE:
+        while self._waiting and self._pace.open and self._pace.ahead.open:
             keyed, bin = self._waiting.popleft()
-            self._writing.append((keyed, bin, keyed.snapshot(bin)))
+            with self._pace.spending():
+                extraction = self._pace.ahead.admit(keyed.snapshot(bin))
+            self._writing.append((keyed, bin, extraction))
         return self._write() or worked
 
     def _write(self) -> bool:

@@ -20,8 +20,6 @@ from state.topic import StateTopic
 
 ENTRIES = 1024
 """Entries installed per bin and turn, less than a millisecond."""
-AT_ONCE = 4
-"""Bins fetched side by side."""
 
 
 @dataclass(slots=True)
@@ -103,9 +101,10 @@ class Staging:
     def step(self) -> bool:
         """Fetch a little; whether anything has been done."""
         worked = False
-        open = [staged for staged in self._bins.values() if not staged.done][:AT_ONCE]
+        open = [staged for staged in self._bins.values() if not staged.done]
         for staged in sorted(open, key=lambda staged: staged.steps):
-            if self._pace.open:
+            begun = staged.installation is not None
+            if self._pace.open and (begun or self._pace.ahead.open):
                 worked |= self._fetch(staged)
         return worked
 
@@ -114,7 +113,9 @@ class Staging:
         manifest, staged.steps = staged.manifest, staged.steps + 1
         try:
             if staged.installation is None:
-                staged.installation = Installation(self._store, manifest, self._topic)
+                staged.installation = self._pace.ahead.admit(
+                    Installation(self._store, manifest, self._topic)
+                )
             with self._pace.spending():
                 staged.done = staged.installation.step(ENTRIES)
         except MeanderError as error:
