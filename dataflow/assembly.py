@@ -69,6 +69,9 @@ Report = Callable[[dict[str, object]], None]
 
 
 FIRST = Incarnation(1)
+DELIVERED = 64 << 10
+"""The most bytes of a bin that are handed over without the state topic; less where all bins at once
+would take more than `move_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,7 @@ class Assembly:
 
     def _keyed(self, node: KeyedNode) -> Keyed:
         *data, pointers = self._inputs(node)
+        flow = self.plan.flow
         keyed = Keyed(
             node.name,
             self.plan.origin(node),
@@ -251,11 +255,12 @@ class Assembly:
             self._logic(node),
             self.site.open_store(node.name, node.codec, node.layout),
             node.order,
-            self.plan.flow.space,
+            flow.space,
             self.site.topic,
             self._next_layer,
             self._control_in(scope_of(node)),
             self._bound(node.name),
+            min(DELIVERED, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
             lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),
             self.pace,
             self.report,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dataflow.batch import Batch
 from dataflow.graph import Graph, Location
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
@@ -103,13 +104,14 @@ def _misruled(plan: Plan, rulings: Iterable[Ruling]) -> str:
     return ""
 
 
-def _disorder(plan: Plan, time: int, payload: Payload) -> str:
+def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
     """What is wrong with how bins or a partition are to change hands at a time, or ''."""
     if unknown := _unknown_bin(plan.groups, payload):
         return unknown
     match payload:
         case (
             Manifest(operator=name)
+            | Delivery(manifest=Manifest(operator=name))
             | Stage(manifest=Manifest(operator=name))
             | Rewrite(operator=name)
         ) if not any(name == keyed.name for keyed in plan.keyed):
@@ -131,13 +133,18 @@ def _disorder(plan: Plan, time: int, payload: Payload) -> str:
     return ""
 
 
-def _unknown_bin(groups: Groups, payload: Payload) -> str:
+def _unknown_bin(groups: Groups, payload: Payload | Manifest) -> str:
     match payload:
         case Moves(bins=bins):
             known = groups.total
         case Prepare(bin=bin) | Spare(bin):
             bins, known = (bin,), groups.total
-        case Manifest(bin=bin) | Stage(manifest=Manifest(bin=bin)) | Rewrite(bin=bin):
+        case (
+            Manifest(bin=bin)
+            | Delivery(manifest=Manifest(bin=bin))
+            | Stage(manifest=Manifest(bin=bin))
+            | Rewrite(bin=bin)
+        ):
             bins, known = (bin,), groups.count
         case _:
             return ""

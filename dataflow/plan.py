@@ -14,6 +14,7 @@ from dataflow.batch import Batch
 from dataflow.flow import Flow
 from dataflow.graph import EdgeId, Graph, Location
 from dataflow.graph import Node as Ports
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
@@ -34,7 +35,6 @@ from dataflow.nodes import (
     upstreams,
 )
 from schemas.errors import SetupError
-from state.manifest import Manifest
 
 
 class Plan:
@@ -104,7 +104,7 @@ class Plan:
         instructions = Moves, Revoke, Prepare, Stage, Spare, Rewrite
         carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
         carried[self.handover.inputs[0]] = (Order,)
-        carried.update((self.pointers(keyed), (Manifest,)) for keyed in self.keyed)
+        carried.update((self.pointers(keyed), (Delivery,)) for keyed in self.keyed)
         carried.update((self.ports[source.name].inputs[0], (Parcel,)) for source in self.sources)
         exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
         outputs = {self.ports[exchange.name].outputs[0] for exchange in exchanges}

@@ -19,6 +19,7 @@ import pyarrow as pa
 from dataflow.arrow import Layout
 from dataflow.batch import Batch
 from dataflow.graph import EdgeId, Location
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
@@ -28,10 +29,9 @@ from schemas.errors import MeanderError
 from state import codec
 from state.antichain import Antichain
 from state.ids import WorkerId
-from state.manifest import Manifest
 from state.time import Time
 
-Whole = Manifest | Moves | Instruction | Order | Parcel
+Whole = Delivery | Moves | Instruction | Order | Parcel
 Payload = Batch | Whole
 Change = tuple[Location, Time, int]
 
@@ -299,7 +299,7 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
 
 _WHOLE: Mapping[str, type[Whole]] = {
     kind.__name__: kind
-    for kind in (Manifest, Moves, Prepare, Stage, Spare, Rewrite, Revoke, Order, Parcel)
+    for kind in (Delivery, Moves, Prepare, Stage, Spare, Rewrite, Revoke, Order, Parcel)
 }
 """The payloads that travel as one part."""
 

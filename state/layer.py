@@ -49,6 +49,15 @@ class Entries(NamedTuple):
     states: list[bytes]
 
 
+class Remainder(NamedTuple):
+    """What a bin's layers lack: some keys with their encoded states, in key order."""
+
+    keys: list[bytes]
+    states: list[bytes]
+    timers: Timers | None
+    """All of the bin's; None where they are those of its last layer."""
+
+
 class Contents(Protocol):
     """What a layer is to hold."""
 

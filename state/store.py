@@ -191,6 +191,11 @@ class Store:
         entries = zip(keys, states, strict=True)
         self._database.rocks.put((group + key, data) for key, data in entries)
 
+    def install_changed(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
+        """As `install`, but they count as changed."""
+        self.install(bin, keys, states)
+        self.give_back(bin, keys)
+
     def table(self, bin: int) -> TableWriter:
         """An empty table for entries of a bin."""
         return TableWriter(self._database.rocks.folder, self._groups[bin])

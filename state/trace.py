@@ -19,7 +19,7 @@ from typing import Final
 from state.chunk import Head, LayerCorrupt
 from state.contents import Changed, Merged, Whole
 from state.ids import Bin, Incarnation, LayerId
-from state.layer import Extraction, Timers
+from state.layer import Extraction, Remainder, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time
@@ -27,6 +27,8 @@ from state.topic import StateTopic
 
 RATIO: Final = 2
 """How many times as much as all later layers one has at least."""
+SLICE: Final = 64
+"""Keys of a remainder whose states are looked at at once, as it may be too large."""
 Layers = tuple[LayerPointer, ...]
 _NO_TIMERS: Final = hash(())
 
@@ -89,6 +91,30 @@ class Trace:
         extraction = Extraction(head, contents, self._topic, partial(self._stands, bin, told))
         self._writing[bin] = extraction, keys
         return extraction
+
+    def remainder(self, bin: Bin, timers: Timers, most_bytes: int) -> Remainder | None:
+        """Take what of a bin has changed since its last layer, all of which then count as changed
+        no longer; None, and nothing is taken, where that is more, or it has no layer yet.
+
+        What is being written of the bin is cancelled.
+        """
+        self.cancel(bin)
+        if not self.layers(bin):
+            return None
+        told = hash(tuple(timers)) == self._told.get(bin)
+        keys, states = self._store.take_changes(bin), list[bytes]()
+        size = sum(map(len, keys)) + (0 if told else sum(len(key) for _, key in timers))
+        if size <= most_bytes:
+            keys.sort()
+        for first in range(0, len(keys), SLICE):
+            if size > most_bytes:
+                break
+            states += self._store.take_states(bin, keys[first : first + SLICE])
+            size += sum(map(len, states[first:]))
+        if size > most_bytes:
+            self._store.give_back(bin, keys)
+            return None
+        return Remainder(keys, states, None if told else timers)
 
     def again(self, bin: Bin, upper: int, timers: Timers) -> Extraction:
         """Write all that the store still has of a bin that has been released: its next owner could

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dataflow.batch import Int64s
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.instructions import Stage
 from dataflow.migrate.staging import Fetched, Staging, spoilt
 from dataflow.nested import outer
@@ -24,7 +25,7 @@ from dataflow.pace import Pace
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import Bin
-from state.layer import Installation
+from state.layer import Installation, Remainder
 from state.manifest import Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time
@@ -40,7 +41,7 @@ class Incoming:
     """A bin whose last layers are being installed."""
 
     time: Time
-    manifest: Manifest
+    delivery: Delivery
     installation: Installation
     ahead: Fetched
 
@@ -67,7 +68,7 @@ class Arrivals:
         self._early: set[tuple[Bin, int]] = set()
         self._stashed: dict[Bin, Pool] = {}
         self._released: set[Bin] = set()
-        self._queued: list[tuple[Time, Manifest]] = []
+        self._queued: list[tuple[Time, Delivery]] = []
         self._installing: list[Incoming] = []
         self._staging = Staging(store, topic, pace, report)
         self._spoilt: dict[tuple[Bin, int], Time] = {}
@@ -100,13 +101,13 @@ class Arrivals:
         capability that a pointer brings."""
         worked = False
         for message in self._pointers.drain():
-            assert isinstance(message.payload, Manifest)
+            assert isinstance(message.payload, Delivery)
             retain(message)
             self._queued.append((message.time, message.payload))
             worked = True
         for one in list(self._queued):
             # Fetching one overlaps installing another.
-            if self._pace.due.open and not self._staging.under_way(one[1].bin):
+            if self._pace.due.open and not self._staging.under_way(one[1].manifest.bin):
                 self._queued.remove(one)
                 self._installing.append(self._begin(*one))
         for incoming in self._pace.hurry(list(self._installing)):
@@ -183,19 +184,20 @@ class Arrivals:
         """Whether installations are under way."""
         return bool(self._installing or self._queued) or self._staging.busy
 
-    def _begin(self, time: Time, manifest: Manifest) -> Incoming:
+    def _begin(self, time: Time, delivery: Delivery) -> Incoming:
         """The last of a bin has come. What is written anew was first told of at an earlier time."""
+        manifest = delivery.manifest
         self._newest[manifest.bin] = manifest.epoch
         first = self._spoilt.get((manifest.bin, manifest.epoch), time)
         ahead = self._staging.claim(manifest.bin)
         rest = self._pace.due.admit(
             Installation(self._store, manifest, self._topic, ahead.layers, ahead.timers)
         )
-        return Incoming(first, manifest, rest, ahead)
+        return Incoming(first, delivery, rest, ahead)
 
     def _install(self, incoming: Incoming) -> bool:
         """Install a little; whether it is over. Raises what cannot be read when it comes again."""
-        manifest, rest = incoming.manifest, incoming.installation
+        manifest, rest = incoming.delivery.manifest, incoming.installation
         move = manifest.bin, manifest.epoch
         try:
             if not rest.step(ENTRIES):
@@ -208,20 +210,34 @@ class Arrivals:
             return True
         self._spoilt.pop(move, None)
         self._trace.adopt(manifest)
-        self._arrived(manifest, rest, incoming.ahead)
+        remainder = incoming.delivery.remainder or Remainder([], [], None)
+        self._add(manifest.bin, remainder)
+        timers = rest.timers if remainder.timers is None else remainder.timers
+        self._timers.install(manifest.bin, timers)
+        size = sum(map(len, (*remainder.keys, *remainder.states)))
+        ahead = incoming.ahead
+        self._arrived(
+            manifest, ahead.bytes + rest.bytes + size, ahead.keys + rest.count + len(remainder.keys)
+        )
         return True
 
-    def _arrived(self, manifest: Manifest, installation: Installation, ahead: Fetched) -> None:
+    def _add(self, bin: Bin, remainder: Remainder) -> None:
+        """What the layers lack: the next one is to have it."""
+        if remainder.keys:
+            self._store.install_changed(bin, remainder.keys, remainder.states)
+        if remainder.timers is not None:
+            self._store.mark(bin)
+
+    def _arrived(self, manifest: Manifest, bytes: int, keys: int) -> None:
         bin, time = manifest.bin, manifest.epoch
-        self._timers.install(bin, installation.timers)
         self._report(
             {
                 "event": "bin_moved",
                 "operator": manifest.operator,
                 "bin": int(bin),
                 "time": time,
-                "bytes": ahead.bytes + installation.bytes,
-                "keys": ahead.keys + installation.count,
+                "bytes": bytes,
+                "keys": keys,
             }
         )
         if bin not in self._awaited or time not in self._awaited[bin]:

@@ -1,11 +1,11 @@
 """Moves the state of bins: F's control path (live reconfiguration, 2.2; design 4, Migration).
 
 A move of time t becomes known by a command and holds capability t from then on. Once the control
-frontier has passed t its bins' old owners are certain; once a stateful operator's output
-frontier has reached t, that operator's state is final for t: the old owner writes what of it does
-not lie on the state topic yet, in slices, and sends, under t, where all lies. The copy stays until
-the output frontier has passed t: the acknowledgement; until then it can be written anew. Guarantees
-I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
+frontier has passed t its bins' old owners are certain; once a stateful operator's output frontier
+has reached t, that operator's state is final for t: the old owner sends, under t, where all lies on
+the state topic and what little does not; what is much it writes there first, in slices. The copy
+stays until the output frontier has passed t: the acknowledgement; until then it can be written
+anew. Guarantees I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dataflow.capability import Held
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
@@ -210,14 +211,18 @@ class Migrator(Quiet):
             if departure.extraction is None:
                 if not self._pace.due.open:
                     continue
+                worked = True
                 transfer = departure.transfer
                 self.preparing(outlet.keyed.name).done_with(transfer.bin)
+                delivery = outlet.keyed.delivery(transfer.bin, transfer.time)
+                if delivery is not None:
+                    self._hand_over(outlet, departure, delivery)
+                    continue
                 departure.extraction = self._pace.due.admit(
                     outlet.keyed.extraction(transfer.bin, transfer.time)
                 )
-                worked = True
             if departure.extraction.step(ENTRIES):
-                self._hand_over(outlet, departure, departure.extraction)
+                self._hand_over(outlet, departure, Delivery(departure.extraction.manifest))
                 worked = True
         return worked
 
@@ -226,12 +231,12 @@ class Migrator(Quiet):
         frontier = outlet.keyed.frontier
         return [d for d in outlet.departures if not frontier.less_than(d.transfer.time)]
 
-    def _hand_over(self, outlet: Outlet, departure: Departure, extraction: Extraction) -> None:
+    def _hand_over(self, outlet: Outlet, departure: Departure, delivery: Delivery) -> None:
         transfer = departure.transfer
         outlet.output.send(
             outlet.held.permitting(transfer.time),
             transfer.time,
-            extraction.manifest,
+            delivery,
             transfer.target,
         )
         outlet.copies.append(Copy(transfer, outlet.keyed.departed(transfer.bin)))
@@ -242,7 +247,7 @@ class Migrator(Quiet):
         for repair in done:
             outlet.repairs.remove(repair)
             to, right = repair.copy.transfer.target, outlet.held.permitting(repair.time)
-            outlet.output.send(right, repair.time, repair.extraction.manifest, to)
+            outlet.output.send(right, repair.time, Delivery(repair.extraction.manifest), to)
         return bool(done)
 
     def _keep(self) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from dataflow.batch import Batch, Int64s
 from dataflow.bound import Bound
 from dataflow.migrate.arrivals import Arrivals
+from dataflow.migrate.delivery import Delivery
 from dataflow.nested import Rounds, at, outer, outward, place, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
 from dataflow.operators.logic import Logic, Why
@@ -34,6 +35,7 @@ from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin, LayerId
 from state.layer import Extraction
+from state.manifest import Manifest
 from state.store import Bins, Store
 from state.time import MIN_TIME, Time, to_millis
 from state.topic import StateTopic
@@ -65,6 +67,7 @@ class Keyed(Quiet):
         next_layer: Callable[[], LayerId],
         control: Callable[[], Antichain],
         bound: Bound,
+        most_delivered: int,
         pools: Callable[[str], Pool],
         pace: Pace,
         report: Callable[[dict[str, object]], None],
@@ -80,7 +83,7 @@ class Keyed(Quiet):
         self.arrivals = Arrivals(
             self.trace, store, self.timers, topic, pointers, pools, pace, report
         )
-        self._waiting = pools("records")
+        self._waiting, self._most_delivered = pools("records"), most_delivered
         self._most, self._over = bound.most, False
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
@@ -113,8 +116,16 @@ class Keyed(Quiet):
         """Whether no bin is on its way in."""
         return not self.arrivals.busy()
 
+    def delivery(self, bin: Bin, at: int) -> Delivery | None:
+        """The bin as of `at`, once the output frontier has reached `at`, where little of it does
+        not lie on the state topic."""
+        remainder = self.trace.remainder(bin, self.timers.of(bin), self._most_delivered)
+        if remainder is None:
+            return None
+        return Delivery(Manifest(self.name, bin, at, self.trace.layers(bin)), remainder)
+
     def extraction(self, bin: Bin, at: int) -> Extraction:
-        """The bin's state as of `at`, once the output frontier has reached `at`."""
+        """The same by way of the state topic, whatever it is."""
         return self.trace.write(bin, at, self.timers.of(bin))
 
     def snapshot(self, bin: Bin) -> Extraction:

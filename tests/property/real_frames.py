@@ -41,6 +41,7 @@ from dataflow import wire
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import EdgeId, Location
 from dataflow.histogram import BOUNDS
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
@@ -51,6 +52,7 @@ from state import codec
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
+from state.layer import Remainder
 from state.manifest import Description, LayerPointer, Manifest
 from state.topic import Place
 
@@ -130,7 +132,9 @@ def _of_engine() -> Iterator[Kind]:
         for rows in (0, 1, 5, 100)
         for keyed in (True, False)
     ]
-    payloads += [(f"manifest of {n}", _manifest(n)) for n in (0, 1, 4)]
+    payloads += [(f"delivery of {n} layers", Delivery(_manifest(n))) for n in (0, 1, 4)]
+    remainder = Remainder([b"N14228", b"N24211"], [b"a", b"b"], [(7 << 40, b"N14228")])
+    payloads += [("delivery of the rest too", Delivery(_manifest(1), remainder))]
     moves = Moves("m1", 7 << 40, WorkerId(1), tuple(map(Bin, range(40))))
     payloads += [
         ("moves", moves),

@@ -16,7 +16,7 @@ from schemas.errors import MeanderError
 from state import contents
 from state.codec import encode, seal
 from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.layer import Extraction, Installation, Timers
+from state.layer import Extraction, Installation, Remainder, Timers
 from state.manifest import LayerPointer, Manifest
 from state.memtable import NO_SLOT
 from state.rocks import Rocks
@@ -144,22 +144,30 @@ class LayersAgainstDictionary(StoreMachine):
             self.trace(bin).unpin(bin)
             self.heir(bin).drop(bin)
 
-    @rule(bin=bins, budget=budgets)
-    def move(self, bin: Bin, budget: int) -> None:
-        self.write_layer(bin, budget, 0)
-        last = self.writing.pop(bin)
-        drive(last.step, budget)
+    @rule(bin=bins, budget=budgets, most=st.sampled_from([-1, 100, 1 << 20]))
+    def move(self, bin: Bin, budget: int, most: int) -> None:
+        remainder = self.trace(bin).remainder(bin, self.timers(bin), most)
+        manifest = Manifest("op", bin, self.now, self.trace(bin).layers(bin))
+        if remainder is None:
+            self.write_layer(bin, budget, 0)
+            drive(self.writing[bin].step, budget)
+            manifest = self.writing[bin].manifest
+        self.writing.pop(bin, None)
         staged = [layer.id for layer in self.staged.pop(bin, ())]
-        manifest, old, new = last.manifest, self.store(bin), self.heir(bin)
+        old, new = self.store(bin), self.heir(bin)
         installation = Installation(new, manifest, self.topic, staged, self.staged_timers[bin])
         drive(installation.step, budget)
-        assert installation.timers == self.timers(bin)
+        timers, rest = installation.timers, remainder or Remainder([], [], None)
+        new.install_changed(bin, rest.keys, rest.states)
+        assert (timers if rest.timers is None else rest.timers) == self.timers(bin)
         assert list(new.scan(bin)) == list(old.scan(bin))
-        assert bin not in new.changed()
+        assert (bin in new.changed()) == bool(rest.keys)
         self.trace(bin).release(bin)
         old.drop(bin)
         self.owner[bin] = 1 - self.owner[bin]
         self.trace(bin).adopt(manifest)
+        if rest.timers is not None:
+            new.mark(bin)
 
     @invariant()
     def each_bin_is_what_it_should_be(self) -> None:

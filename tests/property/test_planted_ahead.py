@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dataflow.migrate.arrivals import Arrivals
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.migrator import Migrator
 from dataflow.migrate.staging import NOTHING, Staging
 from dataflow.operators.keyed import Keyed
 from schemas.errors import MeanderError
 from state.ids import Bin
 from state.layer import Extraction
-from state.manifest import Manifest
 from state.store import Databases
 from tests.property.cases import KINDS, random_case, with_aborts, with_full_bins
 from tests.property.planted import plant
@@ -37,8 +37,8 @@ _begin, _claim, _extraction, _spare, _receive = (
 )
 
 
-def _whole(arrivals: Any, time: Any, manifest: Manifest) -> Any:
-    incoming = _begin(arrivals, time, manifest)
+def _whole(arrivals: Any, time: Any, delivery: Delivery) -> Any:
+    incoming = _begin(arrivals, time, delivery)
     if incoming.ahead != NOTHING:
         incoming.installation._layers = ()
     return incoming

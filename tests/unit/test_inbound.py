@@ -11,6 +11,7 @@ import pytest
 from dataflow import Flow
 from dataflow.batch import Batch
 from dataflow.graph import EdgeId, Location
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order, Parcel
@@ -28,7 +29,7 @@ P0 = Partition(0)
 EDGES: dict[type, EdgeId] = {Moves: EdgeId(0), Order: EdgeId(1), Parcel: EdgeId(7)}
 """On which each comes, in the flow of `take`."""
 MOVES = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
-MANIFEST = Manifest("total", Bin(3), 7, ())
+DELIVERY = Delivery(Manifest("total", Bin(3), 7, ()))
 ONE = np.zeros(1, np.int64)
 BATCH = Batch(ONE, ONE, ONE, ONE, ONE, [1], [b"k"], ONE.view(np.uint64))
 PEER = WorkerId(1)
@@ -61,9 +62,9 @@ def test_a_peer_that_runs_another_flow_is_found_out(take: Take) -> None:
             take(encode_progress([(Location(location), time, 1)]))
 
 
-@pytest.mark.parametrize("payload", [MANIFEST, BATCH])
+@pytest.mark.parametrize("payload", [DELIVERY, BATCH])
 def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
-    take: Take, payload: Manifest | Batch
+    take: Take, payload: Delivery | Batch
 ) -> None:
     with pytest.raises(MeanderError, match="worker 1: it sent what edge 0 does not carry"):
         take(encode_data(EdgeId(0), 5, payload))
@@ -220,7 +221,7 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
         (b"", "it reported garbage: a record of format 'manifest'"),
         (Manifest("n", Bin(0), 5, ()).to_bytes()[:3], "it reported garbage"),
         (Manifest("n", Bin(2), 5, ()).to_bytes(), "it speaks of bin 2, which is none of"),
-        (MANIFEST.to_bytes(), "it speaks of bin 3, which is none of"),
+        (DELIVERY.manifest.to_bytes(), "it speaks of bin 3, which is none of"),
         (Manifest("total", Bin(0), 5, ()).to_bytes(), "it speaks of the state of .*'total'"),
     ],
 )

@@ -153,6 +153,42 @@ def test_a_second_layer_cancels_the_first_whose_keys_it_takes_over(
     assert list(new.scan(BIN)) == list(traced.store.scan(BIN))
 
 
+def test_what_little_has_changed_since_the_last_layer_is_the_remainder(
+    traced: Traced, new: Store
+) -> None:
+    traced.set(0, 3000, 1)
+    assert traced.trace.remainder(BIN, [], 1 << 20) is None, "nothing lies on the topic yet"
+    manifest = traced.write(timers=[(5, b"t")])
+    traced.set(10, 3, 2)
+    remainder = traced.trace.remainder(BIN, [(5, b"t")], 1 << 20)
+    assert remainder is not None and remainder.timers is None
+    assert dict(zip(remainder.keys, remainder.states, strict=True)) == {
+        encode((int(BIN), n)): encode(2) for n in (10, 11, 12)
+    }
+    assert traced.store.changed() == []
+    install(new, manifest, traced.topic)
+    new.install_changed(BIN, remainder.keys, remainder.states)
+    assert list(new.scan(BIN)) == list(traced.store.scan(BIN))
+    heir = Traced(new, traced.topic, worker=2)
+    heir.trace.adopt(manifest)
+    assert heir.write().layers[-1].count == 3, "it gets to the topic with the next layer"
+
+
+def test_a_remainder_that_is_too_large_is_none_and_is_left_to_the_next_layer(
+    traced: Traced,
+) -> None:
+    traced.set(0, 3000, 1)
+    traced.write()
+    for keys, state in ((5, "x" * 300), (300, 1)):
+        traced.set(0, keys, state)
+        assert traced.trace.remainder(BIN, [], 1000) is None
+        assert traced.write().layers[-1].count == keys
+    timers = [(5, bytes(1001))]
+    assert traced.trace.remainder(BIN, timers, 1000) is None
+    found = traced.trace.remainder(BIN, timers, 1001)
+    assert found is not None and found.timers == timers
+
+
 def test_what_was_staged_is_completed_by_the_last_layer_alone(
     traced: Traced, old: Store, new: Store
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import arrays
 
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import EdgeId, Location
+from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.protocols import Frame, Partition
@@ -35,6 +36,7 @@ from schemas.errors import MeanderError
 from state import codec
 from state.bins import BinSpace
 from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.layer import Remainder
 from state.manifest import Description, LayerPointer, Manifest
 from state.time import Time
 from state.topic import Place
@@ -69,6 +71,11 @@ MANIFEST = Manifest(
     ),
 )  # fmt: skip
 
+DELIVERIES = [
+    Delivery(MANIFEST),
+    Delivery(MANIFEST, Remainder([b"k"], [b"s"], None)),
+    Delivery(MANIFEST, Remainder([], [], [(5, b"k")])),
+]
 INSTRUCTIONS: list[Instruction] = [
     Prepare(1 << 40, Bin(3)),
     Stage(5, MANIFEST),
@@ -119,8 +126,8 @@ def test_a_batch_comes_back_equal_in_value_and_type(batch: Batch, time: Time, ed
     assert got.payload.size == len(codec.encode(batch.values))
 
 
-@pytest.mark.parametrize("payload", [MOVES, MANIFEST, *INSTRUCTIONS])
-def test_moves_and_pointers_come_back_equal(payload: Moves | Manifest | Instruction) -> None:
+@pytest.mark.parametrize("payload", [MOVES, *DELIVERIES, *INSTRUCTIONS])
+def test_moves_and_pointers_come_back_equal(payload: Moves | Delivery | Instruction) -> None:
     assert decode(encode_data(EdgeId(2), 7, payload)) == DataFrame(EdgeId(2), 7, payload)
 
 
@@ -175,7 +182,7 @@ GOOD: list[Frame] = [
     encode_data(EdgeId(3), 5, batch_of([[*range(9)]] * 5, VALUES, [*range(9)])),
     encode_data(EdgeId(3), (5, 1), batch_of([[0, 1]] * 5, [1, "b"])),
     encode_data(EdgeId(1), 5, MOVES),
-    encode_data(EdgeId(1), 5, MANIFEST),
+    *(encode_data(EdgeId(1), 5, delivery) for delivery in DELIVERIES),
     *(encode_data(EdgeId(1), 5, instruction) for instruction in INSTRUCTIONS),
     encode_progress([(Location(1), 2, 3), (Location(4), (5, 6), -1)]),
 ]

@@ -1,0 +1,62 @@
+"""A bin as it is handed over: where its layers lie, and what little has changed since the last.
+
+What has changed is little where a bin was prepared, or has been snapshotted lately; it need not go
+by the state topic then, which would be waited for twice. Its new owner counts it as changed, so it
+gets there with the next layer. Cost: the entries, as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack
+
+from state.layer import Remainder
+from state.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """From the old owner of an operator's bin to the new one.
+
+    >>> from state.ids import Bin
+    >>> rest = Remainder([b"N14228"], [b"state"], [(5, b"N14228")])
+    >>> delivery = Delivery(Manifest("per_plane", Bin(3), epoch=7, layers=()), rest)
+    >>> Delivery.from_bytes(delivery.to_bytes()) == delivery
+    True
+    """
+
+    manifest: Manifest
+    """Its epoch is the time from which the new owner owns the bin."""
+    remainder: Remainder | None = None
+    """What the layers lack."""
+
+    def to_bytes(self) -> bytes:
+        """As it travels on the wire."""
+        remainder = None if self.remainder is None else tuple(self.remainder)
+        return bytes(msgpack.packb((self.manifest.to_bytes(), remainder)))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Delivery:
+        """The inverse. Raises ValueError, TypeError or MeanderError for anything else."""
+        manifest, remainder = msgpack.unpackb(data)
+        if remainder is None:
+            return Delivery(Manifest.from_bytes(manifest))
+        keys, states, timers = remainder
+        if len(keys) != len(states):
+            raise ValueError(f"{len(keys)} keys have {len(states)} states")
+        pairs = None if timers is None else [(_whole(time), _bytes(key)) for time, key in timers]
+        known = Remainder([*map(_bytes, keys)], [*map(_bytes, states)], pairs)
+        return Delivery(Manifest.from_bytes(manifest), known)
+
+
+def _bytes(data: object) -> bytes:
+    if type(data) is bytes:
+        return data
+    raise ValueError(f"{data!r} is no key and no state")
+
+
+def _whole(time: object) -> int:
+    if type(time) is int:
+        return time
+    raise ValueError(f"{time!r} is not a time")
