@@ -2,8 +2,9 @@
 
 Every `interval` seconds a round begins: each bin with changes gets one more layer, a few bins at a
 time, a slice per turn, and layers that have become too many are merged. Guarantees that a bin which
-leaves or is being prepared for it is left alone. Nothing is waited for, and nothing is promised
-yet: what is on the topic only makes moves short. Cost: by the key changed; see docs/benchmarks.md.
+leaves is left alone, and one that is prepared for it for a round. Nothing is waited for, and
+nothing is promised yet: what is on the topic only makes moves short. Cost: by the key changed; see
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -67,9 +68,11 @@ class Snapshots(Quiet):
         self._next = now + self._interval
         for outlet in self._outlets:
             self._tell(outlet.keyed)
-        self._waiting.extend(
-            (outlet, bin) for outlet in self._outlets for bin in outlet.keyed.store.changed()
-        )
+        for outlet in self._outlets:
+            # One layer in an interval is enough, and the one was fetched ahead.
+            written = self._migrator.preparing(outlet.keyed.name).take_written()
+            changed = outlet.keyed.store.changed()
+            self._waiting.extend((outlet, bin) for bin in changed if bin not in written)
 
     def _tell(self, keyed: Keyed) -> None:
         """Say how large the bins here are, and how many records each has had since it was said."""

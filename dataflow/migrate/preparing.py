@@ -33,6 +33,8 @@ class Preparing:
         self._writing: deque[tuple[Keyed, Bin, Extraction]] = deque()
         self._numbers: dict[Bin, int] = {}
         """The preparation that each bin is in whose layers are to stay as they are."""
+        self._written: set[Bin] = set()
+        """What has been written since it was last asked for."""
 
     @property
     def busy(self) -> bool:
@@ -43,6 +45,11 @@ class Preparing:
         """Whether a bin is being written, or will be."""
         under_way = (*self._waiting, *((keyed, bin) for keyed, bin, _ in self._writing))
         return any(one == bin for _, one in under_way)
+
+    def take_written(self) -> set[Bin]:
+        """The bins that have been written since this was last asked."""
+        written, self._written = self._written, set()
+        return written
 
     def begin(self, number: int, bin: Bin) -> None:
         """A bin is to leave."""
@@ -90,6 +97,7 @@ class Preparing:
 
     def _tell(self, extraction: Extraction) -> None:
         manifest = extraction.manifest
+        self._written.add(manifest.bin)
         self._report(
             {
                 "event": "prepared",
