@@ -69,10 +69,10 @@ class Snapshots(Quiet):
         for outlet in self._outlets:
             self._tell(outlet.keyed)
         for outlet in self._outlets:
-            # One layer in an interval is enough, and the one was fetched ahead.
-            written = self._migrator.preparing(outlet.keyed.name).take_written()
+            # A layer that came now would not have been fetched ahead.
+            told = self._migrator.preparing(outlet.keyed.name).take_told()
             changed = outlet.keyed.store.changed()
-            self._waiting.extend((outlet, bin) for bin in changed if bin not in written)
+            self._waiting.extend((outlet, bin) for bin in changed if bin not in told)
 
     def _tell(self, keyed: Keyed) -> None:
         """Say how large the bins here are, and how many records each has had since it was said."""

@@ -69,6 +69,11 @@ class Changes:
         self._sort()
         return bin in self._by_bin or bin in self._spilled or bin in self._marked
 
+    def count(self, bin: int) -> int | None:
+        """How many keys of a bin have; None where some lie on disk."""
+        self._sort()
+        return None if bin in self._spilled else len(self._by_bin.get(bin, ()))
+
     def take(self, bin: int) -> list[bytes]:
         """The keys of a bin, in no order, which are in here no longer."""
         keys = self._pop(bin)

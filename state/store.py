@@ -224,6 +224,10 @@ class Store:
         """Whether a bin has."""
         return bin in self._changes
 
+    def count_changed(self, bin: int) -> int | None:
+        """How many keys of a bin have changed; None where they are many."""
+        return self._changes.count(bin)
+
     def take_changes(self, bin: int) -> list[bytes]:
         """The keys of a bin that have changed, in no order; whoever takes them takes their states,
         or gives them back."""

@@ -92,6 +92,14 @@ class Trace:
         self._writing[bin] = extraction, keys
         return extraction
 
+    def lacks_little(self, bin: Bin, most_bytes: int) -> bool:
+        """Whether what has changed of a bin since its last layer takes about so little."""
+        layers, changed = self.layers(bin), self._store.count_changed(bin)
+        keys = sum(layer.count for layer in layers)
+        if changed is None or not keys or bin in self._writing:
+            return False
+        return changed * self.size(bin) <= most_bytes * keys
+
     def remainder(self, bin: Bin, timers: Timers, most_bytes: int) -> Remainder | None:
         """Take what of a bin has changed since its last layer, all of which then count as changed
         no longer; None, and nothing is taken, where that is more, or it has no layer yet.

@@ -1,7 +1,8 @@
-"""Bins that are to leave: all of each is brought to the state topic while records go on.
+"""Bins that are to leave: nearly all of each is on the state topic before it does.
 
 Guarantees that the layers reported of a bin stay as they are until it has left or been spared, so
-that its next owner can fetch them ahead of the move. What changes meanwhile goes into later layers.
+that its next owner can fetch them ahead of the move; and that they lack little, or nothing as of
+now, as more is written first, while records go on. What changes meanwhile is moved with the bin.
 Cost: as for a snapshot of the bin; nothing here is waited for by any record.
 """
 
@@ -14,6 +15,7 @@ from dataflow.operators.keyed import Keyed
 from dataflow.pace import Pace
 from state.ids import Bin
 from state.layer import Extraction
+from state.manifest import Manifest
 
 ENTRIES = 512
 """Entries written per bin and turn, some half a millisecond."""
@@ -33,8 +35,8 @@ class Preparing:
         self._writing: deque[tuple[Keyed, Bin, Extraction]] = deque()
         self._numbers: dict[Bin, int] = {}
         """The preparation that each bin is in whose layers are to stay as they are."""
-        self._written: set[Bin] = set()
-        """What has been written since it was last asked for."""
+        self._told: set[Bin] = set()
+        """Of what the layers have been told since it was last asked for."""
 
     @property
     def busy(self) -> bool:
@@ -46,17 +48,20 @@ class Preparing:
         under_way = (*self._waiting, *((keyed, bin) for keyed, bin, _ in self._writing))
         return any(one == bin for _, one in under_way)
 
-    def take_written(self) -> set[Bin]:
-        """The bins that have been written since this was last asked."""
-        written, self._written = self._written, set()
-        return written
+    def take_told(self) -> set[Bin]:
+        """The bins whose layers have been told of since this was last asked."""
+        told, self._told = self._told, set()
+        return told
 
     def begin(self, number: int, bin: Bin) -> None:
         """A bin is to leave."""
         self._numbers[bin] = number
         for keyed in self._operators:
             keyed.trace.pin(bin)
-            self._waiting.append((keyed, bin))
+            if (manifest := keyed.standing(bin)) is not None:
+                self._tell(manifest)
+            else:
+                self._waiting.append((keyed, bin))
 
     def spare(self, bin: Bin) -> None:
         """It is to stay, after all."""
@@ -90,14 +95,13 @@ class Preparing:
         for one in self._pace.turns(self._writing):
             worked = True
             if one[2].step(ENTRIES):
-                self._tell(one[2])
+                self._tell(one[2].manifest)
             else:
                 self._writing.append(one)
         return worked
 
-    def _tell(self, extraction: Extraction) -> None:
-        manifest = extraction.manifest
-        self._written.add(manifest.bin)
+    def _tell(self, manifest: Manifest) -> None:
+        self._told.add(manifest.bin)
         self._report(
             {
                 "event": "prepared",

@@ -128,10 +128,19 @@ class Keyed(Quiet):
         """The same by way of the state topic, whatever it is."""
         return self.trace.write(bin, at, self.timers.of(bin))
 
+    def standing(self, bin: Bin) -> Manifest | None:
+        """The layers of a bin, where these lack so little that it can be handed over with it."""
+        if not self.trace.lacks_little(bin, self._most_delivered // 2):
+            return None
+        return Manifest(self.name, bin, self._now, self.trace.layers(bin))
+
     def snapshot(self, bin: Bin) -> Extraction:
         """The bin's state as of about now."""
-        now = min(map(outer, self._outputs.frontier), default=MIN_TIME)
-        return self.trace.write(bin, now, self.timers.all(bin), renew=True)
+        return self.trace.write(bin, self._now, self.timers.all(bin), renew=True)
+
+    @property
+    def _now(self) -> int:
+        return min(map(outer, self._outputs.frontier), default=MIN_TIME)
 
     def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
         """The bin is on its way to its new owner, and its timers with it: these."""

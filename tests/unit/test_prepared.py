@@ -160,6 +160,21 @@ def test_no_more_bins_are_made_ready_at_once_than_memory_allows(start: Start) ->
     flow.finish(1)
 
 
+def test_of_what_lies_on_the_topic_but_for_little_nothing_is_written(start: Start) -> None:
+    """What has changed since the last snapshot comes with the bin, and is in the next one."""
+    flow = Counting(start, snapshot_interval=0.1)
+    flow.run.wait(0.2)
+    flow.source.give(0, *((1100, key) for key in range(KEYS)))
+    flow.run.wait(0.01)
+    written = len(topic_of(flow)._records)
+    flow.submit("m", [0, 1], 1)
+    flow.until(lambda: bool(flow.events("completed")))
+    assert len(topic_of(flow)._records) == written
+    flow.run.wait(0.2)
+    assert len(topic_of(flow)._records) > written
+    flow.finish(2)
+
+
 def test_of_a_bin_that_has_left_no_more_is_written(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
