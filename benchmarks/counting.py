@@ -4,7 +4,7 @@ A record is a key of `load.KEY` bytes and, where latency is measured, when it wa
 repeats that. F=off leaves out what lets bins move, as a measure of what that costs: no record waits
 for commands to be ruled out, and none may be given. HOME is how many of the workers have bins at
 the start, in place of all; SERVICE what each worker serves per second of the records that were due
-(see `benchmarks.service`); BINS, LEAD and SNAPSHOTS are the flow's own.
+(see `benchmarks.service`); BINS, LEAD, SNAPSHOTS and SHARE are the flow's own.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ if asked("SERVICE"):
 order: Order = "arrival" if asked("ORDER") == "arrival" else "time"
 flow = Flow(
     "bench", bins=int(asked("BINS", "8")), control_lead=float(asked("LEAD", "0.25")),
-    snapshot_interval=float(asked("SNAPSHOTS", "10")),
+    snapshot_interval=float(asked("SNAPSHOTS", "10")), moving_share=float(asked("SHARE", "0.3")),
 )  # fmt: skip
 records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"))
 keyed = records.key_by(key_of)

@@ -2,7 +2,8 @@
 are written to keep it so.
 
 Each update is of a key at random out of all, which is the worst case: nothing is hot. After every
-`INTERVAL` updates each bin that has changed gets one more layer, and what is due is merged.
+`INTERVAL` updates each bin that has changed gets one more layer, or a new base in place of its old
+layers, and what is due is merged.
 `python -m benchmarks.layers` takes some five minutes, and prints JSON.
 """
 
@@ -60,16 +61,17 @@ def measure(updates: int = UPDATES, keys: int = KEYS) -> dict[str, float]:
 def _run(store: Store, topic: Counting, updates: int, keys: int) -> dict[str, float]:
     numbers, writes = count(), Writes(store, keys)
     trace = Trace("op", store, topic, lambda: LayerId(Incarnation(0), WorkerId(0), next(numbers)))
-    most_layers = most_bytes = written = 0
+    most_layers = most_bytes = deltas = bases = 0
     for upper in range(1, updates // INTERVAL + 1):
         for _ in range(INTERVAL // BATCH):
             writes.batch()
-        before = topic.bytes
         for bin in store.changed():
-            extraction = trace.write(bin, upper, ())
+            first = not trace.layers(bin)
+            extraction = trace.write(bin, upper, (), renew=True)
             while not extraction.step(ENTRIES):
                 pass
-        written += topic.bytes - before
+            deltas += extraction.bytes * (extraction.manifest.layers[-1].kind == "delta")
+            bases += extraction.bytes * first
         while trace.tend(ENTRIES):
             pass
         most_layers = max(most_layers, *(len(trace.layers(bin)) for bin in store.bins()))
@@ -79,7 +81,7 @@ def _run(store: Store, topic: Counting, updates: int, keys: int) -> dict[str, fl
         "updates": updates,
         "layers_per_bin_max": most_layers,
         "topic_bytes_over_state_bytes": most_bytes / held,
-        "merged_bytes_over_written": (topic.bytes - written) / written,
+        "rewritten_bytes_over_deltas": (topic.bytes - bases - deltas) / deltas,
     }
 
 

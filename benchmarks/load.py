@@ -61,11 +61,14 @@ def name(number: int) -> bytes:
     return b"k%08d" % number
 
 
-def keys(seed: int, count: int = KEYS) -> Iterator[bytes]:
-    """Keys drawn evenly from so many, without end."""
+def keys(seed: int, count: int = KEYS, *, skewed: bool = False) -> Iterator[bytes]:
+    """Keys drawn from so many, without end: evenly, or if `skewed` the n-th as often as 1/n."""
     drawn = np.random.default_rng(seed)
     while True:
-        yield from map(name, drawn.integers(0, count, BATCH).tolist())
+        if skewed:
+            yield from map(name, (count ** drawn.random(BATCH)).astype(int).tolist())
+        else:
+            yield from map(name, drawn.integers(0, count, BATCH).tolist())
 
 
 def fill(bootstrap: str, topic: str, records: int) -> None:

@@ -40,13 +40,15 @@ class Strategy:
 
     name: str
     prepared: bool
+    order: str = "given"
 
     def __str__(self) -> str:
-        return f"prepared {self.name}" if self.prepared else self.name
+        first = "" if self.order == "given" else f", {self.order} first"
+        return f"prepared {self.name}{first}" if self.prepared else f"{self.name}{first}"
 
     def fields(self) -> dict[str, object]:
         """Of a command."""
-        return {"strategy": self.name, "prepared": self.prepared}
+        return {"strategy": self.name, "prepared": self.prepared, "order": self.order}
 
 
 DEFAULT, SUDDEN = Strategy("batched", prepared=True), Strategy("sudden", prepared=False)
@@ -70,18 +72,25 @@ class Case:
     bits: int = 8
     service: int = 0
     """Records per second that each worker serves, by timer; 0 for as many as it can."""
+    interval: float = 10.0
+    """Seconds between two snapshots."""
+    share: float = 0.3
+    """Of the workers' time, for what is moved ahead."""
+    skewed: bool = False
+    """Whether the n-th key comes as often as 1/n."""
 
     def __str__(self) -> str:
         each = f", each worker serves {self.service:,}/s by timer" if self.service else ""
         return (
             f"{self.keys:,} keys in {1 << self.bits} bins, {self.old} to {self.new} workers,"
-            f" {self.wave.told} records/s{each}"
+            f" {self.wave.told} records/s{', skewed' * self.skewed}{each}"
         )
 
     def bench(self) -> dict[str, str]:
         """The flow's MEANDER_BENCH_ variables."""
         served = {"SERVICE": str(self.service)} if self.service else {}
-        return {"HOME": str(self.old), "BINS": str(self.bits), **served}
+        own = {"BINS": str(self.bits), "SNAPSHOTS": str(self.interval), "SHARE": str(self.share)}
+        return {"HOME": str(self.old), **own, **served}
 
     def moves(self) -> list[tuple[int, list[int]]]:
         """Who gets which bins.
@@ -136,7 +145,12 @@ def once(
         flow = loaded.flow
         with (
             openloop.running(
-                states.bootstrap, loaded.source, flow.topic, case.wave, case.keys
+                states.bootstrap,
+                loaded.source,
+                flow.topic,
+                case.wave,
+                case.keys,
+                skewed=case.skewed,
             ) as loop,
             _watching(flow.workers if watched else ()) as held,
         ):

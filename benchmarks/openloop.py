@@ -2,7 +2,8 @@
 
 A generator sends what is due; a collector takes each result off its topic as soon as it is there
 and compares the clock with what the result repeats. Both are processes of their own.
-Run as `python -m benchmarks.openloop generate|collect BOOTSTRAP TOPIC WAVE KEYS`.
+Run as `python -m benchmarks.openloop generate BOOTSTRAP TOPIC WAVE KEYS [skewed]` or `collect
+BOOTSTRAP TOPIC`.
 """
 
 from __future__ import annotations
@@ -58,12 +59,19 @@ def generating(bootstrap: str, topic: str, wave: Wave, keys: int = load.KEYS) ->
 
 @contextmanager
 def running(
-    bootstrap: str, source: str, sink: str, wave: Wave, keys: int = load.KEYS
+    bootstrap: str,
+    source: str,
+    sink: str,
+    wave: Wave,
+    keys: int = load.KEYS,
+    *,
+    skewed: bool = False,
 ) -> Iterator[Loop]:
     """As `generating`, and results are timed, to the last one."""
+    how = (str(wave), str(keys), *(["skewed"] if skewed else []))
     with _process("collect", bootstrap, sink) as collector:
         _began(collector)
-        with _process("generate", bootstrap, source, str(wave), str(keys)) as generator:
+        with _process("generate", bootstrap, source, *how) as generator:
             loop = Loop(_began(generator))
             yield loop
             generator.terminate()
@@ -92,7 +100,7 @@ def _began(process: subprocess.Popen[bytes]) -> float:
     return float(process.stdout.readline())
 
 
-def generate(bootstrap: str, topic: str, wave: str, keys: str) -> None:
+def generate(bootstrap: str, topic: str, wave: str, keys: str, skewed: str = "") -> None:
     """Send until a signal to end comes; then says how many records.
 
     A record is a key, and when it was due, microseconds since 1970.
@@ -101,7 +109,7 @@ def generate(bootstrap: str, topic: str, wave: str, keys: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1})
     partitions = load.partitions(producer, topic)
-    rate, drawn, sent = Wave.parse(wave), load.keys(2, int(keys)), 0
+    rate, drawn, sent = Wave.parse(wave), load.keys(2, int(keys), skewed=bool(skewed)), 0
     began = time.time()
     print(began, flush=True)
     for tick in count():

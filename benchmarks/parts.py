@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
@@ -14,10 +14,19 @@ from benchmarks.running import Running
 from benchmarks.states import States
 from benchmarks.wave import Wave
 
-Name = Literal["2a", "2b", "2c", "memory", "growth", "cost", "lead", "rescale"]
+Name = Literal[
+    "2a", "2b", "2c", "memory", "growth", "cost", "lead", "rescale", "order", "pace", "interval"
+]
 NAMES: tuple[Name, ...] = get_args(Name)
 RESCALED_KEYS, RESCALED_RATE = 1_000_000, 3_000
 """What users of other engines were asked at."""
+INTERVALS = (2.0, 10.0, 60.0)
+"""Seconds between snapshots."""
+ORDERS = [
+    Strategy("fluid", prepared=True, order=order) for order in ("given", "hottest", "coldest")
+]
+SHARES = (0.1, 0.3, 0.9)
+"""Of the workers' time, for what is moved ahead."""
 LEADS = (0.0, 0.05, 0.25, 1.0)
 """Seconds."""
 BITS = 8
@@ -38,6 +47,11 @@ class Wanted:
     strategies: Sequence[Strategy] = tuple(STRATEGIES.values())
 
     @property
+    def few(self) -> int:
+        """Keys, where many would only take time."""
+        return self.keys or RESCALED_KEYS
+
+    @property
     def wave(self) -> Wave:
         """Of those parts that have two workers."""
         return Wave.fixed(self.rate)
@@ -51,6 +65,10 @@ class Wanted:
             case "2c":
                 wave = Wave(0.4 * old, 1.25 * old, period=2.0)
                 return moving.Case(keys, wave, 4, 8, BITS, self.served)
+            case "order":
+                served = 2 * self.served
+                wave = Wave.fixed(1.25 * served)
+                return moving.Case(self.few, wave, service=served, skewed=True)
         return moving.Case(keys, self.wave)
 
     def sizes(self) -> list[tuple[int, int]]:
@@ -72,50 +90,73 @@ class Step:
 def what(wanted: Wanted, name: Name) -> str:
     """One sentence on what a part measures."""
     match name:
-        case "2a" | "2b" | "2c":
+        case "2a" | "2b" | "2c" | "order":
             return str(wanted.case(name))
         case "memory":
             return f"{wanted.case(name)}, PSS of both workers every 100 ms"
+        case "pace":
+            return f"{wanted.strategies[0]}, {replace(wanted.case('2c'), keys=wanted.few)}"
+        case "interval":
+            return f"{SUDDEN}, {wanted.few:,} keys, 1 to 2 workers, {wanted.wave.told} records/s"
         case "growth":
             return f"{wanted.strategies[0]}, 1 to 2 workers, {wanted.wave.told} records/s"
         case "cost":
-            return f"{wanted.keys or RESCALED_KEYS:,} keys, 2 workers, {wanted.wave.told} records/s"
+            return f"{wanted.few:,} keys, 2 workers, {wanted.wave.told} records/s"
         case "lead":
             return f"2 workers, {wanted.wave.told} records/s, commands that move one bin at once"
         case "rescale":
-            return f"{wanted.keys or RESCALED_KEYS:,} keys, {RESCALED_RATE:,} records/s"
+            return f"{wanted.few:,} keys, {RESCALED_RATE:,} records/s"
 
 
 def steps(wanted: Wanted, name: Name) -> Iterator[Step]:
     """One run of each case of a part."""
     match name:
-        case "2a" | "2b" | "2c" | "memory":
-            for one in wanted.strategies:
-                besides = raw.plainly if (name, one) == ("2a", SUDDEN) else _nothing
-                run = partial(
-                    moving.once, case=wanted.case(name), strategy=one,
-                    watched=name == "memory", besides=besides,
-                )  # fmt: skip
-                yield Step(str(one), run)
         case "growth":
-            for keys, bits in wanted.sizes():
-                case = moving.Case(keys, wanted.wave, bits=bits)
-                run = partial(moving.once, case=case, strategy=wanted.strategies[0])
-                yield Step(sized(keys, bits), run)
+            yield from _growth(wanted)
         case "cost":
-            benches = {f"2^{bits} bins": {"BINS": str(bits)} for bits in (4, BITS, 12)}
-            keys = wanted.keys or RESCALED_KEYS
-            for label, bench in (benches | {UNMOVABLE: {"F": "off"}}).items():
-                run = partial(sweeps.cost, keys=keys, wave=wanted.wave, bench=bench)
-                yield Step(label, run)
+            yield from _cost(wanted)
         case "lead":
             for seconds in LEADS:
-                yield Step(
-                    f"{seconds:g} s", partial(sweeps.lead, wave=wanted.wave, seconds=seconds)
-                )
+                run = partial(sweeps.lead, wave=wanted.wave, seconds=seconds)
+                yield Step(f"{seconds:g} s", run)
         case "rescale":
-            keys, wave = wanted.keys or RESCALED_KEYS, Wave.fixed(RESCALED_RATE)
+            keys, wave = wanted.few, Wave.fixed(RESCALED_RATE)
             yield Step(JOINED, partial(sweeps.rescale, keys=keys, wave=wave))
+        case "pace":
+            for share in SHARES:
+                case = replace(wanted.case("2c"), keys=wanted.few, share=share)
+                run = partial(moving.once, case=case, strategy=wanted.strategies[0])
+                yield Step(f"share {share:g}", run)
+        case "interval":
+            for seconds in INTERVALS:
+                case = moving.Case(wanted.few, wanted.wave, interval=seconds)
+                yield Step(f"{seconds:g} s", partial(moving.once, case=case, strategy=SUDDEN))
+        case _:
+            yield from _strategies(wanted, name)
+
+
+def _strategies(wanted: Wanted, name: Name) -> Iterator[Step]:
+    for one in ORDERS if name == "order" else wanted.strategies:
+        besides = raw.plainly if (name, one) == ("2a", SUDDEN) else _nothing
+        run = partial(
+            moving.once, case=wanted.case(name), strategy=one,
+            watched=name == "memory", besides=besides,
+        )  # fmt: skip
+        yield Step(str(one), run)
+
+
+def _growth(wanted: Wanted) -> Iterator[Step]:
+    for keys, bits in wanted.sizes():
+        case = moving.Case(keys, wanted.wave, bits=bits)
+        run = partial(moving.once, case=case, strategy=wanted.strategies[0])
+        yield Step(sized(keys, bits), run)
+
+
+def _cost(wanted: Wanted) -> Iterator[Step]:
+    benches = {f"2^{bits} bins": {"BINS": str(bits)} for bits in (4, BITS, 12)}
+    for label, bench in (benches | {UNMOVABLE: {"F": "off"}}).items():
+        run = partial(sweeps.cost, keys=wanted.few, wave=wanted.wave, bench=bench)
+        yield Step(label, run)
 
 
 def sized(keys: int, bits: int) -> str:

@@ -22,7 +22,8 @@ TITLES = {
     "2a": "From one worker to two", "2b": "From four workers to eight",
     "2c": "From four workers to eight, under a square wave", "memory": "Memory",
     "growth": "More state", "cost": "The cost of being migratable", "lead": "`control_lead`",
-    "rescale": "A second worker joins",
+    "rescale": "A second worker joins", "order": "The order of bins, where keys are skewed",
+    "pace": "`moving_share` under a square wave", "interval": "`snapshot_interval`",
 }  # fmt: skip
 
 
