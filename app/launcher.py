@@ -55,6 +55,7 @@ _CONF = {
     "spark.speculation": "false",
     "spark.task.maxFailures": "1",
     "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.python.daemon.module": "app.daemon",
     "spark.python.worker.reuse": "false",
     "spark.executorEnv.PYTHONHASHSEED": "0",
     "spark.sql.shuffle.partitions": "2",
@@ -288,7 +289,7 @@ def entry(blob: bytes) -> Callable[[int], bytes]:
     """What Spark runs on its one row: `app.task.main`."""
 
     def run(_: int) -> bytes:
-        # Here, because native libraries must come after the executor's fork.
+        # Here, because the driver has no need of it; executors have loaded it (`app.daemon`).
         from app.task import main
 
         return main(blob)
