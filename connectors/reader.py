@@ -41,7 +41,7 @@ _ANSWER = 0.5
 _NAP = 0.25
 """Seconds after which the waiter looks whether the reader has been closed."""
 _SHORT_NAP = 0.005
-"""The same while a partition's fetching is stopped, as the worker may want it resumed."""
+"""The same while fetching is stopped or there is nothing to fetch, as the worker may want it."""
 
 _PARTITION, _ERROR = map(methodcaller, ("partition", "error"))
 
@@ -113,7 +113,10 @@ class KafkaReader:
         self._turn = threading.Semaphore(0)
         self._closing = False
         self._failure: MeanderError | None = None
-        consumer.assign([self._place(lane, lane.position) for lane in self._lanes.values()])
+        if bounds:
+            consumer.assign([self._place(lane, lane.position) for lane in self._lanes.values()])
+        else:
+            self._get_to_know()
         self._waiter = threading.Thread(target=self._wait, name=f"wait {topic}", daemon=True)
         self._waiter.start()
 
@@ -323,7 +326,8 @@ class KafkaReader:
     def _await_message(self) -> Fetched | None:
         while not self._closing:
             self._obey()
-            nap = _SHORT_NAP if any(lane.stopped for lane in self._lanes.values()) else _NAP
+            lanes = list(self._lanes.values())
+            nap = _SHORT_NAP if not lanes or any(lane.stopped for lane in lanes) else _NAP
             message = cast(Fetched | None, self._consumer.poll(nap))
             if message is not None:
                 return message
@@ -337,15 +341,21 @@ class KafkaReader:
             self._learn(self._look.total)
 
     def _learn(self, total: int) -> None:
-        """Before it is to read a new partition, as by itself it would find out a second later.
+        """Before it is to read a new partition."""
+        if self._get_to_know() >= total:
+            self._total = total
+            self._wakeup.set()
+
+    def _get_to_know(self) -> int:
+        """Have the consumer learn who leads the topic's partitions: by itself it begins to when it
+        is to read one, which takes up to a second longer. How many there are, as far as it says.
 
         Whoever owns the queue: the answer does not come by it.
         """
         with contextlib.suppress(KafkaException):
             known = self._consumer.list_topics(self._topic, timeout=_ANSWER)
-            if len(known.topics[self._topic].partitions) >= total:
-                self._total = total
-                self._wakeup.set()
+            return len(known.topics[self._topic].partitions)
+        return 0
 
     def _order(self, order: Callable[[], None]) -> None:
         """Have the consumer do something that only the queue's owner may have it do."""
