@@ -32,9 +32,10 @@ from dataflow.initial import Initial
 from dataflow.plan import Plan
 from schemas.errors import MeanderError
 from state.bins import MAX_BITS, BinSpace
+from state.extraction import Extraction
 from state.given import Given, first_layer
 from state.ids import COORDINATOR, Bin, Incarnation, LayerId
-from state.layer import CHUNK_ENTRIES, Extraction
+from state.layer import CHUNK_ENTRIES
 from state.manifest import Manifest
 
 ENTRIES: Final = "part int, bin int, key binary, state binary"

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 
 from connectors.client import ANSWER, Admin, missing, translate
 from schemas.errors import SetupError
-from state.layer import STATE_LIMIT
+from state.extraction import STATE_LIMIT
 
 MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
 """Bytes of one record on the state topic: the greatest state alone in its chunk, and its head."""

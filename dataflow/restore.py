@@ -17,7 +17,7 @@ from dataflow.plan import Plan
 from dataflow.protocols import Clock
 from schemas.errors import SetupError
 from state.checkpoint import Checkpoint
-from state.layer import Installation
+from state.installation import Installation
 from state.manifest import Manifest
 from state.topic import StateTopic
 

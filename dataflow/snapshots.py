@@ -19,8 +19,8 @@ from dataflow.operators.keyed import Keyed
 from dataflow.pace import Pace
 from dataflow.protocols import Clock
 from state.chunk import LayerCorrupt
+from state.extraction import Extraction
 from state.ids import Bin
-from state.layer import Extraction
 
 ENTRIES = 512
 """Entries written of a bin, or merged, per turn."""

@@ -16,8 +16,9 @@ from typing import Final
 from schemas.errors import SetupError
 from state.chunk import Head
 from state.codec import decode
+from state.extraction import Extraction
 from state.ids import Bin, LayerId
-from state.layer import Entries, Extraction, Timers
+from state.layer import Entries, Timers
 from state.manifest import Description, LayerPointer
 from state.store import group_of
 from state.table import TableWriter

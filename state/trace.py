@@ -18,8 +18,9 @@ from typing import Final
 
 from state.chunk import Head, LayerCorrupt
 from state.contents import Changed, Merged, Whole
+from state.extraction import Extraction
 from state.ids import Bin, Incarnation, LayerId
-from state.layer import Extraction, Remainder, Timers
+from state.layer import Remainder, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time

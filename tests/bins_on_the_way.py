@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from schemas.errors import MeanderError
 from state.codec import encode, seal
+from state.extraction import Extraction
 from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.layer import Extraction, Installation
+from state.installation import Installation
 from state.manifest import Manifest
 from state.store import Store
 from state.topic import Place, Ticket

@@ -25,7 +25,8 @@ from dataflow.pace import Pace
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.ids import Bin
-from state.layer import Installation, Remainder
+from state.installation import Installation
+from state.layer import Remainder
 from state.manifest import Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time

@@ -15,7 +15,7 @@ from dataflow.migrate.instructions import Instruction, Prepare, Rewrite, Spare, 
 from dataflow.migrate.rounds import Fetch, Running, Way
 from dataflow.migrate.sizes import Sizes, size_of
 from state.ids import Bin, WorkerId
-from state.layer import AHEAD_BYTES
+from state.installation import AHEAD_BYTES
 from state.manifest import Manifest
 
 

@@ -25,8 +25,8 @@ from dataflow.operators.keyed import Keyed
 from dataflow.operators.router import Router
 from dataflow.pace import Pace
 from state.antichain import Antichain
+from state.extraction import Extraction
 from state.ids import Bin, WorkerId
-from state.layer import Extraction
 
 ENTRIES = 2048
 """Entries extracted per bin and turn."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from dataflow.operators.keyed import Keyed
 from dataflow.pace import Pace
+from state.extraction import Extraction
 from state.ids import Bin
-from state.layer import Extraction
 from state.manifest import Manifest
 
 ENTRIES = 512

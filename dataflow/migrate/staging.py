@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from dataflow.pace import Pace
 from schemas.errors import MeanderError
 from state.ids import Bin, LayerId
-from state.layer import Installation, Timers
+from state.installation import Installation
+from state.layer import Timers
 from state.manifest import Manifest
 from state.store import Store
 from state.topic import StateTopic

@@ -33,8 +33,8 @@ from dataflow.operators.timers import Timers
 from dataflow.pace import Pace
 from state.antichain import Antichain
 from state.bins import BinSpace
+from state.extraction import Extraction
 from state.ids import Bin, LayerId
-from state.layer import Extraction
 from state.manifest import Manifest
 from state.store import Bins, Store
 from state.time import MIN_TIME, Time, to_millis

@@ -22,7 +22,7 @@ from schemas.errors import MeanderError
 from state import codec
 from state.cells import ABSENT, weigh
 from state.codec import StateCodec
-from state.layer import STATE_LIMIT
+from state.extraction import STATE_LIMIT
 from state.store import Bins, Loan, Store
 from state.time import from_millis, to_millis, whole
 

@@ -9,7 +9,7 @@ import pytest
 
 from state.chunk import Chunk, Head, LayerCorrupt
 from state.ids import Bin
-from state.layer import Installation
+from state.installation import Installation
 from state.manifest import LayerPointer
 from state.store import Store
 from state.topic import Ticket

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from dataflow.capability import Capability
-from state import layer
+from state import extraction
 from state.store import Databases
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks hold few entries, so that layers of few keys have tables."""
-    monkeypatch.setattr(layer, "CHUNK_ENTRIES", 8)
+    monkeypatch.setattr(extraction, "CHUNK_ENTRIES", 8)
 
 
 @pytest.fixture(scope="module")

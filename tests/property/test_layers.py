@@ -15,8 +15,10 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 from schemas.errors import MeanderError
 from state import contents
 from state.codec import encode, seal
+from state.extraction import Extraction
 from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.layer import Extraction, Installation, Remainder, Timers
+from state.installation import Installation
+from state.layer import Remainder, Timers
 from state.manifest import LayerPointer, Manifest
 from state.memtable import NO_SLOT
 from state.rocks import Rocks

@@ -16,8 +16,8 @@ from dataflow.migrate.migrator import Migrator
 from dataflow.migrate.staging import NOTHING, Staging
 from dataflow.operators.keyed import Keyed
 from schemas.errors import MeanderError
+from state.extraction import Extraction
 from state.ids import Bin
-from state.layer import Extraction
 from state.store import Databases
 from tests.property.cases import KINDS, random_case, with_aborts, with_full_bins
 from tests.property.planted import plant

@@ -7,15 +7,10 @@ import pytest
 from schemas.errors import MeanderError
 from state.chunk import Chunk, Head
 from state.codec import encode, seal
+from state.extraction import CHUNK_BYTES, STATE_LIMIT, WINDOW
 from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.layer import (
-    AHEAD_BYTES,
-    CHUNK_BYTES,
-    CHUNK_ENTRIES,
-    STATE_LIMIT,
-    WINDOW,
-    Installation,
-)
+from state.installation import AHEAD_BYTES, Installation
+from state.layer import CHUNK_ENTRIES
 from state.manifest import Description, LayerPointer, Manifest
 from state.store import Database, Store
 from state.table import TABLE_BYTES

@@ -13,8 +13,10 @@ from schemas.errors import MeanderError
 from state.chunk import LayerCorrupt
 from state.codec import encode, seal
 from state.contents import AHEAD_BYTES
+from state.extraction import Extraction
 from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.layer import CHUNK_ENTRIES, Extraction, Installation
+from state.installation import Installation
+from state.layer import CHUNK_ENTRIES
 from state.manifest import Description, LayerPointer, Manifest
 from state.store import Store
 from state.topic import Place
