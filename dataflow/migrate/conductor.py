@@ -283,7 +283,12 @@ class Conductor:
 
     def _go_on(self, running: Running, forsworn: int) -> None:
         """Begin the next round, once those before are over and its bins are ready."""
-        if not running.rounds and (chosen := self._next(running, running.command.prepared)):
+        if running.rounds:
+            return
+        chosen = self._next(running, running.command.prepared)
+        # Records wait for a round, however many bins it has: so there are few.
+        batch = running.command.prepared and running.command.strategy == "batched"
+        if chosen and not (batch and len(chosen) < PER_PAIR and running.preparing):
             self._begin_round(running, chosen, None, forsworn)
 
     def _next(self, running: Running, ready: bool) -> list[Bin]:

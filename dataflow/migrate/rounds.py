@@ -134,6 +134,11 @@ class Running:
         return bin in self.there or (bin in self.fetches and self.fetches[bin].ready)
 
     @property
+    def preparing(self) -> bool:
+        """Whether bins are being made ready."""
+        return any(not fetch.ready for fetch in self.fetches.values())
+
+    @property
     def ready(self) -> int:
         """How many bins have been fetched ahead, of those that have not moved."""
         return sum(fetch.ready for fetch in self.fetches.values())
