@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dataflow.arrow import Layout
 from dataflow.batch import Batch
+from dataflow.exact import count, whole
 from dataflow.graph import EdgeId, Location
 from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
@@ -202,17 +203,17 @@ def _decode(frame: Frame) -> Anything:
     if kind == PROGRESS and not parts:
         updates, changes, rulings = body
         ruled = tuple(map(_ruling, _many(rulings))) if rulings else ()
-        return ProgressFrame(_changes(changes), _count(updates), ruled)
+        return ProgressFrame(_changes(changes), count(updates), ruled)
     if kind == HEARD and not parts:
-        return HeardFrame(_count(body))
+        return HeardFrame(count(body))
     if kind == MEMBERS and not parts:
         return _decode_members(*body)
     if kind == DATA:
         edge, time, name = body
-        return DataFrame(EdgeId(_count(edge)), _time(time), _decode_payload(name, parts))
+        return DataFrame(EdgeId(count(edge)), _time(time), _decode_payload(name, parts))
     if kind == TAKEN and not parts:
         edge, size = body
-        return TakenFrame(EdgeId(_count(edge)), _count(size))
+        return TakenFrame(EdgeId(count(edge)), count(size))
     raise ValueError(f"{len(frame)} parts of kind {kind!r} mean nothing")
 
 
@@ -221,10 +222,10 @@ def _decode_members(news: object, *said: object) -> Base | OpeningFrame | Member
         case "base", [number, bounds, cut]:
             return _base(number, bounds, cut)
         case "opening", [number, bounds, cut, sent, changes]:
-            return OpeningFrame(_base(number, bounds, cut), _count(sent), _changes(changes))
+            return OpeningFrame(_base(number, bounds, cut), count(sent), _changes(changes))
         case ("welcome" | "joins" | "parts" | "parted" | "gone") as news, [members, time]:
-            numbers = tuple(WorkerId(_whole(member)) for member in _many(members))
-            return MemberFrame(news, numbers, _count(time))
+            numbers = tuple(WorkerId(whole(member)) for member in _many(members))
+            return MemberFrame(news, numbers, count(time))
     raise ValueError(f"{news!r} with {len(said)} parts is no news of members")
 
 
@@ -235,9 +236,9 @@ def _plain_base(base: Base) -> tuple[object, ...]:
 def _base(number: object, bounds: object, cut: object) -> Base:
     pairs = [_many(pair) for pair in _many(cut)]
     return Base(
-        _count(number),
+        count(number),
         tuple(Antichain.of(*map(_time, _many(bound))) for bound in _many(bounds)),
-        tuple((WorkerId(_whole(member)), _count(sent)) for member, sent in pairs),
+        tuple((WorkerId(whole(member)), count(sent)) for member, sent in pairs),
     )
 
 
@@ -245,12 +246,6 @@ def _many(things: object) -> tuple[object, ...]:
     if isinstance(things, tuple):
         return things
     raise TypeError(f"{things!r} is not a list")
-
-
-def _whole(number: object) -> int:
-    if type(number) is int:
-        return number
-    raise TypeError(f"{number!r} is no member")
 
 
 def _changes(changes: object) -> list[Change]:
@@ -269,8 +264,8 @@ def _changes(changes: object) -> list[Change]:
 
 def _ruling(ruling: object) -> Ruling:
     *numbers, last = _many(ruling)
-    origin, partition, offset, time = map(_count, numbers)
-    until = None if last is None else _count(last)
+    origin, partition, offset, time = map(count, numbers)
+    until = None if last is None else count(last)
     return Ruling(origin, Partition(partition), offset, time, until)
 
 
@@ -280,12 +275,6 @@ def _time(time: object) -> Time:
     if type(time) is tuple and len(time) > 1 and all(type(t) is int for t in time):
         return time
     raise TypeError(f"{time!r} is not a time")
-
-
-def _count(number: object) -> int:
-    if type(number) is int and number >= 0:
-        return number
-    raise TypeError(f"{number!r} numbers nothing")
 
 
 def _decode_payload(name: str, parts: list[bytes]) -> Payload:

@@ -38,6 +38,9 @@ class Remainder(NamedTuple):
     """All of the bin's; None where they are those of its last layer."""
 
 
+NO_REMAINDER: Final = Remainder([], [], None)
+
+
 class Contents(Protocol):
     """What a layer is to hold."""
 
@@ -58,10 +61,10 @@ Payloads = Generator[bytes | None, None, None]
 def payloads(topic: StateTopic, places: Sequence[Place], most_bytes: int) -> Payloads:
     """What lies at some places, in order, each as soon as it is here, None before; so many bytes
     are asked for at once, or one place."""
-    first = 0
+    ends, first = np.cumsum([place.size for place in places]), 0
     while first < len(places):
-        sizes = np.fromiter((place.size for place in places[first:]), np.int64)
-        end = first + max(1, int(np.searchsorted(np.cumsum(sizes), most_bytes, side="right")))
+        most = int(ends[first]) - places[first].size + most_bytes
+        end = max(first + 1, int(np.searchsorted(ends, most, side="right")))
         ticket = topic.fetch(places[first:end])
         try:
             while (found := topic.fetched(ticket)) is None:

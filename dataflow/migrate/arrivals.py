@@ -211,7 +211,7 @@ class Arrivals:
             return True
         self._spoilt.pop(move, None)
         self._trace.adopt(manifest)
-        remainder = incoming.delivery.remainder or Remainder([], [], None)
+        remainder = incoming.delivery.remainder
         self._add(manifest.bin, remainder)
         timers = rest.timers if remainder.timers is None else remainder.timers
         self._timers.install(manifest.bin, timers)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import msgpack
 
-from state.layer import Remainder
+from dataflow.exact import plain, whole
+from state.layer import NO_REMAINDER, Remainder
 from state.manifest import Manifest
 
 
@@ -28,35 +29,19 @@ class Delivery:
 
     manifest: Manifest
     """Its epoch is the time from which the new owner owns the bin."""
-    remainder: Remainder | None = None
+    remainder: Remainder = NO_REMAINDER
     """What the layers lack."""
 
     def to_bytes(self) -> bytes:
         """As it travels on the wire."""
-        remainder = None if self.remainder is None else tuple(self.remainder)
-        return bytes(msgpack.packb((self.manifest.to_bytes(), remainder)))
+        return bytes(msgpack.packb((self.manifest.to_bytes(), *self.remainder)))
 
     @staticmethod
     def from_bytes(data: bytes) -> Delivery:
         """The inverse. Raises ValueError, TypeError or MeanderError for anything else."""
-        manifest, remainder = msgpack.unpackb(data)
-        if remainder is None:
-            return Delivery(Manifest.from_bytes(manifest))
-        keys, states, timers = remainder
+        manifest, keys, states, timers = msgpack.unpackb(data)
         if len(keys) != len(states):
             raise ValueError(f"{len(keys)} keys have {len(states)} states")
-        pairs = None if timers is None else [(_whole(time), _bytes(key)) for time, key in timers]
-        known = Remainder([*map(_bytes, keys)], [*map(_bytes, states)], pairs)
-        return Delivery(Manifest.from_bytes(manifest), known)
-
-
-def _bytes(data: object) -> bytes:
-    if type(data) is bytes:
-        return data
-    raise ValueError(f"{data!r} is no key and no state")
-
-
-def _whole(time: object) -> int:
-    if type(time) is int:
-        return time
-    raise ValueError(f"{time!r} is not a time")
+        pairs = None if timers is None else [(whole(time), plain(key)) for time, key in timers]
+        remainder = Remainder([*map(plain, keys)], [*map(plain, states)], pairs)
+        return Delivery(Manifest.from_bytes(manifest), remainder)

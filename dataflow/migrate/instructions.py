@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from dataflow.exact import count
 from state.ids import Bin
 from state.manifest import Manifest
 
@@ -36,7 +37,7 @@ class Prepare:
     def from_bytes(data: bytes) -> Prepare:
         """The inverse. Raises ValueError for anything else."""
         number, bin = msgpack.unpackb(data)
-        return Prepare(_count(number), Bin(_count(bin)))
+        return Prepare(count(number), Bin(count(bin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Stage:
     def from_bytes(data: bytes) -> Stage:
         """The inverse. Raises ValueError or MeanderError for anything else."""
         number, manifest = msgpack.unpackb(data)
-        return Stage(_count(number), Manifest.from_bytes(manifest))
+        return Stage(count(number), Manifest.from_bytes(manifest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Spare:
     @staticmethod
     def from_bytes(data: bytes) -> Spare:
         """The inverse. Raises ValueError for anything else."""
-        return Spare(Bin(_count(msgpack.unpackb(data))))
+        return Spare(Bin(count(msgpack.unpackb(data))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Rewrite:
         operator, bin, time = msgpack.unpackb(data)
         if type(operator) is not str or not (time is None or type(time) is int):
             raise ValueError("this names nothing that could be written anew")
-        return Rewrite(operator, Bin(_count(bin)), time)
+        return Rewrite(operator, Bin(count(bin)), time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,3 @@ class Revoke:
 
 
 Instruction = Prepare | Stage | Spare | Rewrite | Revoke
-
-
-def _count(number: object) -> int:
-    if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r} numbers nothing")
-    return number

@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 
 import msgpack
 
+from dataflow.exact import whole
 from dataflow.protocols import Partition, Rest
 from state.ids import WorkerId
 
@@ -43,8 +44,8 @@ class Order:
     def from_bytes(data: bytes) -> Order:
         """The inverse. Raises ValueError for anything else."""
         *numbers, offset = msgpack.unpackb(data)
-        source, partition, time, target = _whole(*numbers)
-        first = None if offset is None else _whole(offset)[0]
+        source, partition, time, target = map(whole, numbers)
+        first = None if offset is None else whole(offset)
         return Order(source, Partition(partition), time, WorkerId(target), first)
 
 
@@ -75,14 +76,6 @@ class Parcel:
     def from_bytes(data: bytes) -> Parcel:
         """The inverse. Raises ValueError for anything else."""
         partition, (offset, end), *times = msgpack.unpackb(data)
-        number, start, maximum, newest, frontier = _whole(partition, offset, *times)
-        rest = Rest(start, None if end is None else _whole(end)[0])
+        number, start, maximum, newest, frontier = map(whole, (partition, offset, *times))
+        rest = Rest(start, None if end is None else whole(end))
         return Parcel(Partition(number), rest, maximum, newest, frontier)
-
-
-def _whole(*numbers: object) -> list[int]:
-    """All of them, if they are whole: of true or 7.5 an int would make another than was sent."""
-    whole = [number for number in numbers if type(number) is int]
-    if len(whole) < len(numbers):
-        raise ValueError(f"{numbers} are no numbers of what changes hands")
-    return whole

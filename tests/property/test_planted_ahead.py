@@ -18,6 +18,7 @@ from dataflow.operators.keyed import Keyed
 from schemas.errors import MeanderError
 from state.extraction import Extraction
 from state.ids import Bin
+from state.layer import NO_REMAINDER
 from state.store import Databases
 from tests.property.cases import KINDS, random_case, with_aborts, with_full_bins
 from tests.property.planted import plant
@@ -42,7 +43,7 @@ def _whole(arrivals: Any, time: Any, delivery: Delivery) -> Any:
     incoming = _begin(arrivals, time, delivery)
     if incoming.ahead != NOTHING:
         incoming.installation._layers = ()
-        return replace(incoming, delivery=replace(delivery, remainder=None))
+        return replace(incoming, delivery=replace(delivery, remainder=NO_REMAINDER))
     return incoming
 
 
