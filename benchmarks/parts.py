@@ -73,7 +73,7 @@ class Wanted:
 
     def sizes(self) -> list[tuple[int, int]]:
         """Keys, and the binary logarithm of bins: at fixed bins, then at fixed keys per bin."""
-        keys = self.keys or 1_000_000
+        keys = self.few
         fixed = [(times * keys, BITS) for times in (1, 4, 16)]
         return [*fixed, (keys, BITS - 2), (16 * keys, BITS + 2)]
 

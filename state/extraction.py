@@ -62,8 +62,7 @@ class Extraction:
         self._chunk, self._size = Chunk(), self._empty
         self._checksum = xxhash.xxh3_64()
         self._tickets: deque[tuple[Ticket, int]] = deque()
-        self._under_way = 0
-        """Bytes of chunks that are not durable yet."""
+        """Of chunks that are not durable yet, with their bytes."""
         self._taken = False
         """Whether all has been put into chunks."""
         self._places: list[Place] = []
@@ -76,7 +75,7 @@ class Extraction:
         Raises MeanderError for a state above `STATE_LIMIT`, or when the topic refuses a chunk.
         """
         while self._tickets and (place := self._topic.placed(self._tickets[0][0])) is not None:
-            self._under_way -= self._tickets.popleft()[1]
+            self._tickets.popleft()
             self._places.append(place)
         self._fuel = budget_entries
         next(self._slices, None)
@@ -86,7 +85,7 @@ class Extraction:
     def held(self) -> int:
         """The most bytes that this may have in memory until the next step."""
         if self._taken:
-            return self._under_way
+            return sum(size for _, size in self._tickets)
         return (WINDOW + 1) * (CHUNK_BYTES if self._new_table is None else TABLE_BYTES)
 
     def cancel(self) -> None:
@@ -99,7 +98,6 @@ class Extraction:
         self._topic.forget(self._places)
         while self._tickets:
             self._topic.abandon(self._tickets.popleft()[0])
-        self._under_way = 0
 
     def _run(self) -> Generator[None, None, None]:
         yield from self._put_entries()
@@ -208,7 +206,6 @@ class Extraction:
         payload = self._chunk.to_bytes(self._head, number)
         ticket = self._topic.append(self._head.id.key(number), payload)
         self._tickets.append((ticket, len(payload)))
-        self._under_way += len(payload)
         self._checksum.update(payload[:CHECKSUM_BYTES])
         self._count += self._chunk.count
         self.bytes += len(payload)

@@ -54,7 +54,8 @@ class Installation:
         self.timers = list(timers) if self._staged else []
         self.count = self.bytes = 0
         self._layers = manifest.layers[self._staged :]
-        sizes = [place.size for layer in self._layers for place in layer.chunks]
+        self._places = [place for layer in self._layers for place in layer.chunks]
+        sizes = [place.size for place in self._places]
         self._most = max([min(sum(sizes), AHEAD_BYTES), *sizes])
         self._store, self._manifest, self._topic = store, manifest, topic
         self._done = False
@@ -82,9 +83,8 @@ class Installation:
     def _run(self) -> Generator[None, None, None]:
         if not self._staged:
             self._store.drop(self._manifest.bin)
-        places = [place for layer in self._layers for place in layer.chunks]
         try:
-            with closing(payloads(self._topic, places, AHEAD_BYTES)) as found:
+            with closing(payloads(self._topic, self._places, AHEAD_BYTES)) as found:
                 for layer in self._layers:
                     yield from self._install(layer, found)
             self._done = True
