@@ -12,10 +12,13 @@ from collections.abc import Callable
 
 GRAIN = 0.001
 """Seconds that a worker may be ahead: shorter sleeps take longer than they are asked to."""
+BEHIND = 0.02
+"""Seconds that a worker may be behind and make up for: sleeps end late where cores are few, and a
+worker that lost that time each time would serve less than its rate."""
 
 
 class Service:
-    """One worker's: so many records per second and no more. Nothing is saved up while idle."""
+    """One worker's: so many records per second, and no more but for what `BEHIND` is worth."""
 
     def __init__(
         self,
@@ -29,6 +32,6 @@ class Service:
     def take(self) -> None:
         """Serve one record."""
         now = self._now()
-        self._free = max(self._free, now) + self._each
+        self._free = max(self._free, now - BEHIND) + self._each
         if self._free - now > GRAIN:
             self._sleep(self._free - now)
