@@ -25,7 +25,7 @@ from connectors import client
 from connectors.client import Fetched, Settings
 from dataflow.protocols import Wakeup
 from schemas.errors import MeanderError
-from state.topic import Place, Ticket
+from state.topic import Place, RecordGone, Ticket
 
 GAP = 1 << 20
 """Bytes between two places, by the size of the next, that are read through rather than skipped."""
@@ -91,7 +91,7 @@ class PlaceReader:
     def answer(self, ticket: Ticket) -> list[bytes] | None:
         """The payloads in the order asked for, once all are here; given once.
 
-        Raises MeanderError when one of them is gone.
+        Raises RecordGone when one of them is gone.
         """
         self._contact.check()
         answer = self._answers.pop(ticket, None)
@@ -196,7 +196,7 @@ class PlaceReader:
         place = wanted.place
         self._answer(
             wanted.request,
-            MeanderError(
+            RecordGone(
                 f"topic {self._topic!r}, partition {place.partition}, offset {place.offset}",
                 f"there is no record with the key {place.key.decode(errors='replace')!r}: {cause}",
                 "keep min.compaction.lag.ms longer than the longest restore",

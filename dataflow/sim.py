@@ -26,7 +26,7 @@ from dataflow.wire import of_progress
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId
-from state.topic import Place, Ticket
+from state.topic import Place, RecordGone, Ticket
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that none is of the future."""
@@ -172,9 +172,9 @@ class SimTopic:
     def _read(self, place: Place) -> bytes:
         key, payload = self._records[place.offset]
         if payload is None:
-            raise MeanderError(f"state record {key!r}", "compaction has removed it")
+            raise RecordGone(f"state record {key!r}", "compaction has removed it")
         if key != place.key:
-            raise MeanderError(f"state record {place.key!r}", f"{key!r} lies at its place")
+            raise RecordGone(f"state record {place.key!r}", f"{key!r} lies at its place")
         return payload
 
     def _answer(self, answer: Place | list[bytes]) -> Ticket:

@@ -21,6 +21,7 @@ from dataflow.protocols import Clock
 from state.chunk import LayerCorrupt
 from state.extraction import Extraction
 from state.ids import Bin
+from state.topic import RecordGone
 
 ENTRIES = 512
 """Entries written of a bin, or merged, per turn."""
@@ -107,7 +108,7 @@ class Snapshots(Quiet):
         try:
             with self._pace.spending():
                 return outlet.keyed.trace.tend(ENTRIES)
-        except LayerCorrupt as error:
+        except (LayerCorrupt, RecordGone) as error:
             self._report({"event": "unreadable", "reason": str(error)})
             return True
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
+from schemas.errors import MeanderError
+
 Ticket = NewType("Ticket", int)
 
 
@@ -22,6 +24,10 @@ class Place:
     partition: int
     offset: int
     size: int
+
+
+class RecordGone(MeanderError):
+    """What was asked for is on the topic no longer, or something else lies at its place."""
 
 
 class StateTopic(Protocol):
@@ -38,8 +44,8 @@ class StateTopic(Protocol):
         """Ask for records by place."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Their payloads in the order asked for, once all are here. Raises MeanderError when a
-        record at a place has another key (it was compacted away)."""
+        """Their payloads in the order asked for, once all are here. Raises RecordGone when a record
+        at a place has another key (it was compacted away)."""
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody asks for the answer any more; a record under way is forgotten once it is there."""

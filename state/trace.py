@@ -24,7 +24,7 @@ from state.layer import Remainder, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time
-from state.topic import StateTopic
+from state.topic import RecordGone, StateTopic
 
 RATIO: Final = 2
 """How many times as much as all later layers one has at least."""
@@ -176,7 +176,8 @@ class Trace:
     def tend(self, budget_entries: int) -> bool:
         """Merge a little; whether anything was done.
 
-        Raises LayerCorrupt where a layer could not be read; its bin is to be rewritten then.
+        Raises LayerCorrupt or RecordGone where a layer could not be read: its bin counts as changed
+        then, and is written anew out of the state.
         """
         if self._merging is None:
             self._begin_merging()
@@ -185,7 +186,7 @@ class Trace:
         bin, merging = self._merging
         try:
             merging.step(budget_entries)
-        except LayerCorrupt:
+        except (LayerCorrupt, RecordGone):
             self.rewrite(bin)
             raise
         return True

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from schemas.errors import MeanderError
 from state.codec import encode, seal
 from state.extraction import Extraction
 from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.installation import Installation
 from state.manifest import Manifest
 from state.store import Store
-from state.topic import Place, Ticket
+from state.topic import Place, RecordGone, Ticket
 from state.trace import Trace
 from tests.lent import put
 
@@ -34,6 +33,8 @@ class MemoryTopic:
         self._appended: dict[Ticket, int] = {}
         self._fetching: dict[Ticket, Sequence[Place]] = {}
         self.forgotten: set[bytes] = set()
+        self.lost: set[bytes] = set()
+        """Gone though nobody has forgotten them."""
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
         assert key not in self._keys, "a key is used once"
@@ -62,9 +63,9 @@ class MemoryTopic:
         if self._wait(ticket):
             return None
         places = self._fetching.pop(ticket)
-        gone = [place.key for place in places if place.key in self.forgotten]
+        gone = [place.key for place in places if place.key in self.forgotten | self.lost]
         if gone:
-            raise MeanderError(f"state record {gone[0]!r}", "compaction has removed it")
+            raise RecordGone(f"state record {gone[0]!r}", "compaction has removed it")
         return [self.records[place.offset][1] for place in places]
 
     def abandon(self, ticket: Ticket) -> None:

@@ -4,6 +4,7 @@ gets a tombstone."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -19,7 +20,7 @@ from state.installation import Installation
 from state.layer import CHUNK_ENTRIES
 from state.manifest import Description, LayerPointer, Manifest
 from state.store import Store
-from state.topic import Place
+from state.topic import Place, RecordGone
 from state.trace import RATIO, Trace, similar
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
@@ -425,14 +426,29 @@ def test_a_bin_whose_layers_are_of_no_use_is_written_anew_as_a_whole(
     assert list(new.scan(BIN)) == list(traced.store.scan(BIN))
 
 
+def compact_away(topic: MemoryTopic, layer: LayerPointer) -> None:
+    topic.lost.add(layer.chunks[0].key)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "said"),
+    [
+        (corrupt, LayerCorrupt, "layer/2/1/1 of operator 'per_plane', bin 7, chunk 0"),
+        (compact_away, RecordGone, "layer/2/1/1/0.*compaction has removed it"),
+    ],
+)
 def test_a_layer_that_proves_unreadable_when_merged_is_named_and_replaced(
-    traced: Traced, new: Store
+    traced: Traced,
+    new: Store,
+    spoil: Callable[[MemoryTopic, LayerPointer], None],
+    error: type[MeanderError],
+    said: str,
 ) -> None:
     for state in (1, 2, 3):
         traced.set(0, CHUNK_ENTRIES * 3, state)
         layers = traced.write().layers
-    corrupt(traced.topic, layers[1])
-    with pytest.raises(LayerCorrupt, match="layer/2/1/1 of operator 'per_plane', bin 7, chunk 0"):
+    spoil(traced.topic, layers[1])
+    with pytest.raises(error, match=said):
         traced.merge()
     manifest = traced.write()
     assert traced.topic.live == chunk_keys(*manifest.layers)
