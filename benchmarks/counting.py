@@ -4,7 +4,8 @@ A record is a key of `load.KEY` bytes and, where latency is measured, when it wa
 repeats that. F=off leaves out what lets bins move, as a measure of what that costs: no record waits
 for commands to be ruled out, and none may be given. HOME is how many of the workers have bins at
 the start, in place of all; SERVICE what each worker serves per second of the records that were due
-(see `benchmarks.service`); BINS, LEAD, SNAPSHOTS and SHARE are the flow's own.
+(see `benchmarks.service`); BINS, LEAD, SNAPSHOTS and LATENCY are the flow's own; SHARE is a fixed
+share of the workers' time for what is moved ahead, whatever the latency.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 from benchmarks.load import KEY
 from benchmarks.service import Service
 from connectors import KafkaSink, KafkaSource
-from dataflow import Flow
+from dataflow import Flow, pace
 from dataflow.assembly import Assembly
 from dataflow.operators.columns import ColumnFold, count
 from dataflow.operators.keyed import Order
@@ -54,6 +55,11 @@ def unmovable() -> None:
     Assembly._control = none  # type: ignore[assignment, method-assign]
 
 
+def at_share(share: float) -> None:
+    """Have what is moved ahead take as much of the workers' time whatever comes of it."""
+    pace.LEAST = pace.FIRST = pace.MOST = share
+
+
 def at_home(workers: int) -> None:
     """Have all bins on the first workers, as if they had moved there."""
 
@@ -65,6 +71,8 @@ def at_home(workers: int) -> None:
 
 if asked("F") == "off":
     unmovable()
+if asked("SHARE"):
+    at_share(float(asked("SHARE")))
 if asked("HOME"):
     at_home(int(asked("HOME")))
 counted = step
@@ -73,7 +81,8 @@ if asked("SERVICE"):
 order: Order = "arrival" if asked("ORDER") == "arrival" else "time"
 flow = Flow(
     "bench", bins=int(asked("BINS", "8")), control_lead=float(asked("LEAD", "0.25")),
-    snapshot_interval=float(asked("SNAPSHOTS", "10")), moving_share=float(asked("SHARE", "0.3")),
+    snapshot_interval=float(asked("SNAPSHOTS", "10")),
+    moving_latency=float(asked("LATENCY", "0.1")),
 )  # fmt: skip
 records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"))
 keyed = records.key_by(key_of)

@@ -74,8 +74,8 @@ class Case:
     """Records per second that each worker serves, by timer; 0 for as many as it can."""
     interval: float = 10.0
     """Seconds between two snapshots."""
-    share: float = 0.3
-    """Of the workers' time, for what is moved ahead."""
+    pace: tuple[tuple[str, str], ...] = ()
+    """Variables of the flow that say how fast bins are moved ahead."""
     skewed: bool = False
     """Whether the n-th key comes as often as 1/n."""
 
@@ -89,8 +89,8 @@ class Case:
     def bench(self) -> dict[str, str]:
         """The flow's MEANDER_BENCH_ variables."""
         served = {"SERVICE": str(self.service)} if self.service else {}
-        own = {"BINS": str(self.bits), "SNAPSHOTS": str(self.interval), "SHARE": str(self.share)}
-        return {"HOME": str(self.old), **own, **served}
+        own = {"BINS": str(self.bits), "SNAPSHOTS": str(self.interval)}
+        return {"HOME": str(self.old), **own, **served, **dict(self.pace)}
 
     def moves(self) -> list[tuple[int, list[int]]]:
         """Who gets which bins.

@@ -25,8 +25,8 @@ INTERVALS = (2.0, 10.0, 60.0)
 ORDERS = [
     Strategy("fluid", prepared=True, order=order) for order in ("given", "hottest", "coldest")
 ]
-SHARES = (0.1, 0.3, 0.9)
-"""Of the workers' time, for what is moved ahead."""
+SHARES, LATENCIES = (0.1, 0.3, 0.9), (0.03, 0.1, 0.3)
+"""Of the workers' time, for what is moved ahead; and seconds that records may take meanwhile."""
 LEADS = (0.0, 0.05, 0.25, 1.0)
 """Seconds."""
 BITS = 8
@@ -123,10 +123,12 @@ def steps(wanted: Wanted, name: Name) -> Iterator[Step]:
             keys, wave = wanted.few, Wave.fixed(RESCALED_RATE)
             yield Step(JOINED, partial(sweeps.rescale, keys=keys, wave=wave))
         case "pace":
-            for share in SHARES:
-                case = replace(wanted.case("2c"), keys=wanted.few, share=share)
+            paces = [(f"share {share:g}", ("SHARE", f"{share:g}")) for share in SHARES]
+            paces += [(f"latency {s:g} s", ("LATENCY", f"{s:g}")) for s in LATENCIES]
+            for label, pace in paces:
+                case = replace(wanted.case("2c"), keys=wanted.few, pace=(pace,))
                 run = partial(moving.once, case=case, strategy=wanted.strategies[0])
-                yield Step(f"share {share:g}", run)
+                yield Step(label, run)
         case "interval":
             for seconds in INTERVALS:
                 case = moving.Case(wanted.few, wanted.wave, interval=seconds)

@@ -23,7 +23,7 @@ TITLES = {
     "2c": "From four workers to eight, under a square wave", "memory": "Memory",
     "growth": "More state", "cost": "The cost of being migratable", "lead": "`control_lead`",
     "rescale": "A second worker joins", "order": "The order of bins, where keys are skewed",
-    "pace": "`moving_share` under a square wave", "interval": "`snapshot_interval`",
+    "pace": "A share, or a latency, under a square wave", "interval": "`snapshot_interval`",
 }  # fmt: skip
 
 

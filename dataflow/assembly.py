@@ -127,10 +127,9 @@ class Assembly:
         self.routing = (
             Routing.unknown(flow.space, groups) if joins else Routing(flow.space, workers, groups)
         )
-        # A move takes memory at both its ends.
-        memory = flow.move_memory // max(2, workers)
-        self.pace = Pace(self.site.clock, flow.moving_share, memory)
-        self.inflight, self.disk = Inflight(flow.max_inflight), Disk(flow.max_spill)
+        self.pace = Pace(self.site.clock, flow.moving_latency, self._move_memory)
+        self.inflight = Inflight(flow.max_inflight, self.pace.passed)
+        self.disk = Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         operators = [self._build(node) for node in self.plan.nodes]
         migrator = Migrator(
@@ -153,6 +152,11 @@ class Assembly:
         )
         # First, so that operators know of every move that the control frontier has passed.
         self.operators = [migrator, self._handover(), *operators, snapshots]
+
+    def _move_memory(self) -> int:
+        """This worker's part: a move takes memory at both its ends."""
+        # The coordinator is a peer, and this worker is not.
+        return self.plan.flow.move_memory // max(2, len(self.progress.peers))
 
     def _handover(self) -> Handover:
         orders, outputs = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs

@@ -37,8 +37,8 @@ class Flow(Definition):
     `link_credit` bounds what is sent from worker to worker and not taken, per exchange and link
     (the last message may go beyond it), `state_memory` the state that each worker's process holds
     in memory, `move_memory` what bins take in memory that are on their way. All are bytes.
-    `moving_share` is the part of a worker's time that goes into moving state ahead while it has
-    records to handle: more than 0, less than 1.
+    `moving_latency`, in seconds, is how long records may take from the reader until all sinks have
+    passed them, while state is moved ahead: where it is more, that takes less of the workers' time.
     `snapshot_interval`, in seconds, is how often what has changed is written to the state topic.
     `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
     command waits, against stashing.
@@ -55,7 +55,7 @@ class Flow(Definition):
         link_credit: int = 4 * MIB,
         state_memory: int = 256 * MIB,
         move_memory: int = 32 * MIB,
-        moving_share: float = 0.3,
+        moving_latency: float = 0.1,
         snapshot_interval: float = 10.0,
         control_lead: float = 0.25,
     ) -> None:
@@ -74,10 +74,10 @@ class Flow(Definition):
         self.max_inflight, self.max_waiting = max_inflight, max_waiting
         self.max_spill, self.link_credit = max_spill, link_credit
         self.state_memory, self.move_memory = state_memory, move_memory
-        if not 0 < moving_share < 1:
-            raise SetupError(f"flow {name!r}", f"its moving_share is {moving_share}",
-                             "give it a part of 1, such as 0.3")  # fmt: skip
-        self.moving_share = moving_share
+        if not moving_latency > 0:
+            raise SetupError(f"flow {name!r}", f"its moving_latency is {moving_latency}",
+                             "give it a number of seconds, such as 0.1")  # fmt: skip
+        self.moving_latency = moving_latency
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
 
     def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:

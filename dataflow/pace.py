@@ -1,15 +1,16 @@
 """How much of a worker's time and memory goes into moving state while records go on.
 
 Guarantees that what is fetched, written and merged ahead takes at most a share of the time of turns
-that records make long, and what is left of short ones. Moves whose time has come are hurried, some
-milliseconds of each turn. Either has half of the memory, or one bin's (I6). Cost: two looks at the
-clock per slice.
+that records make long, and what is left of short ones, and none while bins are on their way: then
+records wait. The share follows a latency: it halves when records have taken longer, and grows again
+while they have not. Moves whose time has come are hurried, some milliseconds of each turn. Either
+has half of the memory, or one bin's (I6). Cost: two looks at the clock per slice.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -19,9 +20,14 @@ TURN = 0.002
 """Seconds that a turn takes anyway, as a worker's loop turns no faster: such work may fill it."""
 
 
-HURRY = 0.016
-"""Seconds of a turn for moves whose time has come: records of other bins are handled between."""
+SLICE = 0.016
+"""Seconds of a turn that go into moving state at most: records are handled between."""
 
+LEAST, FIRST, MOST = 0.1, 0.3, 0.9
+"""Of a worker's time, for what is moved ahead."""
+
+GROWTH = 0.2
+"""Of a worker's time, that the share grows by in a second."""
 
 T = TypeVar("T")
 
@@ -42,7 +48,7 @@ class Room:
 
     >>> class Bin:
     ...     held = 60
-    >>> room = Room(100)
+    >>> room = Room(lambda: 100)
     >>> bins = [room.admit(Bin()) for _ in range(2)]
     >>> room.open
     False
@@ -50,7 +56,7 @@ class Room:
     True
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: Callable[[], int]) -> None:
         self._most = most_bytes
         self._admitted: list[Moving] = []
 
@@ -59,7 +65,7 @@ class Room:
         """Whether there is room for one more bin."""
         self._admitted = [one for one in self._admitted if one.held]
         held = sum(one.held for one in self._admitted)
-        return not held or held < self._most
+        return not held or held < self._most()
 
     def admit(self, one: M) -> M:
         """It takes room from now on, until it says that it holds nothing more."""
@@ -68,25 +74,41 @@ class Room:
 
 
 class Pace:
-    """One worker's. `share` is between 0 and 1; `memory` is in bytes.
+    """One worker's. `latency` is the one to be followed, in seconds; `memory` says how many bytes
+    there are.
 
     >>> class Still:
     ...     def now_ms(self): return 0
     ...     def monotonic(self): return 0.0
-    >>> pace = Pace(Still(), share=0.2, memory=100)
+    >>> pace = Pace(Still(), latency=0.1, memory=lambda: 100)
     >>> pace.turn(busy=0.004); round(pace.left, 6)
-    0.001
+    0.001714
     >>> pace.turn(busy=0.0005); round(pace.left, 6)
     0.0015
     """
 
-    def __init__(self, clock: Clock, share: float, memory: int) -> None:
-        self._clock, self._ratio = clock, share / (1 - share)
-        self.ahead, self.due = Room(memory // 2), Room(memory // 2)
+    def __init__(self, clock: Clock, latency: float, memory: Callable[[], int]) -> None:
+        self._clock, self._latency = clock, latency
+        self.ahead, self.due = Room(lambda: memory() // 2), Room(lambda: memory() // 2)
         """What is moved ahead, and what moves as its time has come."""
         self.left = TURN
         """Seconds that may be spent before the next turn."""
+        self.yields = False
+        """Whether bins are on their way, so that nothing is moved ahead."""
+        self.share = FIRST
+        """Of the worker's time."""
+        self._heard = self._halved = clock.monotonic()
         self._spent = 0.0
+
+    def passed(self, read_at: float) -> None:
+        """Records that were read at a time have passed all sinks."""
+        now = self._clock.monotonic()
+        if now - read_at <= self._latency:
+            self.share = min(MOST, self.share + GROWTH * (now - self._heard))
+        elif read_at >= self._halved:  # others were on their way when it was halved
+            self.share = max(LEAST, self.share / 2)
+            self._halved = now
+        self._heard = now
 
     @contextmanager
     def spending(self) -> Iterator[None]:
@@ -98,8 +120,8 @@ class Pace:
         self.left -= took
 
     def hurry(self, things: Iterable[T]) -> Iterator[T]:
-        """The first of these, until `HURRY` has been spent on them; at least one."""
-        until = self._clock.monotonic() + HURRY
+        """The first of these, until a `SLICE` has been spent on them; at least one."""
+        until = self._clock.monotonic() + SLICE
         for thing in things:
             yield thing
             if self._clock.monotonic() >= until:
@@ -117,12 +139,12 @@ class Pace:
     @property
     def open(self) -> bool:
         """Whether another slice may be done in this turn."""
-        return self.left > 0
+        return self.left > 0 and not self.yields
 
     def turn(self, busy: float) -> None:
         """A turn is over, in which so many seconds went into work of any kind."""
         others = busy - self._spent
         self._spent = 0.0
-        more = max(TURN - others, self._ratio * others)
+        more = max(TURN - others, self.share / (1 - self.share) * others)
         # What was spent beyond its measure is made up for.
-        self.left = min(TURN, min(self.left, 0.0) + more)
+        self.left = min(self.left, 0.0) + min(more, SLICE)

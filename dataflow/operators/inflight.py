@@ -8,6 +8,7 @@ drains without it. Cost: one entry per chunk read.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dataflow.histogram import Histogram
@@ -32,8 +33,9 @@ class Sent:
 class Inflight:
     """The bytes in flight of all sources of one worker."""
 
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
+    def __init__(self, bound: int, passed: Callable[[float], None]) -> None:
+        """`passed` is told when records were read that all sinks have passed."""
+        self._bound, self._told = bound, passed
         self.bytes = 0
         self._sent: dict[tuple[int, Partition], deque[Sent]] = {}
 
@@ -68,5 +70,6 @@ class Inflight:
                 last = queue.popleft()
                 self.bytes -= last.size
                 last.delays.observe(now - last.read_at)
+                self._told(last.read_at)
             if last is not None:
                 last.reader.passed(last.partition, last.next_offset)

@@ -313,7 +313,8 @@ def test_what_has_been_applied_counts_no_longer(start: Start) -> None:
 def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> None:
     source = HandSource(partitions=2)
     reader = HandReader(source, [Partition(0), Partition(1)], random.Random(0))
-    inflight, delays = Inflight(bound=100), Histogram()
+    read_at, delays = list[float](), Histogram()
+    inflight = Inflight(bound=100, passed=read_at.append)
     for time, partition, next_offset in ((5, 0, 10), (7, 0, 20), (6, 1, 3)):
         inflight.read(60)
         sent = Sent(time, 60, reader, Partition(partition), next_offset, float(time), delays)
@@ -327,3 +328,4 @@ def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> 
     assert (inflight.bytes, [feed.passed for feed in source.feeds]) == (20, [20, 3])
     assert not inflight.full
     assert delays.seconds == 0.5 + 3.0 + 4.0
+    assert read_at == [5, 7, 6]
