@@ -84,6 +84,7 @@ class Controller:
             self._instruct,
             partial(self._tell_all, plan.migrator.inputs[0]),
             self._forswearing.demand,
+            self._forswearing.near,
         )
         self._events: list[Event] = []
         self._holders = Holders(plan)
@@ -315,10 +316,8 @@ class Controller:
 
     def _check_time(self, command: Migrate, time: int) -> None:
         self._forswearing.expect(time)
-        first = command.bins[:1] if command.strategy == "fluid" else command.bins
-        for bin in first:
-            if self.conductor.taken(time, self._plan.groups.number(command.operator, bin)):
-                raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
+        if (bin := self.conductor.taken(command, time)) is not None:
+            raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
 
     # -- the steps of a turn
 

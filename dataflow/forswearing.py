@@ -18,6 +18,9 @@ from dataflow.protocols import Clock
 from dataflow.speed import Speed
 from state.time import MIN_TIME, to_millis
 
+NEAR = 120.0
+"""Seconds: what moves at a named time is made ready no sooner."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -69,6 +72,10 @@ class Forswearing:
                 f"time {to_millis(time)} ms has been forsworn: the earliest possible is"
                 f" {earliest} ms, or leave the time out for as soon as possible"
             )
+
+    def near(self, time: int) -> bool:
+        """Whether the data may be there in `NEAR` seconds."""
+        return self._speed.within(time - self._newest, NEAR)
 
     def passed(self, time: int) -> bool:
         """Whether nothing more is decided for a time."""

@@ -27,3 +27,8 @@ class Speed:
             self._speed = passed / (now - self._since)
             self._start, self._since = furthest, now
         return from_millis(round(control_lead * min(1.0, self._speed) * 1000))
+
+    def within(self, distance: int, seconds: float) -> bool:
+        """Whether data as fast as of late covers a distance in so many seconds; yes where it is not
+        known to move."""
+        return not self._speed or to_millis(distance) <= seconds * self._speed * 1000

@@ -118,7 +118,7 @@ class Migrate(BaseModel):
     ] = True
     overlap: Annotated[
         Literal["queue", "reject"],
-        Field(description="Without a time: what to do while other commands move some of the bins."),
+        Field(description="Where others move some of the bins: wait, without a time, or not."),
     ] = "queue"
     order: Annotated[
         Literal["given", "hottest", "coldest"],

@@ -111,6 +111,8 @@ class Arrivals:
             if self._pace.due.open and not self._staging.under_way(one[1].manifest.bin):
                 self._queued.remove(one)
                 self._installing.append(self._begin(*one))
+        for bin in self._pace.hurry(self._late()):
+            worked |= self._staging.push(bin)
         for incoming in self._pace.hurry(list(self._installing)):
             if self._install(incoming):
                 self._installing.remove(incoming)
@@ -173,6 +175,11 @@ class Arrivals:
         return any(self._stashed[bin].spilled for bin in self._released)
 
     @property
+    def expecting(self) -> bool:
+        """Whether bins are to come, at times that are certain."""
+        return bool(self._awaited)
+
+    @property
     def size(self) -> int:
         """About how many bytes of records wait for their bins in memory."""
         return sum(pool.size for pool in self._stashed.values())
@@ -184,6 +191,11 @@ class Arrivals:
     def busy(self) -> bool:
         """Whether installations are under way."""
         return bool(self._installing or self._queued) or self._staging.busy
+
+    def _late(self) -> list[Bin]:
+        """The bins that have come while what lies on the topic of them is being fetched."""
+        queued = (delivery.manifest.bin for _, delivery in self._queued)
+        return [bin for bin in queued if self._staging.under_way(bin)]
 
     def _begin(self, time: Time, delivery: Delivery) -> Incoming:
         """The last of a bin has come. What is written anew was first told of at an earlier time."""

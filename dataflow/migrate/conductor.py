@@ -58,9 +58,11 @@ class Conductor:
         tell: Callable[[WorkerId, Instruction], None],
         tell_all: Callable[[Moves | Revoke], None],
         demand: Callable[[int], Capability],
+        near: Callable[[int], bool],
     ) -> None:
         self._groups, self._routing, self._decisions = groups, routing, decisions
         self._clock, self._tell, self._tell_all, self._demand = clock, tell, tell_all, demand
+        self._near = near
         self.ids: set[str] = set()
         self.running: list[Running] = []
         self._queued: list[Running] = []
@@ -68,7 +70,7 @@ class Conductor:
         self.sizes, self._speed = Sizes(), Speed()
         self.fetching = Fetching(self.running, groups, self.sizes, most_bytes, tell)
         self._now = MIN_TIME
-        """A time that is not forsworn: whose bins are whose is known up to it."""
+        """The least time that is not forsworn: whose bins are whose is certain before it."""
         self._events: list[Event] = []
 
     # -- what is asked
@@ -77,20 +79,25 @@ class Conductor:
         """Begin a command, or have it wait. Raises Refused."""
         self._now = forsworn
         running = Running(command, self._clock.monotonic(), self._bins_of(command))
+        if command.overlap == "reject":
+            self._expect_apart(running)
         before = self._before(running, forsworn)
-        if before and command.overlap == "reject":
-            one = before[0]
-            bin = self._groups.own(min(one.named & running.named))
-            raise Refused(
-                f"bin {bin} is moved by command {one.command.id!r}: wait for its end, abort it, or"
-                " let this one queue"
-            )
         self.ids.add(command.id)
         if before:
             self._queued.append(running)
             self._say(said.queued(running, [one.command.id for one in before]))
         else:
             self._start(running, forsworn)
+
+    def _expect_apart(self, running: Running) -> None:
+        for one in self.commands:
+            if running.named.isdisjoint(one.named):
+                continue
+            bin = self._groups.own(min(one.named & running.named))
+            raise Refused(
+                f"bin {bin} is moved by command {one.command.id!r}: wait for its end, abort it, or"
+                " let this one queue"
+            )
 
     def abort(self, id: str, by: str, forsworn: int | None) -> None:
         """End a command once what moves just now has moved. Raises Refused."""
@@ -108,11 +115,17 @@ class Conductor:
             if bin in running.waiting:
                 self.fetching.call_off(running, bin)
         for round in running.rounds:
-            if forsworn is not None and not round.decided and round.time > forsworn:
+            if forsworn is not None and not round.decided and round.time >= forsworn:
                 self._revoke(running, round)
         if running in self._queued:
             self._queued.remove(running)
             self.running.append(running)
+
+    def taken(self, command: Migrate, time: int) -> Bin | None:
+        """A bin that a command would move at a time at which another moves it."""
+        bins = self._bins_of(command)
+        first = bins[:1] if command.strategy == "fluid" else bins
+        return next((self._groups.own(bin) for bin in first if (time, bin) in self._taken), None)
 
     def plan(self, command: Migrate) -> Outlook:
         """What a command would do now."""
@@ -146,6 +159,9 @@ class Conductor:
             if stays:
                 running.waiting.remove(numbered)
                 running.stuck[numbered] = reason
+            elif numbered in running.waiting:
+                # It has to go: out of the state itself, at its time.
+                running.there.add(numbered)
             self._say(said.spoilt(running.command.id, bin, operator, reason, stays))
 
     def installed(self, part: Part) -> None:
@@ -173,6 +189,7 @@ class Conductor:
         self._decide(passed)
         self._press()
         for running in list(self.running):
+            running.look(self._clock.monotonic())
             self._end_rounds(running, over)
             if running.aborted is not None:
                 self._drop_waiting(running)
@@ -193,9 +210,8 @@ class Conductor:
     def _start(self, running: Running, forsworn: int) -> None:
         self.running.append(running)
         command = running.command
-        if command.order != "given":
-            hottest = command.order == "hottest"
-            running.waiting.sort(key=self.sizes.heat, reverse=hottest)
+        # Which are hot has changed while it waited.
+        running.waiting = self._bins_of(command)
         at = command.time
         if at is not None or not command.prepared:
             round = self._begin_round(running, self._next(running, at is None), at, forsworn)
@@ -261,13 +277,13 @@ class Conductor:
                 self.fetching.call_off(running, bin)
 
     def _owner(self, bin: Bin) -> WorkerId:
-        return self._routing.owner(bin, self._now)
+        return self._routing.owner(bin, self._now - 1)
 
     def _prepare(self, running: Running) -> None:
         """Have more bins made ready, as far as there is room."""
         if not running.command.prepared:
             return
-        undecided = [bin for round in running.rounds if not round.decided for bin in round.bins]
+        undecided = self._undecided(running)
         room = self.fetching.room
         for bin in (*undecided, *running.waiting):
             if room <= 0:
@@ -280,6 +296,18 @@ class Conductor:
             elif not self._moving(bin) and self.fetching.claim(running, bin):
                 self.fetching.begin(running, bin, way)
                 room -= self.fetching.weight(bin)
+
+    def _undecided(self, running: Running) -> list[Bin]:
+        """The bins whose time is near. What lies ready cannot be merged or renewed, so it is not to
+        lie there for long."""
+        found = []
+        for round in running.rounds:
+            if not round.decided and self._near(round.time):
+                found += round.bins
+            elif not round.decided:
+                for bin in running.fetches.keys() & set(round.bins):
+                    self.fetching.call_off(running, bin)
+        return found
 
     def _go_on(self, running: Running, forsworn: int) -> None:
         """Begin the next round, once those before are over and its bins are ready."""
@@ -350,7 +378,7 @@ class Conductor:
         self._forget(running, round)
 
     def _complete(self, running: Running) -> None:
-        self._speed.note(running, self._clock.monotonic() - running.begun)
+        self._speed.note(running)
         for bin in list(running.fetches):
             self.fetching.call_off(running, bin)
         self.running.remove(running)
@@ -378,8 +406,7 @@ class Conductor:
     def outlooks(self) -> dict[str, tuple[int, float | None]]:
         """Of each command under way: how many bins are ready to move, and in how many seconds it
         may be over."""
-        now = self._clock.monotonic()
-        return {one.command.id: (one.ready, one.eta(now, self.sizes)) for one in self.running}
+        return {one.command.id: (one.ready, one.eta(self.sizes)) for one in self.running}
 
     @property
     def resting(self) -> bool:
@@ -411,10 +438,6 @@ class Conductor:
         taken, self._events = self._events, []
         return taken
 
-    def taken(self, time: int, bin: Bin) -> bool:
-        """Whether a command moves a bin, numbered among those of all groups, at a time."""
-        return (time, bin) in self._taken
-
     def _way(self, command: Migrate, bin: Bin) -> Way | None:
         """Which way a bin would go now; None where it is there."""
         own = self._groups.own(bin)
@@ -422,8 +445,11 @@ class Conductor:
         return None if source == target else Way(own, source, target)
 
     def _bins_of(self, command: Migrate) -> list[Bin]:
-        """What a command names, each once."""
-        return [self._groups.number(command.operator, bin) for bin in dict.fromkeys(command.bins)]
+        """What a command names, each once, in the order in which they are to move."""
+        bins = [self._groups.number(command.operator, bin) for bin in dict.fromkeys(command.bins)]
+        if command.order != "given":
+            bins.sort(key=self.sizes.heat, reverse=command.order == "hottest")
+        return bins
 
     def _moving(self, bin: Bin) -> bool:
         """Whether a bin is on its way, or has come so recently that not all know."""

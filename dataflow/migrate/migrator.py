@@ -20,16 +20,21 @@ from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.preparing import Preparing
 from dataflow.migrate.routing import Routing, Transfer
+from dataflow.nested import outer
 from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.router import Router
 from dataflow.pace import Pace
+from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.extraction import Extraction
-from state.ids import Bin, WorkerId
+from state.ids import Bin, WorkerId, member_name
+from state.time import Time
 
 ENTRIES = 2048
 """Entries extracted per bin and turn."""
+REPAIRS = 4
+"""Copies written anew side by side."""
 
 
 @dataclass(slots=True)
@@ -110,6 +115,7 @@ class Migrator(Quiet):
     def schedule(self) -> bool:
         """Learn of moves, decide those whose time is certain, extract, forget."""
         received = self._receive()
+        self._pace.yields = any(o.departures or o.keyed.arrivals.expecting for o in self._outlets)
         prepared = [preparing.step() for preparing in self._preparing.values()]
         if not received and self._settled():
             return any(prepared)
@@ -119,13 +125,13 @@ class Migrator(Quiet):
         worked = received or decided or any(extracted) or any(repaired)
         if worked:
             self._keep()
-        self._forget()
+        forgotten = self._forget()
         self._routing.settle(self._routed())
-        return worked or any(prepared)
+        return worked or forgotten or any(prepared)
 
     def wait_seconds(self) -> float | None:
         """Soon, while layers are being written."""
-        due = any(self._due(outlet) or outlet.repairs for outlet in self._outlets)
+        due = any(self._due(o) or o.repairs or self._acknowledged(o) for o in self._outlets)
         busy = any(preparing.busy for preparing in self._preparing.values())
         return 0.001 if due or busy else None
 
@@ -159,13 +165,23 @@ class Migrator(Quiet):
                 case Prepare(number, bin):
                     own = self._groups.own(bin)
                     self._preparing[self._groups.group(bin)].begin(number, own)
-                case Stage(manifest=manifest) as stage:
-                    self._named(manifest.operator).keyed.arrivals.stage(stage, message.time)
+                case Stage() as stage:
+                    self._stage(stage, message.time)
                 case Spare(bin):
                     self._spare(self._groups.group(bin), self._groups.own(bin))
                 case Rewrite() as rewrite:
                     self._rewrite(rewrite, message)
         return received
+
+    def _stage(self, stage: Stage, time: Time) -> None:
+        operator, bin = stage.manifest.operator, stage.manifest.bin
+        number = self._groups.number(operator, bin)
+        if self._routing.owner(number, outer(time) - 1) == self._me:
+            raise MeanderError(
+                f"bin {bin} of operator '{operator}'",
+                f"{member_name(self._me)} is to fetch it ahead, and has it (I2)",
+            )
+        self._named(operator).keyed.arrivals.stage(stage, time)
 
     def _named(self, operator: str) -> Outlet:
         return next(outlet for outlet in self._outlets if outlet.keyed.name == operator)
@@ -243,7 +259,8 @@ class Migrator(Quiet):
         outlet.departures.remove(departure)
 
     def _repair(self, outlet: Outlet) -> bool:
-        done = [repair for repair in outlet.repairs if repair.extraction.step(ENTRIES)]
+        some = self._pace.hurry(outlet.repairs[:REPAIRS])
+        done = [repair for repair in some if repair.extraction.step(ENTRIES)]
         for repair in done:
             outlet.repairs.remove(repair)
             to, right = repair.copy.transfer.target, outlet.held.permitting(repair.time)
@@ -255,15 +272,21 @@ class Migrator(Quiet):
         for outlet in self._outlets:
             outlet.keep(undecided)
 
-    def _forget(self) -> None:
+    def _forget(self) -> bool:
+        """Drop some of the copies whose next owners have all; whether there were any."""
+        found = False
         for outlet in self._outlets:
-            frontier = outlet.keyed.frontier
-            gone = [c for c in outlet.copies if not frontier.less_equal(c.transfer.time)]
-            for copy in gone:
+            for copy in self._pace.hurry(self._acknowledged(outlet)):
+                found = True
                 outlet.copies.remove(copy)
                 bin, time = copy.transfer.bin, copy.transfer.time
                 if not outlet.keyed.arrivals.has_come_since(bin, time):
                     outlet.keyed.store.drop(bin)
+        return found
+
+    def _acknowledged(self, outlet: Outlet) -> list[Copy]:
+        frontier = outlet.keyed.frontier
+        return [c for c in outlet.copies if not frontier.less_equal(c.transfer.time)]
 
     def _routed(self) -> Antichain:
         passed = self._control.frontier

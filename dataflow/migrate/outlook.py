@@ -35,12 +35,13 @@ class Speed:
     def __init__(self) -> None:
         self._bytes, self._seconds = 0, 0.0
 
-    def note(self, ended: Running, seconds: float) -> None:
-        """A command has come to its end after so long."""
-        self._bytes += ended.bytes
-        self._seconds += seconds
+    def note(self, ended: Running) -> None:
+        """A command has come to its end."""
+        if ended.bytes:
+            self._bytes += ended.bytes
+            self._seconds += ended.seconds
 
     @property
     def bytes_per_second(self) -> float | None:
-        """None where none has come to its end."""
+        """None where none has moved anything."""
         return self._bytes / self._seconds if self._seconds else None

@@ -119,9 +119,18 @@ class Running:
     """Bins that stay, and why."""
     aborted: str | None = None
     """The command that has ended it."""
+    seconds: float = 0.0
+    """How long it has made bins ready or moved them: not, how long it has waited."""
+    looked: float | None = None
     bins: int = 0
     bytes: int = 0
     keys: int = 0
+
+    def look(self, now: float) -> None:
+        """Called each turn, so that it knows how long it takes."""
+        if self.looked is not None and (self.preparing or any(r.decided for r in self.rounds)):
+            self.seconds += now - self.looked
+        self.looked = now
 
     def count(self, moved: Transit) -> None:
         """One more bin has moved."""
@@ -143,14 +152,13 @@ class Running:
         """How many bins have been fetched ahead, of those that have not moved."""
         return sum(fetch.ready for fetch in self.fetches.values())
 
-    def eta(self, now: float, sizes: Sizes) -> float | None:
+    def eta(self, sizes: Sizes) -> float | None:
         """Seconds until its end, if it goes on as so far; None where it has not got anywhere."""
         left = [bin for bin in self.named if bin not in self.fetches or not self.fetches[bin].ready]
         done = self.bytes + sum(fetch.bytes for fetch in self.fetches.values())
         to_do = sum(map(sizes.of, left))
-        if not done or any(round.time == self.command.time for round in self.rounds):
-            return None
-        return round((now - self.begun) * to_do / done, 1)
+        named = any(round.time == self.command.time for round in self.rounds)
+        return None if named or not done else round(self.seconds * to_do / done, 1)
 
     @property
     def named(self) -> set[Bin]:

@@ -99,6 +99,10 @@ class Staging:
         ahead = staged.installation
         return Fetched(layers, tuple(ahead.timers), ahead.bytes, ahead.count)
 
+    def push(self, bin: Bin) -> bool:
+        """Fetch a little of a bin that is waited for; whether anything of it came."""
+        return self._fetch(self._bins[bin])
+
     def step(self) -> bool:
         """Fetch a little; whether anything has been done."""
         worked = False

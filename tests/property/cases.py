@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dataflow.migrate.command import Migrate, Overlap, Strategy
+from dataflow.migrate.command import Migrate, Order, Overlap, Strategy
 from dataflow.protocols import SourceOptions
 from dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
 from state.ids import Bin, WorkerId
@@ -163,7 +163,9 @@ def random_command(rng: random.Random, n: int, workers: int, bits: int, span: in
     command = Migrate(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
     overlap: Overlap = rng.choice(["queue", "reject"])
     others = {bin: WorkerId(rng.randrange(workers)) for bin in rng.choice([(), bins[::2]])}
-    return replace(command, prepared=rng.random() < 0.6, overlap=overlap, others=others)
+    order: Order = rng.choice(["given", "hottest", "coldest"])
+    prepared = rng.random() < 0.6
+    return replace(command, prepared=prepared, overlap=overlap, others=others, order=order)
 
 
 def with_some_full_bins(case: Case) -> Case:

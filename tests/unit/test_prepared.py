@@ -11,6 +11,7 @@ import pytest
 
 from dataflow import Flow
 from dataflow.migrate.command import Migrate, Refused
+from dataflow.pace import Pace
 from dataflow.sim import Abort, Join, SimTopic
 from dataflow.testing import ListSink
 from state.chunk import LayerCorrupt
@@ -192,6 +193,55 @@ def test_of_a_bin_that_has_left_no_more_is_written(
     flow.finish(1)
 
 
+def test_who_has_a_bin_is_not_told_to_fetch_it(start: Start) -> None:
+    """I2: of what moves at the least time that is not forsworn it is not known yet that it does."""
+    flow = Counting(start, control_lead=0.25)
+    time = flow.controller.forsworn
+    flow.submit("m", [0], 1, time=time)
+    flow.until(lambda: all(round.sent for round in flow.controller.conductor.rounds()))
+    assert flow.controller.forsworn == time and not flow.events("bin_moved")
+    flow.submit("n", [0], 0)
+    flow.run.wait(0.01)
+    assert flow.staged(0) == set()
+    flow.count(3000)
+    flow.until(lambda: len(flow.events("completed")) == 2)
+    assert flow.owners() == [0, 0, 1, 1]
+    flow.finish(2)
+
+
+def test_what_moves_at_a_far_off_time_is_made_ready_when_that_is_near(start: Start) -> None:
+    """Layers that somebody may read cannot be merged."""
+    flow = Counting(start)
+    for ms in (2000, 3000, 4000):
+        flow.count(ms)
+        flow.run.wait(0.99)
+    counted = 4
+    flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(4000 + 200_000))
+    flow.run.wait(0.05)
+    assert flow.staged(1) == set()
+    for ms in range(5000 + 90_000, 5000 + 92_000, 1000):
+        flow.count(ms)
+        flow.run.wait(0.99)
+        counted += 1
+    flow.until(lambda: flow.staged(1) == {0, 1})
+    flow.count(300_000)
+    flow.until(lambda: bool(flow.events("completed")))
+    flow.finish(counted + 1)
+
+
+def test_a_bin_that_has_come_is_fetched_to_its_end_whatever_the_pace(
+    flow: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: records wait for it."""
+    with unanswered(monkeypatch):
+        flow.submit("m", [0], 1, time=from_millis(2000))
+        flow.until(lambda: keyed(flow.run.workers[1], "n").arrivals._staging.under_way(Bin(0)))
+        monkeypatch.setattr(Pace, "open", False)
+        flow.count(3000)
+    flow.until(lambda: bool(flow.events("completed")))
+    flow.finish(2)
+
+
 # -- ended before its time
 
 
@@ -214,6 +264,21 @@ def test_an_abort_leaves_what_has_not_moved_where_it_is(
 def test_a_round_whose_time_has_not_come_is_revoked(flow: Counting) -> None:
     flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(5000))
     flow.run.wait(0.05)
+    flow.run.sim.submit(Abort("a", "m"))
+    flow.run.wait(0.02)
+    assert flow.events("aborted")[0]["unmoved"] == [0, 1]
+    flow.count(6000)
+    assert flow.owners() == [0, 0, 1, 1]
+    flow.finish(2)
+
+
+def test_a_round_of_the_least_time_that_is_not_forsworn_is_revoked(start: Start) -> None:
+    """Though no record comes that would take the flow past it."""
+    flow = Counting(start, control_lead=0.25)
+    time = flow.controller.forsworn
+    flow.submit("m", [0, 1], 1, strategy="sudden", time=time)
+    flow.until(lambda: all(round.sent for round in flow.controller.conductor.rounds()))
+    assert flow.controller.forsworn == time
     flow.run.sim.submit(Abort("a", "m"))
     flow.run.wait(0.02)
     assert flow.events("aborted")[0]["unmoved"] == [0, 1]
