@@ -1,12 +1,18 @@
-"""The figures that migrations are judged by, from what has been measured."""
+"""The figures that migrations are judged by, from what has been measured.
+
+Each is taken run by run, as what is compared takes turns: a ratio of medians may be one that no run
+has seen. A ratio to a steady phase is of those runs that nothing has disturbed, if there are any.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from benchmarks.moving import DEFAULT, SUDDEN, Strategy
-from benchmarks.outcome import Outcome, Part
+from benchmarks import report
+from benchmarks.moving import DEFAULT, SUDDEN
+from benchmarks.outcome import Case, Outcome, Part
 from benchmarks.parts import FIXED, JOINED, UNMOVABLE
 
 AT_LEAST = {"sudden_bytes_over_raw": 0.5, "sudden_over_prepared_max": 50}
@@ -15,55 +21,74 @@ AT_MOST = {
     "batched_over_sudden_duration": 1.1, "peak_memory_ratio": 1.1, "steady_p99_ratio": 1.3,
     "rescale_1m_max_ms": 40,
 }  # fmt: skip
+ByRun = Sequence[float | None]
+Ratios = Mapping[int, float]
+"""By the number of the run."""
 
 
-def figures(found: Outcome) -> dict[str, float]:
+def figures(found: Outcome) -> dict[str, report.Spread]:
     """Those that can be told so far, by id."""
-    told: dict[str, float | None] = {}
+    told: dict[str, list[float]] = {}
     for name, part in found.parts.items():
         match name:
             case "2a":
-                told |= _strategies(part)
+                told |= {figure: [*ratios.values()] for figure, ratios in _strategies(part)}
             case "growth":
-                told["prepared_growth_4x"] = max(_growths(part), default=None)
+                told["prepared_growth_4x"] = [*_growth(part).values()]
             case "memory":
-                peak = part.get(str(DEFAULT), "memory_peak")
-                told["peak_memory_ratio"] = _ratio(peak, part.get(str(DEFAULT), "memory_before"))
+                one = part.case(str(DEFAULT))
+                ratios = _ratios(one.by_run("memory_peak"), one.by_run("memory_before"))
+                told["peak_memory_ratio"] = [*ratios.values()]
             case "cost":
-                movable = part.get(FIXED, "p99_ms")
-                told["steady_p99_ratio"] = _ratio(movable, part.get(UNMOVABLE, "p99_ms"))
+                movable, fixed = part.case(FIXED), part.case(UNMOVABLE)
+                ratios = _ratios(movable.by_run("p99_ms"), fixed.by_run("p99_ms"))
+                told["steady_p99_ratio"] = [*_calm(ratios, movable, fixed).values()]
             case "rescale":
-                told["rescale_1m_max_ms"] = part.get(JOINED, "moving_max_ms")
-    return {name: value for name, value in told.items() if value is not None}
+                most = part.case(JOINED).by_run("moving_max_ms")
+                told["rescale_1m_max_ms"] = [one for one in most if one is not None]
+    return report.summary(told)
 
 
-def _strategies(part: Part) -> dict[str, float | None]:
-    def of(strategy: Strategy, name: str) -> float | None:
-        return part.get(str(strategy), name)
-
-    return {
-        "prepared_max_over_steady_max": _ratio(
-            of(DEFAULT, "moving_max_ms"), of(DEFAULT, "steady_max_ms")
-        ),
-        "sudden_bytes_over_raw": _ratio(of(SUDDEN, "bytes_per_s"), of(SUDDEN, "raw_bytes_per_s")),
-        "sudden_over_prepared_max": _ratio(_excess(part, SUDDEN), _excess(part, DEFAULT)),
-        "batched_over_sudden_duration": _ratio(of(DEFAULT, "seconds"), of(SUDDEN, "seconds")),
-    }
+def _strategies(part: Part) -> Iterator[tuple[str, Ratios]]:
+    default, sudden = part.case(str(DEFAULT)), part.case(str(SUDDEN))
+    steady = _ratios(default.by_run("moving_max_ms"), default.by_run("steady_max_ms"))
+    yield "prepared_max_over_steady_max", _calm(steady, default)
+    raw = _ratios(sudden.by_run("bytes_per_s"), sudden.by_run("raw_bytes_per_s"))
+    yield "sudden_bytes_over_raw", raw
+    excess = _ratios(_excess(sudden), _excess(default))
+    yield "sudden_over_prepared_max", _calm(excess, default, sudden)
+    duration = _ratios(default.by_run("seconds"), sudden.by_run("seconds"))
+    yield "batched_over_sudden_duration", duration
 
 
-def _excess(part: Part, strategy: Strategy) -> float | None:
+def _excess(case: Case) -> ByRun:
     """By how much the greatest latency exceeds the steady median."""
-    most, steady = (part.get(str(strategy), f) for f in ("moving_max_ms", "steady_p50_ms"))
-    return None if most is None or steady is None else most - steady
+    both = zip(case.by_run("moving_max_ms"), case.by_run("steady_p50_ms"), strict=False)
+    return [None if most is None or p50 is None else most - p50 for most, p50 in both]
 
 
-def _growths(part: Part) -> Iterator[float]:
-    """The greatest latency over that with a quarter of the state, in as many bins."""
-    most = [case.get("moving_max_ms") for name, case in part.cases.items() if name.endswith(FIXED)]
-    for smaller, larger in pairwise(most):
-        if (ratio := _ratio(larger, smaller)) is not None:
-            yield ratio
+def _growth(part: Part) -> Ratios:
+    """The greatest latency over that with a quarter of the state, in as many bins: where it is the
+    most of all sizes."""
+    sizes = [case for name, case in part.cases.items() if name.endswith(FIXED)]
+    growths = [
+        _ratios(larger.by_run("moving_max_ms"), smaller.by_run("moving_max_ms"))
+        for smaller, larger in pairwise(sizes)
+    ]
+    return max(growths, key=_median, default={})
 
 
-def _ratio(over: float | None, under: float | None) -> float | None:
-    return None if over is None or not under else over / under
+def _median(ratios: Ratios) -> float:
+    return statistics.median(ratios.values()) if ratios else 0.0
+
+
+def _ratios(over: ByRun, under: ByRun) -> Ratios:
+    """Of those runs that have both."""
+    both = zip(over, under, strict=False)
+    return {run: a / b for run, (a, b) in enumerate(both) if a is not None and b}
+
+
+def _calm(ratios: Ratios, *cases: Case) -> Ratios:
+    """Of the runs that are disturbed in none of these cases; of all where there is no such run."""
+    disturbed = set[int]().union(*(case.disturbed for case in cases))
+    return {run: one for run, one in ratios.items() if run not in disturbed} or ratios

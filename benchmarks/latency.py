@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from benchmarks import load, openloop, running
 from benchmarks.running import PARTITIONS, Running
-from benchmarks.timeline import Latency
+from benchmarks.timeline import Latency, Timeline
 from benchmarks.wave import Wave
 
 WARM_UP = 5.0
@@ -21,7 +21,7 @@ def echo(bootstrap: str, rate: int, seconds: float) -> Latency:
     """Of a bare topic: what no engine can do better."""
     topic = f"echo-{uuid4().hex[:8]}"
     load.create(bootstrap, topic, partitions=PARTITIONS)
-    found = measure(bootstrap, topic, topic, Wave.fixed(rate), seconds)
+    found = measure(bootstrap, topic, topic, Wave.fixed(rate), seconds).latency()
     load.delete(bootstrap, topic)
     return found
 
@@ -31,7 +31,7 @@ def flow(bootstrap: str, rate: int, seconds: float, **bench: str) -> Latency:
     source = f"latency-{uuid4().hex[:8]}"
     load.create(bootstrap, source, partitions=PARTITIONS)
     with running.flow(bootstrap, source, bench) as flow:
-        found = measure(bootstrap, source, flow.topic, Wave.fixed(rate), seconds)
+        found = measure(bootstrap, source, flow.topic, Wave.fixed(rate), seconds).latency()
     load.delete(bootstrap, source)
     return found
 
@@ -71,8 +71,8 @@ def _held(flow: Running) -> int:
 
 def measure(
     bootstrap: str, source: str, sink: str, wave: Wave, seconds: float, keys: int = load.KEYS
-) -> Latency:
+) -> Timeline:
     """Of what comes to one topic for what goes to another."""
     with openloop.running(bootstrap, source, sink, wave, keys) as loop:
         time.sleep(WARM_UP + seconds)
-    return loop.found().between(loop.began + WARM_UP, time.time()).latency()
+    return loop.found().between(loop.began + WARM_UP, time.time())

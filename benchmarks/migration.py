@@ -2,7 +2,8 @@
 
 Writes results/migration.json after each run of each case, and after each part the pictures
 docs/migration-*.png and the tables in docs/benchmarks.md. What is compared takes turns, so that a
-noisy machine is noisy for all. What a flow rejects is told of as not available.
+noisy machine is noisy for all. What a flow rejects is told of as not available; a run that loses a
+record has failed, and so has the benchmark in the end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import asked, curves, latency, parts, tables
 from benchmarks.moving import STRATEGIES, Unavailable
+from benchmarks.openloop import Lost
 from benchmarks.outcome import Case, Outcome, Part
 from benchmarks.parts import NAMES, Step, Wanted
 from benchmarks.running import ROOT
@@ -59,10 +61,11 @@ def main(
                 bar.update(task, description=f"{name}: {step.case}")
                 bar.console.print(f"{name}: {step.case}: {measure(states, part, step)}")
                 bar.advance(task)
-                outcome.figures = asked.figures(outcome)
-                outcome.save()
+                outcome.save(asked.figures(outcome))
             publish(outcome)
     console.print("\n".join(tables.lines(outcome)), markup=False)
+    if outcome.failures:
+        raise typer.Exit(1)
 
 
 def some(asked: Sequence[str] | None, known: Iterable[T]) -> list[T]:
@@ -81,6 +84,9 @@ def measure(states: States, part: Part, step: Step) -> str:
             found = step.run(states)
         except Unavailable as unavailable:
             case.not_available = str(unavailable)
+        except Lost as lost:
+            case.fail(str(lost))
+            return f"FAILED: {lost}"
         else:
             case.add(found)
             return ", ".join(f"{name} {value:,.4g}" for name, value in found.figures.items())

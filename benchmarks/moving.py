@@ -139,7 +139,7 @@ def once(
     besides: Callable[[Running], Mapping[str, float]] = lambda _: {},
 ) -> Found:
     """One migration; with its workers' memory if `watched`, which costs them time. `besides`
-    measures something else of the flow at the end. Raises Unavailable."""
+    measures something else of the flow at the end. Raises Unavailable, Lost."""
     expect_known(strategy)
     with states.flow(case.keys, case.bench(), case.new) as loaded:
         flow = loaded.flow
@@ -202,21 +202,30 @@ def _completed(flow: Running, id: str) -> running.Said:
 
 
 def _figures(timeline: Timeline, moved: Moved) -> dict[str, float]:
-    steady = timeline.between(moved.given - STEADY, moved.given).latency()
+    before = timeline.between(moved.given - STEADY, moved.given)
+    steady = before.latency()
     moving = timeline.between(moved.given, moved.ended).latency()
     settled = timeline.between(moved.ended + TAIL / 2, moved.ended + TAIL).latency()
     seconds = moved.ended - moved.given
-    found = {
-        "steady_p50_ms": steady.p50, "steady_p99_ms": steady.p99, "steady_max_ms": steady.most,
+    found = steadily(before) | {
         "moving_p50_ms": moving.p50, "moving_p99_ms": moving.p99, "moving_max_ms": moving.most,
         "settled_p99_ms": settled.p99, "seconds": seconds, "bytes": moved.bytes,
-        "bytes_per_s": moved.bytes / (moved.installed - moved.began), "missing": steady.missing,
+        "bytes_per_s": moved.bytes / (moved.installed - moved.began),
     }  # fmt: skip
     for name, wanted in (("back_s", steady), ("back_to_settled_s", settled)):
         back = timeline.back(moved.given, seconds, BACK * wanted.p99)
         if back is not None:
             found[name] = back
     return found
+
+
+def steadily(before: Timeline) -> dict[str, float]:
+    """What latencies were before a command."""
+    found = before.latency()
+    return {
+        "steady_p50_ms": found.p50, "steady_p99_ms": found.p99, "steady_max_ms": found.most,
+        "disturbed": before.disturbed,
+    }  # fmt: skip
 
 
 def curve(timeline: Timeline, given: float, ended: float) -> Curve:

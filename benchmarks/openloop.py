@@ -22,6 +22,7 @@ from itertools import count
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import load
@@ -29,11 +30,16 @@ from benchmarks.running import ROOT
 from benchmarks.timeline import Timeline
 from benchmarks.wave import Wave
 
+Int64s = npt.NDArray[np.int64]
 TICK = 0.001
 """Seconds between two lots of records, each for one partition."""
 SLACK = 10.0
 """Seconds without a result after which those that are missing are given up, and told of."""
 ANSWER = 30.0
+
+
+class Lost(Exception):
+    """Records have no result, so nothing that was measured beside them counts."""
 
 
 @dataclass(slots=True)
@@ -67,7 +73,7 @@ def running(
     *,
     skewed: bool = False,
 ) -> Iterator[Loop]:
-    """As `generating`, and results are timed, to the last one."""
+    """As `generating`, and results are timed, to the last one. Raises Lost where any is missing."""
     how = (str(wave), str(keys), *(["skewed"] if skewed else []))
     with _process("collect", bootstrap, sink) as collector:
         _began(collector)
@@ -77,8 +83,15 @@ def running(
             generator.terminate()
             sent, _ = generator.communicate()
         told, _ = collector.communicate(sent)
-    due, arrived = np.load(io.BytesIO(told))
-    loop.timeline = Timeline.of(due / 1e6, (arrived - due) / 1e3, int(sent) - len(due))
+    loop.timeline = timed(int(sent), *np.load(io.BytesIO(told)))
+
+
+def timed(sent: int, due: Int64s, arrived: Int64s) -> Timeline:
+    """So many records by when they were due and when their results came, microseconds since 1970,
+    shape (n,) each. Raises Lost where fewer came."""
+    if len(due) < sent:
+        raise Lost(f"{sent - len(due):,} of {sent:,} records have no result")
+    return Timeline.of(due / 1e6, (arrived - due) / 1e3)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, Field
@@ -48,20 +49,40 @@ class Case(BaseModel):
     measured: dict[str, report.Spread] = {}
     curve: Curve | None = None
     not_available: str | None = None
+    failed: list[str] = []
+    """Why runs have no figures."""
 
     def add(self, found: Found) -> None:
         """One run more."""
         self.runs.append(found)
         names = dict.fromkeys(name for run in self.runs for name in run.figures)
         self.measured = report.summary(
-            {
-                name: [run.figures[name] for run in self.runs if name in run.figures]
-                for name in names
-            }
+            {name: [run.figures.get(name) for run in self.runs] for name in names}
         )
         curved = [run for run in self.runs if run.curve is not None]
         curved.sort(key=lambda run: run.figures["moving_max_ms"])
         self.curve = curved[len(curved) // 2].curve if curved else None
+
+    def fail(self, why: str) -> None:
+        """One run more, that says nothing of what was to be measured."""
+        self.failed.append(f"run {len(self.runs) + 1}: {why}")
+        self.add(Found(figures={}))
+
+    def by_run(self, name: str) -> Sequence[float | None]:
+        """One figure of each run."""
+        spread = self.measured.get(name)
+        return () if spread is None else spread.runs
+
+    @property
+    def disturbed(self) -> set[int]:
+        """The runs whose steady phase was not steady."""
+        return {run for run, told in enumerate(self.by_run("disturbed")) if told}
+
+    @property
+    def count(self) -> int:
+        """How many runs have figures."""
+        known = ([one for one in s.runs if one is not None] for s in self.measured.values())
+        return max(map(len, known), default=0)
 
     def get(self, name: str) -> float | None:
         """The median of one figure."""
@@ -78,17 +99,25 @@ class Part(BaseModel):
     versions: dict[str, str] = Field(default_factory=report.versions)
     cases: dict[str, Case] = {}
 
-    def get(self, case: str, name: str) -> float | None:
-        """The median of one figure of a case."""
-        return self.cases[case].get(name) if case in self.cases else None
+    def case(self, name: str) -> Case:
+        """One of them; without any run where it was not measured."""
+        return self.cases.get(name, Case())
 
 
 class Outcome(BaseModel):
     """All of it."""
 
     parts: dict[str, Part] = {}
-    figures: dict[str, float] = {}
-    """Those that are asked for, by id."""
+
+    @property
+    def failures(self) -> list[str]:
+        """All runs that have failed, and why."""
+        return [
+            f"{part}: {case}: {why}"
+            for part, one in self.parts.items()
+            for case, runs in one.cases.items()
+            for why in runs.failed
+        ]
 
     @property
     def drawn(self) -> list[str]:
@@ -104,10 +133,12 @@ class Outcome(BaseModel):
         """What was found before."""
         return Outcome.model_validate_json(PATH.read_bytes()) if PATH.exists() else Outcome()
 
-    def save(self) -> None:
-        """Write it, in place of what was found before."""
+    def save(self, figures: Mapping[str, report.Spread]) -> None:
+        """Write it, and the figures that follow from it, in place of what was found before."""
         PATH.parent.mkdir(exist_ok=True)
-        PATH.write_text(on_few_lines(self.model_dump(exclude_none=True)) + "\n")
+        told = {name: asdict(spread) for name, spread in figures.items()}
+        written = self.model_dump(exclude_none=True) | {"figures": told}
+        PATH.write_text(on_few_lines(written) + "\n")
 
 
 def on_few_lines(value: Mapping[str, object]) -> str:

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("pyspark", "confluent-kafka", "rocksdict", "numpy", "pyarrow")
 
-Runs = Mapping[str, Sequence[float]]
-"""What each run has measured, by name."""
+Runs = Mapping[str, Sequence[float | None]]
+"""What each run has measured, by name; None where that one has not."""
 
 
 def machine() -> dict[str, object]:
@@ -45,19 +45,20 @@ class Spread:
     median: float
     least: float
     most: float
-    runs: Sequence[float]
+    runs: Sequence[float | None]
 
 
 def summary(runs: Runs) -> dict[str, Spread]:
     """Medians with their spread.
 
-    >>> summary({"a": [3.0, 1.0, 2.0]})
-    {'a': Spread(median=2.0, least=1.0, most=3.0, runs=[3.0, 1.0, 2.0])}
+    >>> summary({"a": [3.0, None, 1.0, 2.0], "b": [None]})
+    {'a': Spread(median=2.0, least=1.0, most=3.0, runs=[3.0, None, 1.0, 2.0])}
     """
-    return {
-        name: Spread(statistics.median(values), min(values), max(values), values)
-        for name, values in runs.items()
-    }
+    found = {}
+    for name, values in runs.items():
+        if known := [value for value in values if value is not None]:
+            found[name] = Spread(statistics.median(known), min(known), max(known), values)
+    return found
 
 
 def write(name: str, method: str, runs: Runs, figures: Mapping[str, float]) -> Path:

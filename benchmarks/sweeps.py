@@ -12,6 +12,7 @@ from benchmarks.moving import STEADY, SUDDEN, TAIL
 from benchmarks.outcome import Found
 from benchmarks.running import WORKERS, Running
 from benchmarks.states import States
+from benchmarks.timeline import Timeline
 from benchmarks.wave import Wave
 
 COMMANDS = 10
@@ -21,17 +22,25 @@ APART = 2.0
 
 
 def cost(states: States, keys: int, wave: Wave, bench: Mapping[str, str]) -> Found:
-    """Latencies of a flow that does not move."""
+    """Latencies of a flow that does not move. Raises Lost."""
     with states.flow(keys, bench) as loaded:
-        found = latency.measure(
+        steady = latency.measure(
             states.bootstrap, loaded.source, loaded.flow.topic, wave, STEADY, keys
         )
-    figures = {"p50_ms": found.p50, "p99_ms": found.p99, "max_ms": found.most}
-    return Found(figures=figures)
+    return Found(figures=_unmoved(steady))
+
+
+def _unmoved(steady: Timeline) -> dict[str, float]:
+    found = steady.latency()
+    return {
+        "p50_ms": found.p50, "p99_ms": found.p99, "max_ms": found.most,
+        "disturbed": steady.disturbed,
+    }  # fmt: skip
 
 
 def lead(states: States, wave: Wave, seconds: float) -> Found:
-    """Latencies with one `control_lead`, and how long commands take that name no time."""
+    """Latencies with one `control_lead`, and how long commands take that name no time. Raises
+    Lost."""
     bench = {"LEAD": str(seconds)}
     with states.flow(load.KEYS, bench) as loaded:
         flow = loaded.flow
@@ -39,10 +48,8 @@ def lead(states: States, wave: Wave, seconds: float) -> Found:
             time.sleep(WARM_UP + STEADY)
             quiet = time.time()
             moves = [_move(flow, number) for number in range(COMMANDS)]
-        steady = loop.found().between(quiet - STEADY, quiet).latency()
     effects, ends = zip(*moves, strict=True)
-    figures = {
-        "p50_ms": steady.p50, "p99_ms": steady.p99, "max_ms": steady.most,
+    figures = _unmoved(loop.found().between(quiet - STEADY, quiet)) | {
         "effect_ms": 1e3 * statistics.median(effects), "moved_ms": 1e3 * statistics.median(ends),
     }  # fmt: skip
     return Found(figures=figures)
@@ -65,7 +72,7 @@ def _move(flow: Running, number: int) -> tuple[float, float]:
 
 
 def rescale(states: States, keys: int, wave: Wave) -> Found:
-    """One worker becomes two, its start included."""
+    """One worker becomes two, its start included. Raises Lost."""
     with (
         states.flow(keys, {}, workers=1, room=1) as loaded,
         openloop.running(states.bootstrap, loaded.source, loaded.flow.topic, wave, keys) as loop,
@@ -77,12 +84,10 @@ def rescale(states: States, keys: int, wave: Wave) -> Found:
         assert end.fields.get("workers") == 2, end
         time.sleep(TAIL)
     timeline = loop.found()
-    steady = timeline.between(given - STEADY, given).latency()
     during = timeline.between(given, end.at).latency()
-    figures = {
-        "steady_p50_ms": steady.p50, "steady_p99_ms": steady.p99, "steady_max_ms": steady.most,
+    figures = moving.steadily(timeline.between(given - STEADY, given)) | {
         "moving_p99_ms": during.p99, "moving_max_ms": during.most, "seconds": end.at - given,
-        "missing": steady.missing, **loaded.figures,
+        **loaded.figures,
     }  # fmt: skip
     for one in flow.of("two"):
         if one.type == "joined":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from benchmarks import asked, report
 from benchmarks.asked import AT_LEAST, AT_MOST
 from benchmarks.outcome import Case, Outcome, Part
 
@@ -15,15 +16,16 @@ COLUMNS = {
     "max_ms": "max", "effect_ms": "until it holds", "moved_ms": "until the bin has moved",
     "seconds": "s to the end", "joined_s": "s to the worker", "back_s": "s until back",
     "back_to_settled_s": "s until settled", "bytes": "MB", "memory_before": "MB held before",
-    "memory_peak": "MB held at most", "missing": "missing",
+    "memory_peak": "MB held at most",
 }  # fmt: skip
 MEGABYTES = {"bytes", "memory_before", "memory_peak"}
 TITLES = {
     "2a": "From one worker to two", "2b": "From four workers to eight",
     "2c": "From four workers to eight, under a square wave", "memory": "Memory",
     "growth": "More state", "cost": "The cost of being migratable", "lead": "`control_lead`",
-    "rescale": "A second worker joins", "order": "The order of bins, where keys are skewed",
+    "order": "The order of bins, where keys are skewed",
     "pace": "A share, or a latency, under a square wave", "interval": "`snapshot_interval`",
+    "rescale": "A second worker joins",
 }  # fmt: skip
 
 
@@ -43,7 +45,9 @@ def fill(path: Path, outcome: Outcome) -> None:
 
 def lines(outcome: Outcome) -> Iterator[str]:
     """All tables as Markdown."""
-    yield from ("", *_figures(outcome.figures))
+    yield from ("", *_figures(asked.figures(outcome)))
+    for why in outcome.failures:
+        yield from ("", f"**FAILED**: {why}.")
     for name in TITLES:
         if name in outcome.parts:
             yield from ("", f"### {TITLES[name]}", "", *_part(outcome.parts[name]))
@@ -52,26 +56,36 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield ""
 
 
-def _figures(figures: Mapping[str, float]) -> Iterator[str]:
-    yield from ("| figure | measured | wanted |", "|---|---|---|")
+def _figures(figures: Mapping[str, report.Spread]) -> Iterator[str]:
+    yield "| figure, run by run | median | least | most | runs | wanted |"
+    yield "|---" * 6 + "|"
     for sign, wanted in ((">=", AT_LEAST), ("<=", AT_MOST)):
         for name, value in wanted.items():
-            measured = f"{figures[name]:.3g}" if name in figures else "not yet"
-            yield f"| {name} | {measured} | {sign} {value:g} |"
+            cells = ["not yet", "-", "-", "0"]
+            if one := figures.get(name):
+                values = (one.median, one.least, one.most)
+                cells = [*(f"{value:.3g}" for value in values), str(len(one.runs))]
+            yield f"| {name} | {' | '.join(cells)} | {sign} {value:g} |"
 
 
 def _part(part: Part) -> Iterator[str]:
-    runs = max(
-        (len(s.runs) for case in part.cases.values() for s in case.measured.values()), default=0
-    )
-    yield f"{part.what}; latencies in ms, medians of {runs} runs ({part.at[:10]})."
+    yield f"{part.what}; latencies in ms, medians ({part.at[:10]})."
     known = {name for case in part.cases.values() for name in case.measured}
     shown = [name for name in COLUMNS if name in known]
-    yield from ("", "| | " + " | ".join(COLUMNS[name] for name in shown) + " |")
-    yield "|---" * (len(shown) + 1) + "|"
+    yield from ("", "| | runs | " + " | ".join(COLUMNS[name] for name in shown) + " |")
+    yield "|---" * (len(shown) + 2) + "|"
     for label, case in part.cases.items():
-        cells = [_cell(case, name) for name in shown] if case.measured else ["not available"]
-        yield f"| {label} | " + " | ".join(cells) + " |"
+        cells = [_cell(case, name) for name in shown] if case.measured else []
+        yield f"| {label} | " + " | ".join([_runs(case), *cells]) + " |"
+
+
+def _runs(case: Case) -> str:
+    """How many there were, and of what kind."""
+    if case.not_available is not None:
+        return "not available"
+    kinds = {"disturbed": len(case.disturbed), "FAILED": len(case.failed)}
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    return f"{case.count} ({told})" if told else str(case.count)
 
 
 def _cell(case: Case, name: str) -> str:

@@ -12,6 +12,8 @@ import numpy.typing as npt
 Float64s = npt.NDArray[np.float64]
 BACK = 1.2
 """Times the steady p99: a second within that counts as steady again."""
+UNREST = 3.0
+"""Times the p99 of the second in the middle: a second beyond that has been disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,37 +23,41 @@ class Latency:
     p50: float
     p99: float
     most: float
-    missing: int = 0
-    """Records without a result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Records with a result, by when they were due."""
+    """All records, by when they were due."""
 
     due: Float64s
     """Seconds since 1970, ascending, shape (n,)."""
     took: Float64s
     """Milliseconds from then to the result, shape (n,)."""
-    missing: int = 0
-    """Records without a result."""
 
     @classmethod
-    def of(cls, due: Float64s, took: Float64s, missing: int = 0) -> Self:
+    def of(cls, due: Float64s, took: Float64s) -> Self:
         """Of records in any order."""
         order = np.argsort(due, kind="stable")
-        return cls(due[order], took[order], missing)
+        return cls(due[order], took[order])
 
     def between(self, start: float, end: float) -> Timeline:
         """Those due from `start` on and before `end`."""
         first, last = np.searchsorted(self.due, (start, end))
-        return Timeline(self.due[first:last], self.took[first:last], self.missing)
+        return Timeline(self.due[first:last], self.took[first:last])
 
     def latency(self) -> Latency:
         """Of all of them. Raises AssertionError where there are none."""
         assert len(self.took), "there is no result in this time"
         p50, p99, most = np.percentile(self.took, [50, 99, 100]).tolist()
-        return Latency(p50, p99, most, self.missing)
+        return Latency(p50, p99, most)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether one of its seconds has a p99 beyond `UNREST` times that of the one in the middle:
+        something but the flow's load was at work then."""
+        seconds = round(self.due[-1] - self.due[0])
+        p99 = self.slices(self.due[0], self.due[0] + seconds, 1.0)[:, 1]
+        return bool(np.nanmax(p99) > UNREST * np.nanmedian(p99))
 
     def slices(self, start: float, end: float, step: float) -> Float64s:
         """p50, p99 and maximum of each `step` seconds, NaN where no record was due; shape (n, 3).

@@ -10,8 +10,10 @@ import pytest
 from benchmarks import asked, curves, outcome, tables
 from benchmarks.migration import measure
 from benchmarks.moving import DEFAULT, SUDDEN, Case, Unavailable
+from benchmarks.openloop import Lost
 from benchmarks.outcome import Curve, Found, Outcome, Part
 from benchmarks.parts import Step
+from benchmarks.report import Spread
 from benchmarks.service import BEHIND, Service
 from benchmarks.states import States
 from benchmarks.wave import Wave
@@ -84,11 +86,16 @@ def test_what_was_found_is_read_as_it_was_written(
 ) -> None:
     monkeypatch.setattr(outcome, "PATH", tmp_path / "results" / "migration.json")
     assert Outcome.load() == Outcome()
-    written = Outcome(parts={"2a": part(sudden=[found(30)])}, figures={"a": 1.5})
-    written.save()
+    written = Outcome(parts={"2a": part(sudden=[found(30, back_s=1), found(40)])})
+    written.parts["2a"].cases["sudden"].fail("it lost a record")
+    written.save({"a": Spread(1.5, 1, 2, [1, 2])})
     read = Outcome.load()
     assert read.model_dump() == written.model_dump()
-    assert "2.0, null, 30.0]" in outcome.PATH.read_text()
+    text = outcome.PATH.read_text()
+    assert "2.0, null, 40.0]" in text
+    assert '"runs": [1.0, null, null]' in text, "each run has its place"
+    assert '"runs": [1, 2]' in text
+    assert read.failures == ["2a: sudden: run 3: it lost a record"]
 
 
 def test_what_a_flow_rejects_is_not_available_and_not_asked_for_again() -> None:
@@ -115,7 +122,8 @@ def test_figures_are_those_that_were_asked_for() -> None:
         sizes.cases[f"{name} keys, 2^8 bins"] = part(a=[found(most)]).cases["a"]
     sizes.cases["16 keys, 2^10 bins"] = part(a=[found(99)]).cases["a"]
     memory = part(prepared_batched=[found(1, memory_before=100, memory_peak=105)])
-    assert asked.figures(Outcome(parts={"2a": strategies, "growth": sizes, "memory": memory})) == {
+    told = asked.figures(Outcome(parts={"2a": strategies, "growth": sizes, "memory": memory}))
+    assert {name: figure.median for name, figure in told.items()} == {
         "prepared_max_over_steady_max": 1.2,
         "sudden_bytes_over_raw": 0.75,
         "sudden_over_prepared_max": 100,
@@ -125,6 +133,57 @@ def test_figures_are_those_that_were_asked_for() -> None:
     }
 
 
+def told(name: str, **cases: list[Found]) -> Spread:
+    """One figure of the part that compares strategies."""
+    return asked.figures(Outcome(parts={"2a": part(**cases)}))[name]
+
+
+STEADY = "prepared_max_over_steady_max"
+
+
+def test_a_ratio_is_taken_run_by_run() -> None:
+    runs = [found(168, steady_max_ms=700), found(320, steady_max_ms=80)]
+    assert told(STEADY, prepared_batched=runs).runs == [0.24, 4]
+    assert told(STEADY, prepared_batched=runs).median == 2.12
+
+
+def test_a_ratio_of_two_cases_is_that_of_runs_that_took_turns() -> None:
+    default = [found(1, seconds=4), found(1, seconds=40), found(1, seconds=4)]
+    sudden = [found(1, seconds=2), found(1, seconds=20)]
+    took = told("batched_over_sudden_duration", prepared_batched=default, sudden=sudden)
+    assert took.runs == [2, 2]
+
+
+def test_a_steady_phase_counts_unless_it_was_disturbed() -> None:
+    calm = found(30, steady_max_ms=10, disturbed=0)
+    rough = found(30, steady_max_ms=300, disturbed=1)
+    assert told(STEADY, prepared_batched=[rough, calm]).runs == [3]
+    assert told(STEADY, prepared_batched=[rough, rough]).runs == [0.1, 0.1]
+
+
+def test_a_run_that_has_failed_keeps_its_place_and_has_no_figure() -> None:
+    made = part()
+    lost, whole = Lost("3 records have no result"), found(12, steady_max_ms=6, seconds=4)
+    runs: list[Lost | Found] = [lost, whole]
+
+    def run(_: States) -> Found:
+        one = runs.pop(0)
+        if isinstance(one, Lost):
+            raise one
+        return one
+
+    said = [measure(States("broker"), made, Step("prepared batched", run)) for _ in range(2)]
+    assert said[0] == "FAILED: 3 records have no result"
+    case = made.cases["prepared batched"]
+    assert case.by_run("seconds") == [None, 4]
+    assert (case.count, case.failed) == (1, ["run 1: 3 records have no result"])
+    found_so_far = Outcome(parts={"2a": made})
+    assert asked.figures(found_so_far)[STEADY].runs == [2]
+    shown = "\n".join(tables.lines(found_so_far))
+    assert "**FAILED**: 2a: prepared batched: run 1: 3 records have no result." in shown
+    assert "| prepared batched | 1 (1 FAILED) |" in shown
+
+
 def test_what_was_not_measured_has_no_figure() -> None:
     assert asked.figures(Outcome(parts={"2a": part(sudden=[found(5)]), "growth": part()})) == {}
 
@@ -132,14 +191,14 @@ def test_what_was_not_measured_has_no_figure() -> None:
 def test_tables_take_the_place_of_those_before(tmp_path: Path) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text(f"before\n{tables.BEGIN}\n{tables.END}\nafter\n")
-    made = part(sudden=[found(1234)])
+    made = part(sudden=[found(1234), found(1234, disturbed=1)])
     made.cases["prepared batched"] = outcome.Case(not_available="it knows none such")
     for _ in range(2):
         tables.fill(document, Outcome(parts={"2a": made}))
         text = document.read_text()
         assert text.startswith("before\n")
         assert text.endswith("\nafter\n")
-        assert text.count("| sudden | 2 | 1,234 |") == 1
+        assert text.count("| sudden | 2 (1 disturbed) | 2 | 1,234 |") == 1
         assert text.count("| prepared batched | not available |") == 1
 
 
@@ -153,6 +212,13 @@ def test_a_picture_has_one_line_per_strategy_and_the_command_ten_seconds_in() ->
     assert [label.partition(":")[0] for label in labels] == ["prepared batched", "sudden"]
     dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
     assert [np.asarray(line.get_xdata()).tolist() for line in dashed] == [[10, 10]]
+
+
+def test_each_figure_shows_its_spread_and_its_runs() -> None:
+    made = part(prepared_batched=[found(20, steady_max_ms=10), found(40, steady_max_ms=10)])
+    shown = [*tables.lines(Outcome(parts={"2a": made}))]
+    assert "| prepared_max_over_steady_max | 3 | 2 | 4 | 2 | <= 2 |" in shown
+    assert "| rescale_1m_max_ms | not yet | - | - | 0 | <= 40 |" in shown
 
 
 def test_strategies_are_those_of_the_paper_each_prepared_or_not() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from benchmarks.openloop import Lost, timed
 from benchmarks.timeline import Timeline, back
 from benchmarks.wave import Wave
 
@@ -45,10 +46,36 @@ def timeline(p99: list[float]) -> Timeline:
 
 
 def test_records_are_looked_at_by_when_they_were_due() -> None:
-    found = Timeline.of(np.array([3.0, 1.0, 2.0]), np.array([30.0, 10.0, 20.0]), missing=4)
+    found = Timeline.of(np.array([3.0, 1.0, 2.0]), np.array([30.0, 10.0, 20.0]))
     assert found.between(1, 3).took.tolist() == [10, 20]
     latency = found.latency()
-    assert (latency.p50, latency.most, latency.missing) == (20, 30, 4)
+    assert (latency.p50, latency.most) == (20, 30)
+
+
+def test_a_run_that_loses_a_record_measures_nothing() -> None:
+    due, arrived = np.array([2_000_000, 1_000_000]), np.array([2_030_000, 1_010_000])
+    assert timed(2, due, arrived).took.tolist() == [10, 30]
+    with pytest.raises(Lost, match="1 of 3 records have no result"):
+        timed(3, due, arrived)
+
+
+@pytest.mark.parametrize(
+    ("p99", "disturbed"),
+    [
+        ([20, 30, 25, 60], False),
+        # One second is enough,
+        ([20, 30, 25, 100], True),
+        # much to do in all of them is not,
+        ([200, 300, 250, 600], False),
+        # nor is a backlog that only grows.
+        ([100, 200, 300, 400, 500], False),
+    ],
+)
+def test_a_second_far_from_the_one_in_the_middle_disturbs_a_run(
+    p99: list[float], disturbed: bool
+) -> None:
+    due = 100 + np.arange(1000 * len(p99)) / 1000
+    assert Timeline.of(due, np.repeat(np.array(p99, np.float64), 1000)).disturbed == disturbed
 
 
 def test_a_slice_without_a_record_has_no_latency() -> None:
