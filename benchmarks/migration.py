@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import asked, curves, latency, parts, tables
-from benchmarks.moving import STRATEGIES, Unavailable
+from benchmarks import asked, curves, load, moving, parts, tables
+from benchmarks.moving import DEFAULT, STRATEGIES, Unavailable
 from benchmarks.openloop import Lost
 from benchmarks.outcome import Case, Outcome, Part
 from benchmarks.parts import NAMES, Step, Wanted
@@ -26,8 +26,6 @@ from connectors.broker import LocalBroker
 
 DOCS = ROOT / "docs"
 T = TypeVar("T", bound=str)
-WARM = 30.0
-"""Seconds of an echo before all else: a broker that has just started compiles itself."""
 
 
 def main(
@@ -53,8 +51,9 @@ def main(
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with LocalBroker() as broker, Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("warm-up", total=total)
-        latency.echo(broker.bootstrap, rate, WARM)
         states = States(broker.bootstrap)
+        # What has just started compiles itself: the first flow of a broker is slow.
+        moving.once(states, moving.Case(load.KEYS, wanted.wave), DEFAULT)
         for name in names:
             part = outcome.parts[name] = Part(what=parts.what(wanted, name))
             for step in runs * [*parts.steps(wanted, name)]:
