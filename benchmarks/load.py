@@ -71,9 +71,10 @@ def keys(seed: int, count: int = KEYS, *, skewed: bool = False) -> Iterator[byte
             yield from map(name, drawn.integers(0, count, BATCH).tolist())
 
 
-def fill(bootstrap: str, topic: str, records: int) -> None:
-    """Put records on a topic, evenly over its partitions, time ascending; value and key are one."""
-    _produce(bootstrap, topic, islice(keys(seed=1), records), aged=True)
+def fill(bootstrap: str, topic: str, records: int, count: int = KEYS) -> None:
+    """Put records of so many keys on a topic, evenly over its partitions, time ascending; value and
+    key are one."""
+    _produce(bootstrap, topic, islice(keys(seed=1, count=count), records), aged=True)
 
 
 def each(bootstrap: str, topic: str, count: int) -> None:

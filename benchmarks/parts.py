@@ -32,6 +32,7 @@ LEADS = (0.0, 0.05, 0.25, 1.0)
 BITS = 8
 FIXED = f"2^{BITS} bins"
 UNMOVABLE = f"{FIXED}, F off"
+DRAINED = "no move: one worker drains a backlog"
 JOINED = "1 to 2 workers"
 
 
@@ -61,6 +62,7 @@ class Wanted:
         keys, old = self.keys or 10_000_000, 4 * self.served
         match name:
             case "2b":
+                keys = self.keys or 40_000_000
                 return moving.Case(keys, Wave.fixed(0.6 * old), 4, 8, BITS, self.served)
             case "2c":
                 wave = Wave(0.4 * old, 1.25 * old, period=2.0)
@@ -84,7 +86,7 @@ class Step:
 
     case: str
     run: Callable[[States], Found]
-    """Raises Unavailable."""
+    """Raises Unavailable, Lost."""
 
 
 def what(wanted: Wanted, name: Name) -> str:
@@ -145,6 +147,8 @@ def _strategies(wanted: Wanted, name: Name) -> Iterator[Step]:
             watched=name == "memory", besides=besides,
         )  # fmt: skip
         yield Step(str(one), run)
+    if name == "2a":
+        yield Step(DRAINED, partial(sweeps.capacity, case=wanted.case(name)))
 
 
 def _growth(wanted: Wanted) -> Iterator[Step]:

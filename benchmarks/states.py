@@ -48,13 +48,22 @@ class States:
 
     @contextmanager
     def flow(
-        self, keys: int, bench: Mapping[str, str], workers: int = running.WORKERS, room: int = 0
+        self,
+        keys: int,
+        bench: Mapping[str, str],
+        workers: int = running.WORKERS,
+        *,
+        room: int = 0,
+        backlog: int = 0,
     ) -> Iterator[Loaded]:
-        """The counting flow once it has a state for each of so many keys, to the block's end."""
+        """The counting flow once it has a state for each of so many keys, to the block's end; so
+        many records lie there before it starts."""
         prefix, speed = self._prefix(keys, bench)
         partitions = max(PARTITIONS, workers)
         source = f"moving-{uuid4().hex[:8]}"
         load.create(self.bootstrap, source, partitions=partitions)
+        if backlog:
+            load.fill(self.bootstrap, source, backlog, keys)
         with running.flow(
             self.bootstrap, source, bench, workers=workers, room=room, partitions=partitions,
             prefix=prefix,
@@ -63,8 +72,11 @@ class States:
             # What is answered has found the states in their place.
             load.each(self.bootstrap, source, partitions)
             flow.until_results(partitions)
-            took = {"bootstrap_keys_per_s": speed, "load_s": time.monotonic() - began}
-            yield Loaded(flow, source, took)
+            seconds = time.monotonic() - began
+            figures = {
+                "bootstrap_keys_per_s": speed, "load_s": seconds, "load_keys_per_s": keys / seconds,
+            }  # fmt: skip
+            yield Loaded(flow, source, figures)
         load.delete(self.bootstrap, source)
 
     def _prefix(self, keys: int, bench: Mapping[str, str]) -> tuple[str, float]:

@@ -1,4 +1,5 @@
-"""What it costs to be able to move, how soon a command takes effect, and how a worker joins."""
+"""What is measured beside migrations: what it costs to be able to move, what load could be borne,
+how soon a command takes effect, and how a worker joins."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Mapping
 
 from benchmarks import latency, load, moving, openloop
 from benchmarks.latency import WARM_UP
-from benchmarks.moving import STEADY, SUDDEN, TAIL
+from benchmarks.moving import STEADY, SUDDEN, TAIL, Case
 from benchmarks.outcome import Found
 from benchmarks.running import WORKERS, Running
 from benchmarks.states import States
@@ -19,6 +20,8 @@ COMMANDS = 10
 """That one bin moves by, to and fro."""
 APART = 2.0
 """Seconds between two of them."""
+BACKLOG = 500_000
+"""Records that are drained."""
 
 
 def cost(states: States, keys: int, wave: Wave, bench: Mapping[str, str]) -> Found:
@@ -36,6 +39,17 @@ def _unmoved(steady: Timeline) -> dict[str, float]:
         "p50_ms": found.p50, "p99_ms": found.p99, "max_ms": found.most,
         "disturbed": steady.disturbed,
     }  # fmt: skip
+
+
+def capacity(states: States, case: Case) -> Found:
+    """What the workers that have the bins at first make of a backlog, from their first results on,
+    and which part of that the case's load is."""
+    with states.flow(case.keys, case.bench(), case.old, backlog=BACKLOG) as loaded:
+        began, done = time.monotonic(), loaded.flow.results()
+        loaded.flow.until_results(BACKLOG, 0.02)
+        speed = (BACKLOG - done) / (time.monotonic() - began)
+    figures = {"capacity_per_s": speed, "load_over_capacity": case.wave.mean / speed}
+    return Found(figures=figures)
 
 
 def lead(states: States, wave: Wave, seconds: float) -> Found:

@@ -73,5 +73,10 @@ class Wave:
         return periods * self.period + within
 
     @property
+    def mean(self) -> float:
+        """Records per second over whole periods."""
+        return (self.low + self.high) / 2
+
+    @property
     def _per_period(self) -> float:
-        return (self.low + self.high) * self.period / 2
+        return self.mean * self.period

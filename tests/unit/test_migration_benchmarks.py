@@ -12,7 +12,7 @@ from benchmarks.migration import measure
 from benchmarks.moving import DEFAULT, SUDDEN, Case, Unavailable
 from benchmarks.openloop import Lost
 from benchmarks.outcome import Curve, Found, Outcome, Part
-from benchmarks.parts import Step
+from benchmarks.parts import DRAINED, NAMES, Step, Wanted, steps
 from benchmarks.report import Spread
 from benchmarks.service import BEHIND, Service
 from benchmarks.states import States
@@ -219,6 +219,16 @@ def test_each_figure_shows_its_spread_and_its_runs() -> None:
     shown = [*tables.lines(Outcome(parts={"2a": made}))]
     assert "| prepared_max_over_steady_max | 3 | 2 | 4 | 2 | <= 2 |" in shown
     assert "| rescale_1m_max_ms | not yet | - | - | 0 | <= 40 |" in shown
+
+
+def test_every_part_has_a_title_and_the_first_is_held_against_the_capacity() -> None:
+    assert set(tables.TITLES) == set(NAMES)
+    assert [step.case for step in steps(Wanted(3_000, 400), "2a")][-1] == DRAINED
+
+
+def test_eight_workers_have_the_most_keys() -> None:
+    assert Wanted(3_000, 400).case("2b").keys == 40_000_000
+    assert Wanted(3_000, 400, keys=7).case("2b").keys == 7
 
 
 def test_strategies_are_those_of_the_paper_each_prepared_or_not() -> None:
