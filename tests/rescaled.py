@@ -50,9 +50,11 @@ class Rescaled:
         options = Options(kafka, workers=1, prefix=self.prefix, patience=PATIENCE)
         beside = Beside(self._start_feeding, *steps, self._stop_feeding)
         with beside:
-            return coordinator.run(
-                self.module, options, lambda: context, self.events.append, beside.signals
-            )
+            return coordinator.run(self.module, options, lambda: context, self.hear, beside.signals)
+
+    def hear(self, event: Event) -> None:
+        """The driver says something."""
+        self.events.append(event)
 
     def rescale(self, workers: int) -> None:
         """The command, followed to its end: its exit code and last event go to `ends`."""
