@@ -36,7 +36,6 @@ from schemas.status import (
     PartitionMoved,
     Planned,
     Queued,
-    Rescaling,
 )
 from state.ids import Incarnation
 
@@ -121,52 +120,61 @@ class Commands:
         """Obey what has come; what was refused."""
         for raw in self._topic.poll():
             name = f"offset {raw.offset}"
-            dealt = Open(raw.offset)
-            self._open.append(dealt)
+            self._open.append(Open(raw.offset))
             try:
                 command = control.parse_command(raw.value, self._plan.flow.space.count)
                 name = command.id
-                match command:
-                    case control.Rescale():
-                        self._rescaler.ask(command, raw.offset)
-                        continue
-                    case control.Abort():
-                        self._controller.abort(command.command, by=command.id)
-                    case control.Migrate(dry_run=True):
-                        yield from self._planned(command, raw.offset)
-                    case control.Migrate():
-                        asked = Migrate.asked(command, self._plan.flow.space)
-                        self._offsets[name] = raw.offset
-                        if self._rescaler.hires(asked):
-                            self._rescaler.ask(asked, raw.offset)
-                            continue
-                        self._controller.submit(asked)
+                self._rescaler.expect_fresh(name)
+                yield from self._obey(command, raw.offset)
             except control.Rejected as refusal:
                 name = refusal.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
             except Refused as refusal:
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
-            dealt.decisions = self._journal.begun
-        yield from self._rescale()
+        yield from self._rescaler.step()
+        self._settle()
+
+    def _obey(self, command: control.Command, offset: int) -> Iterator[Event]:
+        """Do what a command asks for, or have it wait for its turn. Raises Refused."""
+        match command:
+            case control.Rescale():
+                self._rescaler.ask(command, offset)
+            case control.Abort(id=by, command=other):
+                waited = self._rescaler.abort(other, by)
+                if not waited:
+                    self._controller.abort(other, by)
+                yield from waited
+            case control.Migrate():
+                asked = Migrate.asked(command, self._plan.flow.space)
+                if command.dry_run:
+                    yield from self._planned(asked, offset)
+                elif self._rescaler.awaits(asked):
+                    self._rescaler.ask(asked, offset)
+                else:
+                    self._controller.submit(asked)
+                    self._offsets[asked.id] = offset
+
+    def _settle(self) -> None:
+        """Mark what is dealt with: all that waits for no turn, once it is durable."""
+        unbegun = self._rescaler.unbegun
+        for dealt in self._open:
+            if dealt.decisions is None and dealt.offset not in unbegun:
+                dealt.decisions = self._journal.begun
         while self._open and self._open[0].settled(self._journal.durable):
             self._topic.done(self._open.popleft().offset)
-
-    def _rescale(self) -> Iterator[Event]:
-        for event in self._rescaler.step():
-            if isinstance(event, Rescaling | CommandRejected):
-                for dealt in self._open:
-                    if dealt.offset == event.offset:
-                        dealt.decisions = self._journal.begun
-            yield event
 
     def happened(self) -> Iterator[Event]:
         """What became of commands since the last call."""
         for event in self._controller.events():
             yield from self._translate(event)
 
-    def _planned(self, command: control.Migrate, offset: int) -> Iterator[Event]:
-        """What a command would do, in parts that fit into a record each."""
-        plan = self._controller.plan(Migrate.asked(command, self._plan.flow.space))
+    def _planned(self, command: Migrate, offset: int) -> Iterator[Event]:
+        """What a command would do, in parts that fit into a record each. Raises Refused."""
+        if self._rescaler.awaits(command):
+            self._rescaler.expect(command)
+            plan = self._controller.conductor.plan(command)
+        else:
+            plan = self._controller.plan(command)
         ways = [
             (n, int(way.bin), int(way.source), int(way.target), plan.bytes(way.bin))
             for n, round in enumerate(plan.rounds)
@@ -189,9 +197,11 @@ class Commands:
                 yield BinSpoilt.model_validate(event)
             case {"type": "layer_spoilt"}:
                 yield LayerSpoilt.model_validate(event)
-            case {"type": "aborted"}:
+            case {"type": "aborted", "id": str(name)}:
+                self._offsets.pop(name, None)
                 yield Aborted.model_validate(event)
-            case {"type": "completed"}:
+            case {"type": "completed", "id": str(name)}:
+                self._offsets.pop(name, None)
                 yield Completed.model_validate(event)
             case {"type": "partition_moved"}:
                 yield PartitionMoved.model_validate(event)
@@ -202,7 +212,6 @@ class Commands:
         yield from self._rescaler.note(event)
 
     def _offset(self, name: str) -> int:
-        """Where a command lies; what is no command of its own belongs to the one that has workers
-        come and go."""
+        """Where a command lies that has been obeyed, here or in its turn."""
         offset = self._offsets.get(name)
-        return self._rescaler.offset if offset is None else offset
+        return self._rescaler.offset(name) if offset is None else offset

@@ -21,7 +21,7 @@ from schemas.status import (
 
 def show_staff(output: Output, events: Iterator[Event]) -> int:
     """Print events as they come, with a bar of the workers and bins that are awaited; the exit
-    code, which is 1 where not all have come."""
+    code, which is 1 where not all have come, or they got no share."""
     with output.bar("steps") as progress:
         task = progress.add_task("waits to be accepted", total=None)
         code, total = 0, 0
@@ -40,7 +40,8 @@ def show_staff(output: Output, events: Iterator[Event]) -> int:
                     progress.update(task, total=total, description="bins move")
                 case BinMoved() | Joined() | NotJoined() | Left():
                     progress.update(task, advance=1)
-            if isinstance(event, CommandRejected | NotJoined):
+            refused = isinstance(event, CommandRejected | NotJoined)
+            if refused or (isinstance(event, Rescaled) and event.reason):
                 code = 1
     return code
 
@@ -59,8 +60,8 @@ def sentence(event: Event) -> str:
             return f"{reason}; the flow goes on without it"
         case Left(worker=worker):
             return f"worker {worker} has left"
-        case Rescaled(workers=workers, ms=ms):
-            return f"completed: {workers} workers, {ms:,.0f} ms"
+        case Rescaled(workers=workers, ms=ms, reason=reason):
+            return f"completed: {workers} workers, {ms:,.0f} ms" + (f"; {reason}" if reason else "")
         case CommandRejected(reason=reason):
             return f"rejected: {reason}"
     return ""

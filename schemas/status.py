@@ -228,6 +228,9 @@ class Rescaled(_OfCommand):
     workers: int
     """How many there are."""
     ms: float
+    reason: str = ""
+    """What could not be done besides, and why: newcomers got no share, or one that came for nothing
+    stays."""
 
 
 class CommandRejected(_OfCommand):

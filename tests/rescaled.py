@@ -40,6 +40,8 @@ class Rescaled:
         self.events: list[Event] = []
         self.ends: list[tuple[int, str]] = []
         self.fed = 0
+        self.begin = 1_700_000_000_000
+        """The time of the first line, if all had been as those fed now, milliseconds."""
         self.counts: Counter[str] = Counter()
         self._enough = threading.Event()
         self._feeder = threading.Thread(target=self._feed, daemon=True)
@@ -57,12 +59,16 @@ class Rescaled:
         self.events.append(event)
 
     def rescale(self, workers: int) -> None:
-        """The command, followed to its end: its exit code and last event go to `ends`."""
-        words = ["rescale", "counts", "--workers", str(workers), "--prefix", self.prefix]
+        """The command, followed to its end."""
+        self.command("rescale", "counts", "--workers", str(workers))
+
+    def command(self, *words: str) -> None:
+        """One that is followed to its end: its exit code and last event go to `ends`."""
         environment = os.environ | {"MEANDER_BOOTSTRAP": self.bootstrap}
         done = subprocess.run(
-            [MEANDER, *words], env=environment, check=False, capture_output=True, text=True
-        )
+            [MEANDER, *words, "--prefix", self.prefix],
+            env=environment, check=False, capture_output=True, text=True,
+        )  # fmt: skip
         assert done.stdout, done.stderr
         self.ends.append((done.returncode, json.loads(done.stdout.splitlines()[-1])["type"]))
 
@@ -97,7 +103,7 @@ class Rescaled:
         while not self._enough.is_set():
             texts = [f"w{n * n % WORDS} v{n % WORDS}" for n in range(self.fed, self.fed + AT_ONCE)]
             records = (
-                Record(text.encode(), partition=n % 4, timestamp=1_700_000_000_000 + n)
+                Record(text.encode(), partition=n % 4, timestamp=self.begin + n)
                 for n, text in enumerate(texts, self.fed)
             )
             produce(self.bootstrap, self.prefix + "lines", records)

@@ -4,12 +4,15 @@ counted once, in order, by the one that owns it at its time (I2, I3)."""
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 from pyspark import SparkContext
 
 from connectors.topics import names
+from schemas import status
 from schemas.status import (
+    CommandRejected,
     Finished,
     Heartbeat,
     Joined,
@@ -56,6 +59,60 @@ def test_a_flow_goes_from_one_worker_to_three_and_back_while_records_flow(
     decided = [parsed["type"] for parsed in decisions(broker, prefix)]
     assert decided.count("joins") == decided.count("leaves") == 2
     assert decided.count("partition") == 4
+
+
+WAITS = """
+import time
+from pathlib import Path
+
+while Path({gate!r}).exists():
+    time.sleep(0.01)
+"""
+HOUR = 3_600_000
+
+
+def test_a_migration_has_its_worker_started_and_one_whose_time_has_passed_sends_it_back(
+    broker: Broker, prefix: str, tmp_path: Path, context: SparkContext
+) -> None:
+    flow = Rescaled(broker, prefix, tmp_path / "flow")
+    # A newcomer does not come any further while there is a gate.
+    gate = tmp_path / "gate"
+    flow.module.write_text(WAITS.format(gate=str(gate)) + flow.module.read_text())
+    time = flow.begin + HOUR
+
+    def comes_too_late() -> None:
+        gate.touch()
+        words = ["--bins", "200", "--worker", "2", "--time", str(time), "--id", "late"]
+        command = threading.Thread(target=flow.command, args=("migrate", "counts", *words))
+        command.start()
+        flow.until(lambda: len(flow.of(Rescaling)) == 2, "the second worker starts")
+        flow.begin += 2 * HOUR
+        flow.until(
+            lambda: flow.of(Heartbeat)[-1].frontiers["sink"] > time, "the data has passed the time"
+        )
+        gate.unlink()
+        command.join()
+
+    flow.run(
+        context,
+        lambda: flow.command("migrate", "counts", "--bins", "0-99", "--worker", "1"),
+        lambda: flow.until(lambda: flow.answering() == {0, 1}, "both answer"),
+        comes_too_late,
+        lambda: flow.until(lambda: bool(flow.of(Left)), "the second newcomer has gone"),
+    )
+
+    assert flow.ends == [(0, "completed"), (1, "rejected")]
+    flow.check()
+    assert [event.worker for event in flow.of(Joined)] == [1, 2]
+    (left,), (rejected,), (ended,) = (
+        flow.of(Left),
+        flow.of(CommandRejected),
+        flow.of(status.Rescaled),
+    )
+    assert (left.worker, left.id, ended.id, ended.reason) == (2, "late", "late", "")
+    assert f"time {time} ms has been forsworn" in rejected.reason
+    (owned,) = {(*beat.bins,) for beat in flow.of(Heartbeat)[-1:]}
+    assert owned == (156, 100)
 
 
 def spark_says(context: SparkContext, group: str) -> list[str]:
