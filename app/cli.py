@@ -219,7 +219,10 @@ def migrate(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Move bins of keys to a worker while the flow runs."""
+    """Move bins of keys to a worker while the flow runs.
+
+    Exit code 0: all of them are there; 1: some stay, or it was rejected or aborted.
+    """
     output = Output.of(as_json)
     if (bins is None) == (not key):
         cause = "it has both --bins and --key" if key else "it has neither --bins nor --key"
@@ -250,7 +253,10 @@ def abort(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """End a command that moves bins once what moves just now has moved; the rest stays."""
+    """End a command that moves bins once what moves just now has moved; the rest stays.
+
+    Exit code 0: it has ended; 1: there is nothing to end.
+    """
     order = Abort.model_construct(type="abort", id=name or _new_id(), command=command)
     cluster = kafka(config, set_, bootstrap)
     output = Output.of(as_json)
@@ -269,7 +275,10 @@ def rescale(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Have workers join a running flow, or those leave it that joined last."""
+    """Have workers join a running flow, or those leave it that joined last.
+
+    Exit code 0: all have come or gone; 1: not all, or without a share, or it was rejected.
+    """
     output = Output.of(as_json)
     command = Rescale.model_construct(type="rescale", id=name or _new_id(), workers=workers)
     cluster = kafka(config, set_, bootstrap)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.progress import Progress, TaskID
 
 from app.output import Output, at_millis, size
+from app.staffing import sentence
 from schemas.errors import SetupError
 from schemas.status import (
     Aborted,
@@ -18,9 +19,12 @@ from schemas.status import (
     Completed,
     Event,
     Heartbeat,
+    Joined,
     Migration,
+    NotJoined,
     Planned,
     Queued,
+    Rescaling,
 )
 
 MOST_BINS = 1 << 16
@@ -61,7 +65,8 @@ def begins(accepted: Accepted) -> str:
 
 
 def show(output: Output, events: Iterator[Event]) -> int:
-    """Print events as they come, with a bar while bins move; the exit code."""
+    """Print events as they come, with a bar while bins move; the exit code, which is 0 where all
+    bins are where they should be."""
     with output.bar("bins") as progress:
         shown = _Shown(output, progress, progress.add_task("waits to be accepted", total=None))
         for event in events:
@@ -83,10 +88,16 @@ class _Shown:
     total: int = 0
     carried: int = 0
     """Bytes."""
+    unread: set[int] = field(default_factory=set)
+    """Bins that stay as they cannot be read."""
 
     def take(self, event: Event) -> None:
         """One more event."""
         match event:
+            case Rescaling():
+                self.progress.update(self.task, description="its worker starts")
+            case Joined() | NotJoined():
+                self.output.say(sentence(event))
             case Accepted() | Queued():
                 self._begin(event)
             case Heartbeat(moving=moving):
@@ -100,7 +111,7 @@ class _Shown:
             case BinSpoilt() as spoilt:
                 what = "it stays" if spoilt.stays else "it is written anew"
                 self.output.say(f"bin {spoilt.bin}: {what}: {spoilt.reason}")
-                self.code = 1 if spoilt.stays else self.code
+                self.unread |= {spoilt.bin} if spoilt.stays else set()
             case Completed() | Aborted() | CommandRejected():
                 self._end(event)
 
@@ -115,11 +126,15 @@ class _Shown:
     def _end(self, event: Completed | Aborted | CommandRejected) -> None:
         if isinstance(event, Completed):
             self.progress.update(self.task, total=event.bins, completed=event.bins)
-            there = self.total - event.bins - len(event.unmoved)
+            # One that waited for others until the end was never accepted.
+            there = max(0, self.total - event.bins - len(event.unmoved))
             were = f" ({there} were there already)" if there else ""
             self.output.say(
                 f"completed: {event.bins} bins{were}, {size(event.bytes)}, {event.ms:,.0f} ms"
             )
+            if event.unmoved:
+                self.code = 1
+                self.output.say(self._stay(event.unmoved))
             return
         self.code = 1
         self.progress.update(self.task, visible=False)
@@ -127,6 +142,19 @@ class _Shown:
             self.output.say(f"rejected: {event.reason}")
         else:
             self.output.say(f"aborted by {event.by}: {_ended(event)}")
+
+    def _stay(self, bins: list[int]) -> str:
+        """How many do, and why."""
+        unread = len(self.unread.intersection(bins))
+        reasons = [
+            f"{count} as {why}"
+            for count, why in (
+                (unread, "they cannot be read"),
+                (len(bins) - unread, "the flow's sources have ended"),
+            )
+            if count
+        ]
+        return f"{len(bins)} bins stay where they were: {', '.join(reasons)}"
 
     def _stand(self, one: Migration) -> str:
         eta = "" if one.eta is None else f", about {one.eta:g} s left"
