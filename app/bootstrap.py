@@ -1,15 +1,17 @@
 """A flow's history: states out of a Spark DataFrame, as the layers that the flow starts from.
 
 Guarantees that a flow starts from all of them or from none: they count once the checkpoint that
-names them is on its topic, which is written last. The flow cannot run meanwhile. What a refused
-bootstrap has written is taken off the state topic again; what one that was killed has, stays there
-and is never read. Memory is Spark's, which sorts on disk.
+names them is on its topic, which is written last. The flow cannot run meanwhile. What a bootstrap
+has written that was refused, or whose Spark job failed, is taken off the state topic again; what
+one that was killed or interrupted has, stays there and is never read. Memory is Spark's, which
+sorts on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, functions
 from pyspark.sql.types import BinaryType
@@ -31,11 +33,11 @@ from app.metrics import Board
 from app.options import Options
 from app.prepare import Prepared, environ, prepare
 from app.tenure import beat_seconds, beside, claimed
-from connectors import checkpoints
+from connectors import checkpoints, leftovers
 from dataflow.initial import Initial
 from dataflow.nodes import KeyedNode
 from dataflow.restore import expect_fits
-from schemas.errors import SetupError
+from schemas.errors import MeanderError, SetupError
 from state.checkpoint import Checkpoint
 from state.manifest import Manifest
 
@@ -46,6 +48,10 @@ Progress = Callable[[int, int, int], None]
 
 LOOK = 0.25
 """Seconds between two looks at how far Spark is."""
+ENDING = 10.0
+"""Seconds that the other tasks of a job which has failed get to end."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +218,18 @@ def _write(
         if (step := _step(spark, group)) is not None:
             progress(*step)
 
+    def clear() -> None:
+        _await_tasks(spark, group)
+        leftovers.erase(job.kafka, job.topic, before, job.incarnation)
+
+    before = leftovers.ends(job.kafka, job.topic)
     try:
         rows = beside(collect, told, look, LOOK, None)
     except (PySparkException, Py4JError) as error:
+        try:
+            beside(clear, told, _idle, LOOK, None)
+        except MeanderError as other:
+            log.warning("what has been written stays on topic %r: %s", job.topic, other)
         raise launcher.translate("Spark", str(error)) from error
     except BaseException:
         spark.cancelJobGroup(group)
@@ -229,12 +244,24 @@ def _write(
 
 def _step(spark: SparkContext, group: str) -> tuple[int, int, int] | None:
     """The newest stage of a job: its number among those begun, its tasks that are done, and all."""
+    begun = [one for one in _stages(spark, group) if one.numActiveTasks or one.numCompletedTasks]
+    return (len(begun), begun[-1].numCompletedTasks, begun[-1].numTasks) if begun else None
+
+
+def _await_tasks(spark: SparkContext, group: str) -> None:
+    """A job that fails does not wait for its other tasks, and what they still write would stay."""
+    deadline = time.monotonic() + ENDING
+    while time.monotonic() < deadline and any(
+        stage.numActiveTasks for stage in _stages(spark, group)
+    ):
+        time.sleep(LOOK)
+
+
+def _stages(spark: SparkContext, group: str) -> list[SparkStageInfo]:
+    """Those of a job, in their order, as far as Spark tells."""
     tracker = spark.statusTracker()
     with contextlib.suppress(Py4JError):
         jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
         ids = sorted({id for job in jobs if job is not None for id in job.stageIds})
-        stages = [stage for stage in map(tracker.getStageInfo, ids) if stage is not None]
-        begun = [one for one in stages if one.numActiveTasks or one.numCompletedTasks]
-        if begun:
-            return len(begun), begun[-1].numCompletedTasks, begun[-1].numTasks
-    return None
+        return [stage for stage in map(tracker.getStageInfo, ids) if stage is not None]
+    return []

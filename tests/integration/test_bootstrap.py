@@ -174,6 +174,26 @@ def test_a_table_with_a_key_twice_leaves_nothing_that_a_flow_would_read(
     assert rig.kept() == set()
 
 
+def test_what_a_job_had_written_that_spark_ended_is_taken_off_the_topic_again(
+    rig: Rig, spark: SparkSession, context: SparkContext
+) -> None:
+    before = rig.write(totals={"a": (1, 2.0)}).manifests
+    # One part, which has been written when Spark finds that what it returns is too much.
+    rig.redefine("bins=2", "bins=0")
+    settings = context._jsc.sc().conf()
+    settings.set("spark.driver.maxResultSize", "1b")
+    try:
+        with pytest.raises(MeanderError, match="Spark: .*maxResultSize"):
+            bootstrap(table(spark, 5_000), rig.module, "totals", rig.options, replace=True)
+    finally:
+        settings.remove("spark.driver.maxResultSize")
+    found = consume_all(rig.bootstrap, rig.names.state)
+    own = {place.key for one in before for layer in one.layers for place in layer.chunks}
+    assert {record.key for record in found} > own, "the layer had been written by then"
+    assert rig.kept() == own, "and nothing of others goes with it"
+    assert rig.checkpoint is not None and rig.checkpoint.manifests == before
+
+
 def test_states_are_written_anew_only_where_asked_and_those_of_others_stay(
     rig: Rig, spark: SparkSession
 ) -> None:
