@@ -53,8 +53,8 @@ class Timeline:
 
     @property
     def disturbed(self) -> bool:
-        """Whether one of its seconds has a p99 beyond `UNREST` times that of the one in the middle:
-        something but the flow's load was at work then."""
+        """Whether one of its seconds has a p99 beyond `UNREST` times that of the one in the middle,
+        whatever the reason: it is no measure for others then."""
         seconds = round(self.due[-1] - self.due[0])
         p99 = self.slices(self.due[0], self.due[0] + seconds, 1.0)[:, 1]
         return bool(np.nanmax(p99) > UNREST * np.nanmedian(p99))
