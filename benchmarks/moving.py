@@ -159,10 +159,7 @@ def once(
             time.sleep(TAIL)
         more = besides(flow)
     figures = (
-        _figures(loop.found(), moved)
-        | _memory(held, moved.given)
-        | dict(loaded.figures)
-        | dict(more)
+        _figures(loop.found(), moved) | _memory(held, moved) | dict(loaded.figures) | dict(more)
     )
     return Found(figures=figures, curve=curve(loop.found(), moved.given, moved.ended))
 
@@ -259,9 +256,16 @@ def _watching(processes: Sequence[int]) -> Iterator[list[tuple[float, int]]]:
         watcher.join()
 
 
-def _memory(held: Sequence[tuple[float, int]], given: float) -> dict[str, float]:
-    before = [size for at, size in held if given - STEADY <= at < given]
-    later = [size for at, size in held if at >= given]
-    if not before or not later:
+def _memory(held: Sequence[tuple[float, int]], moved: Moved) -> dict[str, float]:
+    """The most before, meanwhile and after: the new owners' caches fill as long as records come."""
+
+    def most(start: float, end: float) -> float:
+        return max(size for at, size in held if start <= at < end)
+
+    if not held:
         return {}
-    return {"memory_before": max(before), "memory_peak": max(later)}
+    return {
+        "memory_before": most(moved.given - STEADY, moved.given),
+        "memory_peak": most(moved.given, moved.ended + STEP),
+        "memory_after": most(moved.ended, moved.ended + TAIL),
+    }

@@ -16,11 +16,12 @@ COLUMNS = {
     "max_ms": "max", "effect_ms": "until it holds", "moved_ms": "until the bin has moved",
     "seconds": "s to the end", "joined_s": "s to the worker", "back_s": "s until back",
     "back_to_settled_s": "s until settled", "bytes": "MB", "memory_before": "MB held before",
-    "memory_peak": "MB held at most", "capacity_per_s": "records/s drained",
+    "memory_peak": "MB held at most meanwhile", "memory_after": "MB held at most later",
+    "capacity_per_s": "records/s drained",
     "load_over_capacity": "load over that", "bootstrap_keys_per_s": "keys/s bootstrapped",
     "load_s": "s to load", "load_keys_per_s": "keys/s loaded",
 }  # fmt: skip
-MEGABYTES = {"bytes", "memory_before", "memory_peak"}
+MEGABYTES = {"bytes", "memory_before", "memory_peak", "memory_after"}
 TITLES = {
     "2a": "From one worker to two", "2b": "From four workers to eight",
     "2c": "From four workers to eight, under a square wave", "memory": "Memory",

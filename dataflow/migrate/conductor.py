@@ -16,6 +16,7 @@ from functools import partial
 from dataflow.capability import Capability
 from dataflow.decisions import Decisions
 from dataflow.migrate import said
+from dataflow.migrate.choice import PER_PAIR, Choice
 from dataflow.migrate.command import Migrate, Refused, used_before
 from dataflow.migrate.fetching import Fetching
 from dataflow.migrate.groups import Groups
@@ -28,21 +29,15 @@ from dataflow.migrate.rounds import (
     Running,
     Transit,
     Way,
-    apart,
-    rounds_of_all,
-    together,
 )
 from dataflow.migrate.routing import Routing
 from dataflow.migrate.said import Event
 from dataflow.migrate.sizes import Sizes
 from dataflow.protocols import Clock
 from state.ids import Bin, WorkerId
-from state.time import MIN_TIME
 
 BETWEEN = 0.2
 """Of the lead, while bins that are prepared move round after round."""
-PER_PAIR = 64
-"""Bins that two workers move in one round of a batched command, where little is left to move."""
 
 
 class Conductor:
@@ -68,17 +63,16 @@ class Conductor:
         self._queued: list[Running] = []
         self._taken: set[tuple[int, Bin]] = set()
         self.sizes, self._speed = Sizes(), Speed()
+        self._choice = Choice(groups, routing, self.sizes)
         self.fetching = Fetching(self.running, groups, self.sizes, most_bytes, tell)
-        self._now = MIN_TIME
-        """The least time that is not forsworn: whose bins are whose is certain before it."""
         self._events: list[Event] = []
 
     # -- what is asked
 
     def submit(self, command: Migrate, forsworn: int) -> None:
         """Begin a command, or have it wait. Raises Refused."""
-        self._now = forsworn
-        running = Running(command, self._clock.monotonic(), self._bins_of(command))
+        self._choice.now = forsworn
+        running = Running(command, self._clock.monotonic(), self._choice.bins_of(command))
         if command.overlap == "reject":
             self._expect_apart(running)
         before = self._before(running, forsworn)
@@ -123,23 +117,14 @@ class Conductor:
 
     def taken(self, command: Migrate, time: int) -> Bin | None:
         """A bin that a command would move at a time at which another moves it."""
-        bins = self._bins_of(command)
+        bins = self._choice.bins_of(command)
         first = bins[:1] if command.strategy == "fluid" else bins
         return next((self._groups.own(bin) for bin in first if (time, bin) in self._taken), None)
 
     def plan(self, command: Migrate) -> Outlook:
         """What a command would do now."""
-        found = {bin: self._way(command, bin) for bin in self._bins_of(command)}
-        ways = [way for way in found.values() if way is not None]
-        sizes = {self._groups.own(bin): self.sizes.of(bin) for bin in found}
-        match command.strategy:
-            case "sudden":
-                rounds = [ways] if ways else []
-            case "fluid":
-                rounds = [[way] for way in ways]
-            case "batched":
-                rounds = rounds_of_all(ways, PER_PAIR if command.prepared else 1)
-        return Outlook(rounds, sizes, self._speed.bytes_per_second)
+        sizes = {self._groups.own(bin): self.sizes.of(bin) for bin in self._choice.bins_of(command)}
+        return Outlook(self._choice.rounds(command), sizes, self._speed.bytes_per_second)
 
     # -- what the workers report
 
@@ -185,7 +170,8 @@ class Conductor:
     ) -> None:
         """`passed` says whether nothing more is decided for a time, `over` whether every stateful
         operator is past it."""
-        self._now = self._now if forsworn is None else forsworn
+        if forsworn is not None:
+            self._choice.now = forsworn
         self._decide(passed)
         self._press()
         for running in list(self.running):
@@ -211,10 +197,10 @@ class Conductor:
         self.running.append(running)
         command = running.command
         # Which are hot has changed while it waited.
-        running.waiting = self._bins_of(command)
+        running.waiting = self._choice.bins_of(command)
         at = command.time
         if at is not None or not command.prepared:
-            round = self._begin_round(running, self._next(running, at is None), at, forsworn)
+            round = self._begin_round(running, self._choice.next(running, at is None), at, forsworn)
             at = round.time
         self._say(said.accepted(running, at))
 
@@ -266,18 +252,10 @@ class Conductor:
 
     def _leave_out(self, running: Running) -> None:
         """What another command has taken from whom it was to be taken from stays where it is."""
-        sources = running.command.sources
-        own = self._groups.own
-        given = [
-            b for b in running.waiting if own(b) in sources and sources[own(b)] != self._owner(b)
-        ]
-        for bin in given:
+        for bin in self._choice.taken_away(running):
             running.waiting.remove(bin)
             if bin in running.fetches:
                 self.fetching.call_off(running, bin)
-
-    def _owner(self, bin: Bin) -> WorkerId:
-        return self._routing.owner(bin, self._now - 1)
 
     def _prepare(self, running: Running) -> None:
         """Have more bins made ready, as far as there is room."""
@@ -290,7 +268,7 @@ class Conductor:
                 return
             if bin in running.fetches or bin in running.there:
                 continue
-            way = self._way(running.command, bin)
+            way = self._choice.way(running.command, bin)
             if way is None:
                 running.there.add(bin)
             elif not self._moving(bin) and self.fetching.claim(running, bin):
@@ -313,28 +291,11 @@ class Conductor:
         """Begin the next round, once those before are over and its bins are ready."""
         if running.rounds:
             return
-        chosen = self._next(running, running.command.prepared)
+        chosen = self._choice.next(running, running.command.prepared)
         # Records wait for a round, however many bins it has: so there are few.
         batch = running.command.prepared and running.command.strategy == "batched"
         if chosen and not (batch and len(chosen) < PER_PAIR and running.preparing):
             self._begin_round(running, chosen, None, forsworn)
-
-    def _next(self, running: Running, ready: bool) -> list[Bin]:
-        """The bins that come next; with `ready`, only of those that are."""
-        command, waiting = running.command, running.waiting
-        prepared = command.prepared and ready
-        fit = [bin for bin in waiting if not prepared or running.is_ready(bin)]
-        match command.strategy:
-            case "sudden":
-                return fit if len(fit) == len(waiting) else []
-            case "fluid":
-                return fit[:1]
-            case "batched":
-                ways = {bin: self._way(command, bin) for bin in fit}
-                going = [way for bin in fit if (way := ways[bin]) is not None]
-                most = PER_PAIR if prepared else 1
-                chosen = {None, *together(going, apart(going), most)}
-                return [bin for bin in fit if ways[bin] in chosen]
 
     def _begin_round(
         self, running: Running, bins: list[Bin], time: int | None, forsworn: int
@@ -438,19 +399,6 @@ class Conductor:
         taken, self._events = self._events, []
         return taken
 
-    def _way(self, command: Migrate, bin: Bin) -> Way | None:
-        """Which way a bin would go now; None where it is there."""
-        own = self._groups.own(bin)
-        source, target = self._owner(bin), command.target(own)
-        return None if source == target else Way(own, source, target)
-
-    def _bins_of(self, command: Migrate) -> list[Bin]:
-        """What a command names, each once, in the order in which they are to move."""
-        bins = [self._groups.number(command.operator, bin) for bin in dict.fromkeys(command.bins)]
-        if command.order != "given":
-            bins.sort(key=self.sizes.heat, reverse=command.order == "hottest")
-        return bins
-
     def _moving(self, bin: Bin) -> bool:
         """Whether a bin is on its way, or has come so recently that not all know."""
         return any(round.decided and bin in round.bins for round in self.rounds())
@@ -460,7 +408,7 @@ class Conductor:
         of its bins, and those that wait themselves."""
         if running.command.time is not None:
             return []
-        bins = set(self._bins_of(running.command))
+        bins = running.named
         ahead = self.commands
         if running in ahead:
             ahead = ahead[: ahead.index(running)]
