@@ -82,7 +82,7 @@ order: Order = "arrival" if asked("ORDER") == "arrival" else "time"
 flow = Flow(
     "bench", bins=int(asked("BINS", "8")), control_lead=float(asked("LEAD", "0.25")),
     snapshot_interval=float(asked("SNAPSHOTS", "10")),
-    moving_latency=float(asked("LATENCY", "0.1")),
+    moving_latency=float(asked("LATENCY", "0.3")),
 )  # fmt: skip
 records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"))
 keyed = records.key_by(key_of)

@@ -55,7 +55,7 @@ class Flow(Definition):
         link_credit: int = 4 * MIB,
         state_memory: int = 256 * MIB,
         move_memory: int = 32 * MIB,
-        moving_latency: float = 0.1,
+        moving_latency: float = 0.3,
         snapshot_interval: float = 10.0,
         control_lead: float = 0.25,
     ) -> None:
@@ -76,7 +76,7 @@ class Flow(Definition):
         self.state_memory, self.move_memory = state_memory, move_memory
         if not moving_latency > 0:
             raise SetupError(f"flow {name!r}", f"its moving_latency is {moving_latency}",
-                             "give it a number of seconds, such as 0.1")  # fmt: skip
+                             "give it a number of seconds, such as 0.3")  # fmt: skip
         self.moving_latency = moving_latency
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
 

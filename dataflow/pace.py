@@ -93,19 +93,32 @@ class Pace:
         """What is moved ahead, and what moves as its time has come."""
         self.left = TURN
         """Seconds that may be spent before the next turn."""
-        self.yields = False
-        """Whether bins are on their way, so that nothing is moved ahead."""
+        self._yields = False
         self.share = FIRST
         """Of the worker's time."""
         self._heard = self._halved = clock.monotonic()
+        """When the last records passed; and until when those were read of which nothing can be
+        learned, as they were on their way when it was last halved, or waited for bins."""
         self._spent = 0.0
+
+    @property
+    def yields(self) -> bool:
+        """Whether bins are on their way, so that nothing is moved ahead."""
+        return self._yields
+
+    @yields.setter
+    def yields(self, value: bool) -> None:
+        if self._yields:
+            # Who was read meanwhile may have waited for a bin: that says nothing of the share.
+            self._halved = self._clock.monotonic()
+        self._yields = value
 
     def passed(self, read_at: float) -> None:
         """Records that were read at a time have passed all sinks."""
         now = self._clock.monotonic()
         if now - read_at <= self._latency:
             self.share = min(MOST, self.share + GROWTH * (now - self._heard))
-        elif read_at >= self._halved:  # others were on their way when it was halved
+        elif read_at >= self._halved and not self._yields:
             self.share = max(LEAST, self.share / 2)
             self._halved = now
         self._heard = now

@@ -85,6 +85,22 @@ def test_the_share_grows_by_time_while_records_are_in_time() -> None:
     assert pace.share == MOST
 
 
+def test_what_was_read_while_bins_were_on_their_way_says_nothing_of_the_share() -> None:
+    pace, clock = paced(latency=0.1)
+    first = pace.share
+    pace.yields = True
+    read_at = clock.now
+    clock.now += 0.2
+    pace.passed(read_at)
+    pace.yields = False
+    clock.now += 0.05
+    pace.passed(read_at + 0.1)
+    assert pace.share == first
+    clock.now += 0.2
+    pace.passed(clock.now - 0.15)
+    assert pace.share == first / 2
+
+
 def test_nothing_is_moved_ahead_while_bins_are_on_their_way() -> None:
     pace, _ = paced()
     pace.yields = True
