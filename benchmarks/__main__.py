@@ -17,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import drain, latency, load, report
 from benchmarks.running import PARTITIONS, ROOT
-from benchmarks.timeline import Latency
 from connectors.broker import LocalBroker
 
 AT_LEAST = {"fold_over_yardstick": 0.5, "vector_over_yardstick": 0.7}
@@ -54,19 +53,12 @@ def drains(source: str, records: int) -> Part:
 
 def latencies(rate: int, seconds: float) -> list[Part]:
     """A bare echo and the flow at one rate."""
-
-    def named(name: str, found: Latency) -> dict[str, float]:
-        return {
-            f"{name}_p50_ms": found.p50, f"{name}_p99_ms": found.p99,
-            f"{name}_max_ms": found.most,
-        }  # fmt: skip
-
     return [
-        lambda b: named("echo", latency.echo(b, rate, seconds)),
-        lambda b: named("arrival", latency.flow(b, rate, seconds, ORDER="arrival")),
-        lambda b: named("time", latency.flow(b, rate, seconds)),
-        lambda b: named("unmovable", latency.flow(b, rate, seconds, F="off")),
-        lambda b: named("arrival_20k", latency.flow(b, 4 * rate, seconds, ORDER="arrival")),
+        lambda b: latency.echo(b, rate, seconds).named("echo_"),
+        lambda b: latency.flow(b, rate, seconds, ORDER="arrival").named("arrival_"),
+        lambda b: latency.flow(b, rate, seconds).named("time_"),
+        lambda b: latency.flow(b, rate, seconds, F="off").named("unmovable_"),
+        lambda b: latency.flow(b, 4 * rate, seconds, ORDER="arrival").named("arrival_20k_"),
         lambda b: {"idle_cpu": latency.idle(b, seconds)},
     ]
 

@@ -199,30 +199,20 @@ def _completed(flow: Running, id: str) -> running.Said:
 
 
 def _figures(timeline: Timeline, moved: Moved) -> dict[str, float]:
-    before = timeline.between(moved.given - STEADY, moved.given)
-    steady = before.latency()
+    steady = timeline.between(moved.given - STEADY, moved.given).steadily("steady_")
     moving = timeline.between(moved.given, moved.ended).latency()
     settled = timeline.between(moved.ended + TAIL / 2, moved.ended + TAIL).latency()
     seconds = moved.ended - moved.given
-    found = steadily(before) | {
-        "moving_p50_ms": moving.p50, "moving_p99_ms": moving.p99, "moving_max_ms": moving.most,
+    found = steady | moving.named("moving_") | {
         "settled_p99_ms": settled.p99, "seconds": seconds, "bytes": moved.bytes,
         "bytes_per_s": moved.bytes / (moved.installed - moved.began),
     }  # fmt: skip
-    for name, wanted in (("back_s", steady), ("back_to_settled_s", settled)):
-        back = timeline.back(moved.given, seconds, BACK * wanted.p99)
+    limits = {"back_s": steady["steady_p99_ms"], "back_to_settled_s": settled.p99}
+    for name, p99 in limits.items():
+        back = timeline.back(moved.given, seconds, BACK * p99)
         if back is not None:
             found[name] = back
     return found
-
-
-def steadily(before: Timeline) -> dict[str, float]:
-    """What latencies were before a command."""
-    found = before.latency()
-    return {
-        "steady_p50_ms": found.p50, "steady_p99_ms": found.p99, "steady_max_ms": found.most,
-        "disturbed": before.disturbed,
-    }  # fmt: skip
 
 
 def curve(timeline: Timeline, given: float, ended: float) -> Curve:

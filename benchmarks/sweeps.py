@@ -13,7 +13,6 @@ from benchmarks.moving import STEADY, SUDDEN, TAIL, Case
 from benchmarks.outcome import Found
 from benchmarks.running import WORKERS, Running
 from benchmarks.states import States
-from benchmarks.timeline import Timeline
 from benchmarks.wave import Wave
 
 COMMANDS = 10
@@ -30,15 +29,7 @@ def cost(states: States, keys: int, wave: Wave, bench: Mapping[str, str]) -> Fou
         steady = latency.measure(
             states.bootstrap, loaded.source, loaded.flow.topic, wave, STEADY, keys
         )
-    return Found(figures=_unmoved(steady))
-
-
-def _unmoved(steady: Timeline) -> dict[str, float]:
-    found = steady.latency()
-    return {
-        "p50_ms": found.p50, "p99_ms": found.p99, "max_ms": found.most,
-        "disturbed": steady.disturbed,
-    }  # fmt: skip
+    return Found(figures=steady.steadily())
 
 
 def capacity(states: States, case: Case) -> Found:
@@ -63,7 +54,7 @@ def lead(states: States, wave: Wave, seconds: float) -> Found:
             quiet = time.time()
             moves = [_move(flow, number) for number in range(COMMANDS)]
     effects, ends = zip(*moves, strict=True)
-    figures = _unmoved(loop.found().between(quiet - STEADY, quiet)) | {
+    figures = loop.found().between(quiet - STEADY, quiet).steadily() | {
         "effect_ms": 1e3 * statistics.median(effects), "moved_ms": 1e3 * statistics.median(ends),
     }  # fmt: skip
     return Found(figures=figures)
@@ -99,7 +90,7 @@ def rescale(states: States, keys: int, wave: Wave) -> Found:
         time.sleep(TAIL)
     timeline = loop.found()
     during = timeline.between(given, end.at).latency()
-    figures = moving.steadily(timeline.between(given - STEADY, given)) | {
+    figures = timeline.between(given - STEADY, given).steadily("steady_") | {
         "moving_p99_ms": during.p99, "moving_max_ms": during.most, "seconds": end.at - given,
         **loaded.figures,
     }  # fmt: skip

@@ -24,6 +24,16 @@ class Latency:
     p99: float
     most: float
 
+    def named(self, prefix: str = "") -> dict[str, float]:
+        """As figures.
+
+        >>> Latency(1.0, 2.0, 3.0).named("steady_")
+        {'steady_p50_ms': 1.0, 'steady_p99_ms': 2.0, 'steady_max_ms': 3.0}
+        """
+        return {
+            f"{prefix}p50_ms": self.p50, f"{prefix}p99_ms": self.p99, f"{prefix}max_ms": self.most
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
@@ -50,6 +60,10 @@ class Timeline:
         assert len(self.took), "there is no result in this time"
         p50, p99, most = np.percentile(self.took, [50, 99, 100]).tolist()
         return Latency(p50, p99, most)
+
+    def steadily(self, prefix: str = "") -> dict[str, float]:
+        """Figures of a time in which nothing moves, and whether it was disturbed."""
+        return self.latency().named(prefix) | {"disturbed": self.disturbed}
 
     @property
     def disturbed(self) -> bool:

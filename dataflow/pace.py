@@ -93,7 +93,8 @@ class Pace:
         """What is moved ahead, and what moves as its time has come."""
         self.left = TURN
         """Seconds that may be spent before the next turn."""
-        self._yields = False
+        self.yields = False
+        """Whether bins are on their way, so that nothing is moved ahead."""
         self.share = FIRST
         """Of the worker's time."""
         self._heard = self._halved = clock.monotonic()
@@ -101,24 +102,12 @@ class Pace:
         learned, as they were on their way when it was last halved, or waited for bins."""
         self._spent = 0.0
 
-    @property
-    def yields(self) -> bool:
-        """Whether bins are on their way, so that nothing is moved ahead."""
-        return self._yields
-
-    @yields.setter
-    def yields(self, value: bool) -> None:
-        if self._yields:
-            # Who was read meanwhile may have waited for a bin: that says nothing of the share.
-            self._halved = self._clock.monotonic()
-        self._yields = value
-
     def passed(self, read_at: float) -> None:
         """Records that were read at a time have passed all sinks."""
         now = self._clock.monotonic()
         if now - read_at <= self._latency:
             self.share = min(MOST, self.share + GROWTH * (now - self._heard))
-        elif read_at >= self._halved and not self._yields:
+        elif read_at >= self._halved and not self.yields:
             self.share = max(LEAST, self.share / 2)
             self._halved = now
         self._heard = now
@@ -156,6 +145,9 @@ class Pace:
 
     def turn(self, busy: float) -> None:
         """A turn is over, in which so many seconds went into work of any kind."""
+        if self.yields:
+            # What was read so far may have waited for a bin: that says nothing of the share.
+            self._halved = self._clock.monotonic()
         others = busy - self._spent
         self._spent = 0.0
         more = max(TURN - others, self.share / (1 - self.share) * others)

@@ -18,10 +18,9 @@ from dataflow.operators.base import Quiet
 from dataflow.operators.keyed import Keyed
 from dataflow.pace import Pace
 from dataflow.protocols import Clock
-from state.chunk import LayerCorrupt
 from state.extraction import Extraction
 from state.ids import Bin
-from state.topic import RecordGone
+from state.topic import Unreadable
 
 ENTRIES = 512
 """Entries written of a bin, or merged, per turn."""
@@ -108,7 +107,7 @@ class Snapshots(Quiet):
         try:
             with self._pace.spending():
                 return outlet.keyed.trace.tend(ENTRIES)
-        except (LayerCorrupt, RecordGone) as error:
+        except Unreadable as error:
             self._report({"event": "unreadable", "reason": str(error)})
             return True
 

@@ -13,14 +13,14 @@ from typing import Final, TypedDict
 import xxhash
 
 from schemas.avro import Format, byte_strings
-from schemas.errors import MeanderError
 from state.ids import Bin, LayerId
 from state.manifest import AvroTime, Description, Kind, LayerPointer, avro_time
+from state.topic import Unreadable
 
 CHECKSUM_BYTES: Final = 8
 
 
-class LayerCorrupt(MeanderError):
+class LayerCorrupt(Unreadable):
     """What was fetched is not what was written."""
 
     def __init__(self, where: str, what: str, expected: object, found: object) -> None:

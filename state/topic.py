@@ -26,7 +26,11 @@ class Place:
     size: int
 
 
-class RecordGone(MeanderError):
+class Unreadable(MeanderError):
+    """What lies on the topic, or did, is not to be had."""
+
+
+class RecordGone(Unreadable):
     """What was asked for is on the topic no longer, or something else lies at its place."""
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from state.chunk import Head, LayerCorrupt
+from state.chunk import Head
 from state.contents import Changed, Merged, Whole
 from state.extraction import Extraction
 from state.ids import Bin, Incarnation, LayerId
@@ -24,7 +24,7 @@ from state.layer import Remainder, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
 from state.store import Store
 from state.time import MIN_TIME, Time
-from state.topic import RecordGone, StateTopic
+from state.topic import StateTopic, Unreadable
 
 RATIO: Final = 2
 """How many times as much as all later layers one has at least."""
@@ -176,7 +176,7 @@ class Trace:
     def tend(self, budget_entries: int) -> bool:
         """Merge a little; whether anything was done.
 
-        Raises LayerCorrupt or RecordGone where a layer could not be read: its bin counts as changed
+        Raises Unreadable where a layer could not be read: its bin counts as changed
         then, and is written anew out of the state.
         """
         if self._merging is None:
@@ -186,7 +186,7 @@ class Trace:
         bin, merging = self._merging
         try:
             merging.step(budget_entries)
-        except (LayerCorrupt, RecordGone):
+        except Unreadable:
             self.rewrite(bin)
             raise
         return True

@@ -46,6 +46,13 @@ class Rescaled:
         self._enough = threading.Event()
         self._feeder = threading.Thread(target=self._feed, daemon=True)
 
+    def gated(self, code: str) -> Path:
+        """Have each process run some code first, which heeds a gate that is not there yet: its
+        `{gate!r}`."""
+        gate = self.module.parent / "gate"
+        self.module.write_text(code.format(gate=str(gate)) + self.module.read_text())
+        return gate
+
     def run(self, context: SparkContext, *steps: Callable[[], object]) -> coordinator.Result:
         """Lines come, step follows step, no more lines come; the flow ends when all is counted."""
         kafka = {"bootstrap.servers": self.bootstrap}

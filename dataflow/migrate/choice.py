@@ -14,7 +14,7 @@ from dataflow.migrate.groups import Groups
 from dataflow.migrate.rounds import Running, Way, apart, rounds_of_all, together
 from dataflow.migrate.routing import Routing
 from dataflow.migrate.sizes import Sizes
-from state.ids import Bin
+from state.ids import Bin, WorkerId
 from state.time import MIN_TIME
 
 PER_PAIR = 64
@@ -39,17 +39,14 @@ class Choice:
     def way(self, command: Migrate, bin: Bin) -> Way | None:
         """Which way a bin would go now; None where it is there."""
         own = self._groups.own(bin)
-        source, target = self._routing.owner(bin, self.now - 1), command.target(own)
+        source, target = self._owner(bin), command.target(own)
         return None if source == target else Way(own, source, target)
 
     def taken_away(self, running: Running) -> list[Bin]:
         """The bins that another command has taken from whom they were to be taken from."""
         sources, own = running.command.sources, self._groups.own
-        return [
-            bin
-            for bin in running.waiting
-            if own(bin) in sources and sources[own(bin)] != self._routing.owner(bin, self.now - 1)
-        ]
+        named = [bin for bin in running.waiting if own(bin) in sources]
+        return [bin for bin in named if sources[own(bin)] != self._owner(bin)]
 
     def next(self, running: Running, ready: bool) -> list[Bin]:
         """The bins that come next; with `ready`, only of those that are."""
@@ -79,3 +76,6 @@ class Choice:
                 return [[way] for way in ways]
             case "batched":
                 return rounds_of_all(ways, PER_PAIR if command.prepared else 1)
+
+    def _owner(self, bin: Bin) -> WorkerId:
+        return self._routing.owner(bin, self.now - 1)

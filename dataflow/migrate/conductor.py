@@ -23,13 +23,7 @@ from dataflow.migrate.groups import Groups
 from dataflow.migrate.instructions import Instruction, Revoke, Rewrite
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.outlook import Outlook, Speed
-from dataflow.migrate.rounds import (
-    Part,
-    Round,
-    Running,
-    Transit,
-    Way,
-)
+from dataflow.migrate.rounds import Part, Round, Running, Transit, Way
 from dataflow.migrate.routing import Routing
 from dataflow.migrate.said import Event
 from dataflow.migrate.sizes import Sizes
@@ -181,6 +175,7 @@ class Conductor:
                 self._drop_waiting(running)
             elif forsworn is not None:
                 self._leave_out(running)
+                self._put_off(running)
                 self._prepare(running)
                 self._go_on(running, forsworn)
             if not running.rounds and (not running.waiting or forsworn is None):
@@ -257,13 +252,21 @@ class Conductor:
             if bin in running.fetches:
                 self.fetching.call_off(running, bin)
 
+    def _put_off(self, running: Running) -> None:
+        """What lies ready cannot be merged or renewed, so it is not to lie there for long: where a
+        time is not near any more, as the data has slowed down, it is made ready anew later."""
+        for round in running.undecided:
+            if not self._near(round.time):
+                for bin in running.fetches.keys() & set(round.bins):
+                    self.fetching.call_off(running, bin)
+
     def _prepare(self, running: Running) -> None:
         """Have more bins made ready, as far as there is room."""
         if not running.command.prepared:
             return
-        undecided = self._undecided(running)
         room = self.fetching.room
-        for bin in (*undecided, *running.waiting):
+        soon = [round for round in running.undecided if self._near(round.time)]
+        for bin in (*(bin for round in soon for bin in round.bins), *running.waiting):
             if room <= 0:
                 return
             if bin in running.fetches or bin in running.there:
@@ -274,18 +277,6 @@ class Conductor:
             elif not self._moving(bin) and self.fetching.claim(running, bin):
                 self.fetching.begin(running, bin, way)
                 room -= self.fetching.weight(bin)
-
-    def _undecided(self, running: Running) -> list[Bin]:
-        """The bins whose time is near. What lies ready cannot be merged or renewed, so it is not to
-        lie there for long."""
-        found = []
-        for round in running.rounds:
-            if not round.decided and self._near(round.time):
-                found += round.bins
-            elif not round.decided:
-                for bin in running.fetches.keys() & set(round.bins):
-                    self.fetching.call_off(running, bin)
-        return found
 
     def _go_on(self, running: Running, forsworn: int) -> None:
         """Begin the next round, once those before are over and its bins are ready."""

@@ -126,6 +126,11 @@ class Running:
     bytes: int = 0
     keys: int = 0
 
+    @property
+    def undecided(self) -> list[Round]:
+        """The rounds before whose times other commands may still come."""
+        return [round for round in self.rounds if not round.decided]
+
     def look(self, now: float) -> None:
         """Called each turn, so that it knows how long it takes."""
         if self.looked is not None and (self.preparing or any(r.decided for r in self.rounds)):

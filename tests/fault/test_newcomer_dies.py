@@ -31,8 +31,7 @@ def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
 ) -> None:
     flow = Rescaled(broker, prefix, tmp_path / "flow")
     # It stops between the opening of its links and that of what it reads and writes.
-    gate = tmp_path / "gate"
-    flow.module.write_text(STOPS.format(gate=str(gate)) + flow.module.read_text())
+    gate = flow.gated(STOPS)
 
     def kill() -> None:
         until(lambda: any(gate.iterdir()), "the newcomer has come so far")

@@ -76,8 +76,7 @@ def test_a_migration_has_its_worker_started_and_one_whose_time_has_passed_sends_
 ) -> None:
     flow = Rescaled(broker, prefix, tmp_path / "flow")
     # A newcomer does not come any further while there is a gate.
-    gate = tmp_path / "gate"
-    flow.module.write_text(WAITS.format(gate=str(gate)) + flow.module.read_text())
+    gate = flow.gated(WAITS)
     time = flow.begin + HOUR
 
     def comes_too_late() -> None:

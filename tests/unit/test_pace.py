@@ -92,6 +92,7 @@ def test_what_was_read_while_bins_were_on_their_way_says_nothing_of_the_share() 
     read_at = clock.now
     clock.now += 0.2
     pace.passed(read_at)
+    pace.turn(busy=0)
     pace.yields = False
     clock.now += 0.05
     pace.passed(read_at + 0.1)

@@ -264,12 +264,7 @@ def test_an_abort_leaves_what_has_not_moved_where_it_is(
 def test_a_round_whose_time_has_not_come_is_revoked(flow: Counting) -> None:
     flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(5000))
     flow.run.wait(0.05)
-    flow.run.sim.submit(Abort("a", "m"))
-    flow.run.wait(0.02)
-    assert flow.events("aborted")[0]["unmoved"] == [0, 1]
-    flow.count(6000)
-    assert flow.owners() == [0, 0, 1, 1]
-    flow.finish(2)
+    expect_revoked(flow)
 
 
 def test_a_round_of_the_least_time_that_is_not_forsworn_is_revoked(start: Start) -> None:
@@ -279,6 +274,11 @@ def test_a_round_of_the_least_time_that_is_not_forsworn_is_revoked(start: Start)
     flow.submit("m", [0, 1], 1, strategy="sudden", time=time)
     flow.until(lambda: all(round.sent for round in flow.controller.conductor.rounds()))
     assert flow.controller.forsworn == time
+    expect_revoked(flow)
+
+
+def expect_revoked(flow: Counting) -> None:
+    """Nothing moves once the command has been aborted, at its time either."""
     flow.run.sim.submit(Abort("a", "m"))
     flow.run.wait(0.02)
     assert flow.events("aborted")[0]["unmoved"] == [0, 1]
