@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connectors import client
 from connectors.client import Fetched
-from connectors.intake import RECORD, Intake, size_of
+from connectors.intake import Intake, size_of
 from connectors.topics import Found
 from connectors.upkeep import Commits, Look
 from dataflow.protocols import Chunk, Partition, Rest, WorkerContext
@@ -36,6 +36,8 @@ TAKE = 1 << 20
 """Bytes taken from librdkafka's queue per poll, by the average record."""
 HELD = 1 << 20
 """Bytes read of a paused partition beyond which its fetching stops."""
+_CAREFUL = 64
+"""Records of the first poll, and as many as tell how large the average record is."""
 _ANSWER = 0.5
 """Seconds that the consumer gets to learn of new partitions; a broker has just answered."""
 _NAP = 0.25
@@ -103,7 +105,8 @@ class KafkaReader:
         self._lanes = {
             b.partition: Lane(b.partition, b.start, b.end, b.start, b.start) for b in bounds
         }
-        self._average = 2.0 * RECORD
+        # Guessed too high, so that the first poll is a careful one.
+        self._average = TAKE / _CAREFUL
         self._commits = Commits(context.settings, topic, group)
         self._look, self._bounded = Look(context.settings, topic, known), context.until_end
         self._total = known.partitions
@@ -265,7 +268,7 @@ class KafkaReader:
         lane.held.extend(run)
         size = size_of(run)
         lane.bytes += size
-        self._average += (size / len(run) - self._average) * min(1, len(run) / 64)
+        self._average += (size / len(run) - self._average) * min(1, len(run) / _CAREFUL)
         if lane.paused and lane.bytes > HELD:
             self._stop(lane)
 
