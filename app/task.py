@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark import SparkFiles
@@ -58,6 +58,7 @@ from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import Names, names
 from dataflow.assembly import Site
+from dataflow.checkpoint.start import Start
 from dataflow.histogram import Histogram
 from dataflow.operators.errors import FunctionFailed
 from dataflow.plan import Plan
@@ -66,7 +67,6 @@ from dataflow.waits import Wait, Waits
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, Incarnation, WorkerId
-from state.manifest import Manifest
 from state.shelf import Shelf
 from state.store import Database
 
@@ -163,6 +163,7 @@ class Task:
         arguments = self._arguments
         topics = names(arguments.prefix, arguments.flow)
         flow = load_flow(arguments.source.unpack(self._folder / "flow"))
+        plan = Plan(flow)
         context = arguments.context(self._links.wakeup, flow.max_waiting, self._pulse)
         with contextlib.ExitStack() as opened:
             database = opened.enter_context(
@@ -188,10 +189,10 @@ class Task:
                 open_writer=lambda node: node.spec.open(context),
                 incarnation=Incarnation(arguments.incarnation),
                 joins=arguments.joins,
-                history=_history(arguments, topics),
+                start=_start(plan, arguments, topics),
                 pulse=self._pulse,
             )
-            yield opened.enter_context(contextlib.closing(Worker(Plan(flow), site, self._links)))
+            yield opened.enter_context(contextlib.closing(Worker(plan, site, self._links)))
 
     def _work(self, worker: Worker) -> None:
         self._heard = time.monotonic()
@@ -310,11 +311,12 @@ class Task:
                 os._exit(1)
 
 
-def _history(arguments: Arguments, topics: Names) -> Sequence[Manifest]:
-    """Where the states lie that the flow starts from."""
+def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start | None:
+    """What the flow starts from."""
     if arguments.checkpoint is None:
-        return ()
-    return checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint).manifests
+        return None
+    found = checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint)
+    return Start.of(plan, arguments.workers, found.manifests, found.cut)
 
 
 def trace_of(error: Exception) -> str:

@@ -180,6 +180,10 @@ class TopicReader:
     def _all_read(self, partition: Partition) -> bool:
         return self._next[partition] == len(self._logs[partition])
 
+    def rest(self, partition: Partition) -> Rest:
+        """What has not been handed out."""
+        return Rest(self._next[partition], None)
+
     def release(self, partition: Partition) -> Rest:
         """Hand out no more of it for good."""
         self.partitions.remove(partition)

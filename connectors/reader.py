@@ -184,9 +184,15 @@ class KafkaReader:
 
     def release(self, partition: Partition) -> Rest:
         """Read no more of a partition; what of it has not been handed out."""
+        rest = self.rest(partition)
         lane = self._lanes.pop(partition)
         self.partitions.remove(partition)
         self._order(partial(self._unassign, lane))
+        return rest
+
+    def rest(self, partition: Partition) -> Rest:
+        """What of a partition has not been handed out."""
+        lane = self._lanes[partition]
         return Rest(lane.held[0].offset() if lane.held else lane.position, lane.end)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:

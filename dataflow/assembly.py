@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
 from dataflow.batch import Batch
 from dataflow.bound import Bound
+from dataflow.checkpoint.start import Start
 from dataflow.graph import ROOT, Edge, Location, Scope
 from dataflow.meters import Meters
 from dataflow.migrate.handover import Handover
 from dataflow.migrate.migrator import Migrator, Outlet
+from dataflow.migrate.parcels import Parcel
 from dataflow.migrate.routing import Routing
 from dataflow.nested import Rounds
 from dataflow.nodes import (
@@ -49,7 +51,7 @@ from dataflow.operators.steps import Steps
 from dataflow.pace import Pace
 from dataflow.plan import Plan
 from dataflow.progress import Progress
-from dataflow.protocols import Clock, DeadLetters, SinkWriter, SourceReader
+from dataflow.protocols import Clock, DeadLetters, Partition, Rest, SinkWriter, SourceReader
 from dataflow.pulse import UNHEARD, Pulse
 from dataflow.rulings import NO_PAST, Past
 from dataflow.snapshots import Snapshots
@@ -59,7 +61,7 @@ from state.antichain import Antichain
 from state.codec import StateCodec, UnencodableError
 from state.columns import Layout
 from state.ids import Incarnation, LayerId, WorkerId
-from state.manifest import Manifest
+from state.retention import Retention
 from state.shelf import Shelf
 from state.store import Store
 from state.topic import StateTopic
@@ -94,8 +96,10 @@ class Site:
     """Whether this worker joins a running flow: it begins with nothing, and is told all."""
     past: Past = NO_PAST
     """What the sources have ruled in an earlier run that this one repeats."""
-    history: Sequence[Manifest] = ()
-    """Where the states lie from which the flow starts, of all workers."""
+    start: Start | None = None
+    """What the flow starts from, of all workers; None where it has no past and no states."""
+    in_flight: StateTopic | None = None
+    """Where records in flight lie; None where no checkpoint can be taken."""
 
 
 @dataclass(slots=True)
@@ -110,11 +114,16 @@ class Assembly:
     report: Report
     counters: Counter[str] = field(default_factory=Counter)
     operators: list[Operator] = field(default_factory=list)
+    nodes: dict[str, Operator] = field(init=False)
+    """Those of the user's flow, by name."""
     inputs: dict[Location, InputPort] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
     outlets: list[Outlet] = field(default_factory=list)
     sources: dict[str, SourceOperator] = field(default_factory=dict)
+    start: Start = field(init=False)
     routing: Routing = field(init=False)
+    retention: Retention = field(init=False)
+    migrator: Migrator = field(init=False)
     inflight: Inflight = field(init=False)
     disk: Disk = field(init=False)
     pace: Pace = field(init=False)
@@ -124,15 +133,21 @@ class Assembly:
         flow = self.plan.flow
         joins, workers = self.site.joins, self.site.workers
         groups = len(self.plan.groups.names)
+        # Who joins a running flow is told all by the others.
+        given = None if joins else self.site.start
+        self.start = given or Start.of(self.plan, workers)
         self.routing = (
-            Routing.unknown(flow.space, groups) if joins else Routing(flow.space, workers, groups)
+            Routing.unknown(flow.space, groups)
+            if joins
+            else Routing.of(flow.space, self.start.owners)
         )
+        self.retention = Retention(self.site.topic.forget)
         self.pace = Pace(self.site.clock, flow.moving_latency, self._move_memory)
         self.inflight = Inflight(flow.max_inflight, self.pace.passed)
         self.disk = Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
-        operators = [self._build(node) for node in self.plan.nodes]
-        migrator = Migrator(
+        self.nodes = {node.name: self._build(node) for node in self.plan.nodes}
+        self.migrator = migrator = Migrator(
             self.site.me,
             control,
             self.outlets,
@@ -151,7 +166,7 @@ class Assembly:
             self.report,
         )
         # First, so that operators know of every move that the control frontier has passed.
-        self.operators = [migrator, self._handover(), *operators, snapshots]
+        self.operators = [migrator, self._handover(), *self.nodes.values(), snapshots]
 
     def _move_memory(self) -> int:
         """This worker's part: a move takes memory at both its ends."""
@@ -227,8 +242,21 @@ class Assembly:
             self.inflight,
             self.counters,
             self.site.past,
+            self._parcels(node),
         )
         return self.sources[node.name]
+
+    def _parcels(self, node: SourceNode) -> list[Parcel]:
+        """Where this worker goes on with partitions that have been read before."""
+        readers, positions = self.start.readers, self.start.cut.positions
+        return [
+            Parcel(
+                Partition(one.partition), Rest(one.offset, one.end), one.maximum, one.newest,
+                one.frontier,
+            )
+            for one in positions
+            if one.source == node.name and readers[one.source, one.partition] == self.site.me
+        ]  # fmt: skip
 
     def _router(self, node: ExchangeNode) -> Router:
         guard = self._guard(node.name, node.on_error)
@@ -268,6 +296,7 @@ class Assembly:
             lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),
             self.pace,
             self.report,
+            self.retention,
         )
         self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
         return keyed

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from dataflow import account
+from dataflow.checkpoint.start import Start
+from dataflow.checkpoint.taking import Checkpoints
 from dataflow.decisions import Decisions, Joins, Journal, Leaves, Recorder
 from dataflow.forswearing import Forswearing, Pending
 from dataflow.graph import Location
@@ -46,6 +48,7 @@ from dataflow.wire import (
 from dataflow.worker import members_of
 from schemas.errors import MeanderError
 from state.antichain import Antichain
+from state.checkpoint import Cut
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
 from state.time import to_millis
 
@@ -61,14 +64,18 @@ class Controller:
         clock: Clock,
         journal: Journal,
         past: Past = NO_PAST,
+        start: Start | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
+        start = start or Start.of(plan, workers)
+        self.checkpoints = checkpoints
         self._plan, self._links = plan, links
         self._clock, self.decisions = clock, Decisions(journal)
         self._recorder = Recorder(journal, clock)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
-        self._routing = Routing(plan.flow.space, workers, len(plan.groups.names))
+        self._routing = Routing.of(plan.flow.space, start.owners)
         self._roster = Roster(plan.graph, self._progress, links)
-        self._forswearing = Forswearing(plan, self._progress.changes, clock)
+        self._forswearing = Forswearing(plan, self._progress.changes, clock, start.cut.time)
         members = list(map(WorkerId, range(workers)))
         tell = partial(self._tell_all, plan.handover.inputs[0])
         self.reading = Reading(
@@ -86,6 +93,10 @@ class Controller:
             self._forswearing.demand,
             self._forswearing.near,
         )
+        self._joining: list[Joins] = []
+        """Those who may join as soon as no checkpoint is being taken."""
+        self._wanted = False
+        """Whether a checkpoint is to be begun."""
         self._events: list[Event] = []
         self._holders = Holders(plan)
 
@@ -122,7 +133,8 @@ class Controller:
         """
         time = self._forswearing.open_time()
         self.staff.expect(worker)
-        self.decisions.take(Joins(worker, time), partial(self._admit, worker))
+        joins = Joins(worker, time)
+        self.decisions.take(joins, partial(self._joining.append, joins))
 
     def share(self, id: str, newcomers: Sequence[WorkerId]) -> set[str]:
         """Workers get as many bins and partitions as the others have, by the fewest moves; the ids
@@ -156,6 +168,14 @@ class Controller:
         names = self._hand_out(id, moves, shared_out(read, others), time)
         for worker in workers:
             self.staff.retire(worker, names | self.reading.going_from(worker))
+
+    def checkpoint(self) -> None:
+        """Take one, once nobody joins or leaves. Raises Refused where that cannot be."""
+        if self.checkpoints is None:
+            raise Refused("this flow has nowhere to write checkpoints")
+        if self.checkpoints.under_way or self._wanted:
+            raise Refused(f"checkpoint {self.checkpoints.number} is being taken: wait for its end")
+        self._wanted = True
 
     def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Another worker reads a partition from now on. Raises Refused where that cannot be."""
@@ -217,6 +237,8 @@ class Controller:
                     number = self._plan.groups.number(operator, bin)
                     self.conductor.sizes.note(operator, number, size)
                     self.conductor.sizes.warm(operator, number, heat)
+            case {"event": "frozen", "part": bytes(part)} if self.checkpoints is not None:
+                self.checkpoints.report(worker, part)
             case {"event": "unreadable", "reason": str(reason)}:
                 self._events.append(
                     {"type": "layer_spoilt", "worker": int(worker), "reason": reason}
@@ -246,11 +268,13 @@ class Controller:
             received = True
         if self._progress.ready:
             self.decisions.send()
+            self._admit_all()
             self.reading.begin_new(self.staff.staying)
             self._forswear()
             self._conduct()
             self._finish_orders()
             self._dismiss()
+            self._take_checkpoint()
         self._recorder.write(over=self._progress.settled())
         flushed = self._progress.flush()
         self.staff.announce()
@@ -265,7 +289,8 @@ class Controller:
     @property
     def done(self) -> bool:
         """Whether the whole computation is over."""
-        return self._progress.settled() and self.conductor.idle and self._recorder.done
+        over = self._progress.settled() and self.conductor.idle and self._recorder.done
+        return over and not (self.checkpoints is not None and self.checkpoints.under_way)
 
     @property
     def ready(self) -> bool:
@@ -321,10 +346,16 @@ class Controller:
 
     # -- the steps of a turn
 
+    def _admit_all(self) -> None:
+        if self.checkpoints is None or not self.checkpoints.under_way:
+            for joins in self._joining:
+                self._admit(joins.worker)
+            self._joining.clear()
+
     def _admit(self, worker: WorkerId) -> None:
         forsworn = self._forswearing.open_time()
         self._progress.flush()
-        self.staff.admit(worker)
+        self.staff.admit(worker, 0 if self.checkpoints is None else self.checkpoints.number)
         for moves in introduction(self._routing, forsworn):
             self._tell(worker, self._plan.migrator.inputs[0], moves)
         self._events.append({"type": "joined", "worker": int(worker)})
@@ -353,9 +384,24 @@ class Controller:
             source = self._plan.sources[handing.order.source].name
             self._events.append(account.partition_given(handing, source))
 
+    def _take_checkpoint(self) -> None:
+        """Go on with the one that is being taken, or begin it; see how far it has come."""
+        if self.checkpoints is None:
+            return
+        if self._wanted and not self.staff.moving and self._all_heard():
+            self._wanted = False
+            time = self.forsworn if self.forsworn is not None else self._forswearing.last
+            members, owners = tuple(self.staff.working), tuple(self.owners())
+            self.checkpoints.begin(Cut(time, members, owners))
+        self._events += self.checkpoints.step()
+
+    def _all_heard(self) -> bool:
+        """Whether every worker has opened, and so knows who takes part."""
+        return all(self._progress.heard(worker) for worker in self.staff.working)
+
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""
-        if self.forsworn is None:
+        if self.forsworn is None or (self.checkpoints is not None and self.checkpoints.under_way):
             return
         running = {one.command.id for one in self.conductor.commands}
         for worker in self.staff.relieved(running | self.reading.running):
@@ -379,7 +425,9 @@ class Controller:
         self._forswearing.advance(
             Pending(
                 furthest=self.furthest(),
-                unsent=self.decisions.least,
+                unsent=min(
+                    (one.time for one in (*self.decisions.unsent, *self._joining)), default=None
+                ),
                 sent=[round.time for round in sent],
                 demanded=[
                     *(round.time for round in sent if round.demand is not None),

@@ -43,11 +43,15 @@ class Pending:
 class Forswearing:
     """The control source; its times are logical times of the outer scope."""
 
-    def __init__(self, plan: Plan, changes: ChangeBatch, clock: Clock) -> None:
+    def __init__(
+        self, plan: Plan, changes: ChangeBatch, clock: Clock, first: int = MIN_TIME
+    ) -> None:
         self._plan, self._changes = plan, changes
-        self._capability: Capability | None = Capability(plan.control.outputs[0], MIN_TIME, changes)
+        self._capability: Capability | None = Capability(plan.control.outputs[0], first, changes)
         self._speed = Speed(clock)
         self._newest = self._demanded = MIN_TIME
+        self.last = first
+        """What T came to in the end."""
 
     @property
     def least(self) -> int | None:
@@ -97,6 +101,7 @@ class Forswearing:
             return
         target = self._target(pending, self.open_time())
         if target is None:
+            self.last = self.open_time()
             self._capability.drop()
             self._capability = None
         elif target > self.open_time():

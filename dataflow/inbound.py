@@ -25,6 +25,7 @@ from dataflow.wire import (
     Base,
     Change,
     DataFrame,
+    FreezeFrame,
     MemberFrame,
     OpeningFrame,
     Payload,
@@ -75,6 +76,8 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
             return _unfit(sender) or _misplaced(graph, message)
         case MemberFrame(news):
             return "" if news == "parted" else _unfit(sender)
+        case FreezeFrame():
+            return _unfit(sender)
         case DataFrame():
             return _misdirected(plan, sender, message)
     return ""

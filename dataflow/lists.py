@@ -67,7 +67,11 @@ class ListSource:
     def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
         """The partitions of one worker."""
         mine = [Partition(p) for p in range(len(self.partitions)) if p % workers == worker]
-        return ListReader(self, mine, rng)
+        return self.reader_of(mine, rng)
+
+    def reader_of(self, partitions: Sequence[Partition], rng: random.Random) -> ListReader:
+        """These partitions, from their beginnings."""
+        return ListReader(self, partitions, rng)
 
 
 class ListReader:
@@ -139,9 +143,14 @@ class ListReader:
 
     def release(self, partition: Partition) -> Rest:
         """Hand out no more of it for good."""
+        rest = self.rest(partition)
         self.partitions.remove(partition)
-        del self._end[partition]
-        return Rest(self._next.pop(partition), None)
+        del self._end[partition], self._next[partition]
+        return rest
+
+    def rest(self, partition: Partition) -> Rest:
+        """What has not been handed out."""
+        return Rest(self._next[partition], None)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
         """Go on where another reader has stopped."""

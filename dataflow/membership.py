@@ -32,8 +32,9 @@ class Roster:
         """Whether somebody waits to leave: then bases are wanted soon."""
         return bool(self._parting)
 
-    def admit(self, member: WorkerId) -> None:
-        """A newcomer takes part from now on; its links must stand.
+    def admit(self, member: WorkerId, checkpoint: int) -> None:
+        """A newcomer takes part from now on; its links must stand. So far so many checkpoints have
+        been begun.
 
         Raises MeanderError while the computation itself is still opening, or for a member.
         """
@@ -42,7 +43,7 @@ class Roster:
         if member in self._progress.peers or member == COORDINATOR:
             raise MeanderError(member_name(member), "it takes part already", "choose another id")
         others = (COORDINATOR, *self._progress.peers)
-        self._links.send(member, encode_member("welcome", others))
+        self._links.send(member, encode_member("welcome", others, checkpoint=checkpoint))
         self._progress.tell_all(encode_member("joins", (member,)))
         self._progress.open_to(member)
 

@@ -164,6 +164,10 @@ class Progress:
         """The other members, as far as it has been told."""
         return self._updates.peers
 
+    def heard(self, member: WorkerId) -> bool:
+        """Whether a member has opened."""
+        return member in self._received
+
     def flush(self) -> bool:
         """Apply and broadcast the changes of one step; the first flush is the opening."""
         changes, rulings = self.changes.take(), self.rulings

@@ -109,6 +109,9 @@ class SourceReader(Protocol):
     def release(self, partition: Partition) -> Rest:
         """Read no more of a partition; what of it has not been handed out."""
 
+    def rest(self, partition: Partition) -> Rest:
+        """What of a partition has not been handed out."""
+
     def adopt(self, partition: Partition, rest: Rest) -> None:
         """Read what is left of a partition that another worker has released, or all of a new."""
 

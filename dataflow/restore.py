@@ -16,8 +16,9 @@ from dataflow.operators.keyed import Keyed
 from dataflow.plan import Plan
 from dataflow.protocols import Clock
 from schemas.errors import SetupError
-from state.checkpoint import Checkpoint
+from state.checkpoint import Checkpoint, Lacking
 from state.installation import Installation
+from state.layer import NO_REMAINDER
 from state.manifest import Manifest
 from state.topic import StateTopic
 
@@ -38,9 +39,11 @@ class Loading:
         self,
         operators: Iterable[Keyed],
         manifests: Iterable[Manifest],
+        lacking: Iterable[Lacking],
         topic: StateTopic,
         clock: Clock,
     ) -> None:
+        self._lacking = {(one.operator, one.bin): one.remainder for one in lacking}
         self._operators = {keyed.name: keyed for keyed in operators}
         self._left = deque(manifests)
         self._topic, self._clock = topic, clock
@@ -53,6 +56,17 @@ class Loading:
     def done(self) -> bool:
         """Whether all is installed."""
         return not (self._left or self._installing)
+
+    @property
+    def left(self) -> list[Manifest]:
+        """The bins that are not installed, as they lie on the topic."""
+        return [*self._left, *(manifest for manifest, _ in self._installing)]
+
+    @property
+    def lacking(self) -> list[Lacking]:
+        """What the layers of these lack."""
+        places = {(manifest.operator, manifest.bin) for manifest in self.left}
+        return [Lacking(*at, rest) for at, rest in self._lacking.items() if at in places]
 
     def step(self) -> bool:
         """Install a slice of each bin under way; whether a bin was begun or finished, or any key
@@ -71,8 +85,9 @@ class Loading:
 
     def _installed(self, manifest: Manifest, installation: Installation) -> None:
         keyed = self._operators[manifest.operator]
-        keyed.timers.install(manifest.bin, installation.timers)
         keyed.trace.adopt(manifest)
+        remainder = self._lacking.get((manifest.operator, manifest.bin), NO_REMAINDER)
+        keyed.arrivals.add(manifest.bin, remainder, installation.timers)
         self._loaded += installation.count
 
     def _tell(self) -> None:

@@ -12,8 +12,10 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
+from dataflow.checkpoint.start import Start
+from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
 from dataflow.decisions import Decision, rulings_of
 from dataflow.lists import ListSource
@@ -25,13 +27,16 @@ from dataflow.rulings import NO_PAST, Past, Ruling
 from dataflow.wire import of_progress
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
-from state.ids import COORDINATOR, WorkerId
+from state.checkpoint import Checkpoint
+from state.ids import COORDINATOR, Incarnation, WorkerId
 from state.topic import Place, RecordGone, Ticket
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that none is of the future."""
 
 T = TypeVar("T")
+
+_UNBORN = Incarnation(0)
 
 MOST_ACTIONS = 400_000
 """A run that takes more than this many scheduling decisions is taken not to end (I7)."""
@@ -186,6 +191,29 @@ class SimTopic:
         return self._pending.pop(ticket) if self._rng.random() < 0.5 else None
 
 
+@dataclass(slots=True)
+class World:
+    """What outlives a flow: its topics."""
+
+    state: SimTopic
+    in_flight: SimTopic
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    before: Checkpoint | None = None
+    """What the flow of now has started from."""
+    incarnation: Incarnation = _UNBORN
+    """Its life."""
+
+    @classmethod
+    def empty(cls, rng: random.Random) -> Self:
+        """Before a flow's first life."""
+        return cls(SimTopic(rng), SimTopic(rng))
+
+    def begin(self) -> None:
+        """A new life, from the newest checkpoint."""
+        self.before = self.checkpoints[-1] if self.checkpoints else None
+        self.incarnation = Incarnation(self.incarnation + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
     """A new worker joins, with the next number."""
@@ -226,7 +254,12 @@ class Grow:
     records: Sequence[tuple[int, object]] = ()
 
 
-Command = Migrate | Abort | Join | Leave | HandOver | Grow
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A checkpoint is taken."""
+
+
+Command = Migrate | Abort | Join | Leave | HandOver | Grow | Freeze
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Makes one worker in its surroundings; the last says whether it joins a running flow."""
 
@@ -309,7 +342,7 @@ class Simulation:
         try:
             self._submit(command)
         except Refused as refusal:
-            id = "" if isinstance(command, Join | Grow) else command.id
+            id = "" if isinstance(command, Join | Grow | Freeze) else command.id
             self.events.append({"type": "rejected", "id": id, "reason": str(refusal)})
         self.collect()
 
@@ -317,6 +350,8 @@ class Simulation:
         match command:
             case Migrate():
                 self.controller.submit(command)
+            case Freeze():
+                self.controller.checkpoint()
             case Abort(id, other):
                 self.controller.abort(other, by=id)
             case Leave(id, worker):
@@ -368,16 +403,27 @@ def simulate(
     build: Build,
     commands: Sequence[Command] = (),
     past: Past = NO_PAST,
+    world: World | None = None,
 ) -> Simulation:
-    """Put a plan on simulated workers."""
-    clock, network, topic = SimClock(), SimNetwork(), SimTopic(rng)
+    """Put a plan on simulated workers; in a `world` from the newest checkpoint in it, if any."""
+    clock, network = SimClock(), SimNetwork()
+    world = world or World.empty(rng)
+    world.begin()
+    topic, newest = world.state, world.before
     written: list[Decision] = []
 
     def journal(decision: Decision) -> Callable[[], bool]:
         written.append(decision)
         return lambda: rng.random() < 0.5
 
-    controller = Controller(plan, workers, SimLinks(network, COORDINATOR), clock, journal, past)
+    def keep(checkpoint: Checkpoint) -> Callable[[], bool]:
+        world.checkpoints.append(checkpoint)
+        return lambda: rng.random() < 0.5
+
+    links, number = SimLinks(network, COORDINATOR), 0 if newest is None else newest.number
+    checkpoints = Checkpoints(plan, world.incarnation, number, links, clock, keep)
+    start = None if newest is None else Start.of(plan, workers, newest.manifests, newest.cut)
+    controller = Controller(plan, workers, links, clock, journal, past, start, checkpoints)
     members = map(WorkerId, range(workers))
 
     def hire(me: WorkerId, joins: bool = True) -> Worker:

@@ -113,4 +113,7 @@ class Snapshots(Quiet):
 
     def _claimed(self, outlet: Outlet, bin: Bin) -> bool:
         """Whether it is not this worker's any more, or somebody else writes it now, or will."""
-        return bin in outlet.away or self._migrator.preparing(outlet.keyed.name).writes(bin)
+        frozen = bin in outlet.keyed.trace.frozen
+        return (
+            frozen or bin in outlet.away or self._migrator.preparing(outlet.keyed.name).writes(bin)
+        )

@@ -58,6 +58,12 @@ class Staff:
         """All, also those who are to leave."""
         return [*self.staying, *self.leaving]
 
+    @property
+    def moving(self) -> bool:
+        """Whether somebody is about to join, or has been dismissed and has not left."""
+        dismissed = any(leaving.until is not None for leaving in self.leaving.values())
+        return bool(self._expected) or dismissed
+
     def hears(self, worker: WorkerId, time: int) -> bool:
         """Whether a change of owners at this time concerns a worker."""
         leaving = self.leaving.get(worker)
@@ -69,10 +75,10 @@ class Staff:
             raise Refused(f"{member_name(worker)} works already: give the newcomer another number")
         self._expected.add(worker)
 
-    def admit(self, worker: WorkerId) -> None:
+    def admit(self, worker: WorkerId, checkpoint: int) -> None:
         """A worker that was to join does."""
         self._expected.remove(worker)
-        self._roster.admit(worker)
+        self._roster.admit(worker, checkpoint)
         self.staying.append(worker)
 
     def others(self, leavers: Sequence[WorkerId]) -> list[WorkerId]:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from dataflow.assembly import Site
+from dataflow.checkpoint.start import Start
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
 from dataflow.flow import Flow
 from dataflow.hiring import Hiring
@@ -44,14 +45,22 @@ from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
 from dataflow.protocols import SinkWriter, SourceReader
 from dataflow.rulings import NO_PAST, Past
-from dataflow.sim import Abort, Command, SimClock, SimLinks, SimTopic, Simulation, simulate
+from dataflow.sim import (
+    Abort,
+    Command,
+    SimClock,
+    SimLinks,
+    SimTopic,
+    Simulation,
+    World,
+    simulate,
+)
 from dataflow.worker import Worker
 from schemas import control
 from schemas.control import Rejected, parse_command
 from schemas.errors import MeanderError, SetupError
 from state import codec
 from state.ids import COORDINATOR, WorkerId, member_name
-from state.manifest import Manifest
 from state.shelf import Shelf
 from state.store import Databases
 from state.time import to_millis
@@ -123,6 +132,7 @@ class TestFlow:
         faults: Sequence[At] = (),
         past: Past = NO_PAST,
         states: Mapping[str, Mapping[object, object]] | None = None,
+        world: World | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
         self._own = Databases(self._folder.name, 8 << 20) if databases is None else None
@@ -133,9 +143,14 @@ class TestFlow:
         self._traps, self._pending = Traps(), Pending([*faults])
         self._over: MeanderError | None = None
         self._dead = ListDead()
-        self._given, self._history = states or {}, list[Manifest]()
+        self._given = states or {}
         self._plan = Plan(self._traps.laid(flow))
-        self.sim: Simulation = simulate(self._plan, workers, self._rng, self._build, commands, past)
+        self.world = world or World.empty(self._rng)
+        """The topics that the flow's next life finds."""
+        self._start: Start | None = None
+        self.sim: Simulation = simulate(
+            self._plan, workers, self._rng, self._build, commands, past, self.world
+        )
         self._hiring = Hiring(self.sim, self.act)
 
     def __enter__(self) -> Self:
@@ -352,6 +367,8 @@ class TestFlow:
         if not isinstance(node.spec, ListSource):
             raise SetupError(f"source {node.name!r}", "it is no list",
                              "use connectors.testing.TestFlow")  # fmt: skip
+        if self.world.before is not None:
+            return node.spec.reader_of([], self._rng)
         return node.spec.reader(me, self._count, self._rng)
 
     def _writer(self, node: SinkNode, me: WorkerId) -> SinkWriter:
@@ -365,8 +382,12 @@ class TestFlow:
     ) -> Worker:
         assert self._databases is not None
         database = self._databases.of(me)
+        newest = self.world.before
         if self._given:
-            self._history, self._given = write(self._plan, self._given, topic), {}
+            manifests, self._given = write(self._plan, self._given, topic), {}
+            self._start = Start.of(self._plan, self._count, manifests)
+        elif newest is not None and self._start is None:
+            self._start = Start.of(self._plan, self._count, newest.manifests, newest.cut)
         site = Site(
             me,
             self._count,
@@ -377,9 +398,11 @@ class TestFlow:
             lambda name: Shelf(database, f"{self._namespace}/{name}"),
             lambda node: self._reader(node, me),
             lambda node: self._writer(node, me),
+            self.world.incarnation,
             joins=joins,
             past=self._past,
-            history=self._history,
+            start=self._start,
+            in_flight=self.world.in_flight,
         )
         return Worker(self._plan, site, links)
 

@@ -9,7 +9,7 @@ for local ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal, cast
 
 import msgpack
@@ -36,7 +36,7 @@ Whole = Delivery | Moves | Instruction | Order | Parcel
 Payload = Batch | Whole
 Change = tuple[Location, Time, int]
 
-PROGRESS, HEARD, MEMBERS, DATA, TAKEN = b"P", b"H", b"M", b"D", b"T"
+PROGRESS, HEARD, MEMBERS, DATA, TAKEN, CUT = b"P", b"H", b"M", b"D", b"T", b"C"
 _PLACE = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
 _PLAIN = Layout(pa.schema(_PLACE))
 _KEYED = Layout(pa.schema([*_PLACE, ("key", pa.binary()), ("hash", pa.uint64())]))
@@ -100,6 +100,8 @@ class MemberFrame:
     """Of a welcome, all others; of an arrival or an end, the one."""
     time: int = 0
     """Of a parting, from when on nothing will be addressed to the one who parts."""
+    checkpoint: int = 0
+    """Of a welcome, the last that was begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,26 @@ class DataFrame:
     edge: EdgeId
     time: Time
     payload: Payload
+    checkpoint: int = 0
+    """The last for which its sender had frozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeFrame:
+    """From the coordinator: all of these freeze for a checkpoint; of the earlier ones some are
+    kept."""
+
+    checkpoint: int
+    members: tuple[WorkerId, ...]
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerFrame:
+    """From a peer that has frozen for a checkpoint: how many messages it had sent before."""
+
+    checkpoint: int
+    sent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +142,8 @@ class TakenFrame:
 
 
 ProgressUpdate = ProgressFrame | HeardFrame | Base | OpeningFrame | MemberFrame
-Anything = ProgressUpdate | DataFrame | TakenFrame
+CutFrame = FreezeFrame | MarkerFrame
+Anything = ProgressUpdate | DataFrame | TakenFrame | CutFrame
 
 
 def encode_progress(
@@ -157,23 +180,34 @@ def encode_opening(base: Base, sent: int, changes: list[Change]) -> Frame:
     return [MEMBERS + msgpack.packb(("opening", *_plain_base(base), sent, changes))]
 
 
-def encode_member(news: News, members: tuple[WorkerId, ...] = (), time: int = 0) -> Frame:
+def encode_member(
+    news: News, members: tuple[WorkerId, ...] = (), time: int = 0, checkpoint: int = 0
+) -> Frame:
     """News of members as a frame.
 
     >>> decode(encode_member("joins", (WorkerId(3),)))
-    MemberFrame(news='joins', members=(3,), time=0)
+    MemberFrame(news='joins', members=(3,), time=0, checkpoint=0)
     """
-    return [MEMBERS + msgpack.packb((news, members, time))]
+    return [MEMBERS + msgpack.packb((news, members, time, checkpoint))]
+
+
+def encode_cut(frame: CutFrame) -> Frame:
+    """Word of a checkpoint as a frame: it overtakes all messages.
+
+    >>> decode(encode_cut(FreezeFrame(3, (WorkerId(0), WorkerId(2)), kept=(1, 2))))
+    FreezeFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
+    """
+    return [CUT + msgpack.packb(astuple(frame))]
 
 
 def of_progress(frame: Frame) -> bool:
     """Whether it must stay in order with all others of its kind, and is never held back."""
-    return frame[0][:1] in (PROGRESS, HEARD, MEMBERS)
+    return frame[0][:1] in (PROGRESS, HEARD, MEMBERS, CUT)
 
 
-def encode_data(edge: EdgeId, time: Time, payload: Payload) -> Frame:
+def encode_data(edge: EdgeId, time: Time, payload: Payload, checkpoint: int = 0) -> Frame:
     """A message as a frame."""
-    head = DATA + msgpack.packb((edge, time, type(payload).__name__))
+    head = DATA + msgpack.packb((edge, time, type(payload).__name__, checkpoint))
     if isinstance(payload, Batch):
         return [head, *_encode_batch(payload)]
     return [head, payload.to_bytes()]
@@ -209,11 +243,14 @@ def _decode(frame: Frame) -> Anything:
     if kind == MEMBERS and not parts:
         return _decode_members(*body)
     if kind == DATA:
-        edge, time, name = body
-        return DataFrame(EdgeId(count(edge)), _time(time), _decode_payload(name, parts))
+        edge, time, name, number = body
+        payload = _decode_payload(name, parts)
+        return DataFrame(EdgeId(count(edge)), _time(time), payload, count(number))
     if kind == TAKEN and not parts:
         edge, size = body
         return TakenFrame(EdgeId(count(edge)), count(size))
+    if kind == CUT and not parts:
+        return _decode_cut(*body)
     raise ValueError(f"{len(frame)} parts of kind {kind!r} mean nothing")
 
 
@@ -223,10 +260,24 @@ def _decode_members(news: object, *said: object) -> Base | OpeningFrame | Member
             return _base(number, bounds, cut)
         case "opening", [number, bounds, cut, sent, changes]:
             return OpeningFrame(_base(number, bounds, cut), count(sent), _changes(changes))
-        case ("welcome" | "joins" | "parts" | "parted" | "gone") as news, [members, time]:
+        case ("welcome" | "joins" | "parts" | "parted" | "gone") as news, [
+            members,
+            time,
+            number,
+        ]:
             numbers = tuple(WorkerId(whole(member)) for member in _many(members))
-            return MemberFrame(news, numbers, count(time))
+            return MemberFrame(news, numbers, count(time), count(number))
     raise ValueError(f"{news!r} with {len(said)} parts is no news of members")
+
+
+def _decode_cut(number: object, *said: object) -> CutFrame:
+    match said:
+        case [members, kept]:
+            named = tuple(WorkerId(count(member)) for member in _many(members))
+            return FreezeFrame(count(number), named, tuple(map(count, _many(kept))))
+        case [sent]:
+            return MarkerFrame(count(number), count(sent))
+    raise ValueError(f"{len(said)} parts are no word of a checkpoint")
 
 
 def _plain_base(base: Base) -> tuple[object, ...]:

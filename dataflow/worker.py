@@ -14,12 +14,16 @@ from functools import partial
 
 from dataflow.assembly import Assembly, Site
 from dataflow.batch import Batch
+from dataflow.checkpoint.freezing import Freezing
+from dataflow.checkpoint.persisting import Held, Persisting
+from dataflow.checkpoint.resuming import Resuming
 from dataflow.credit import Credit
 from dataflow.graph import Edge
 from dataflow.histogram import Histogram
 from dataflow.inbound import read
 from dataflow.meters import Meters, Work
-from dataflow.operators.base import Message
+from dataflow.nodes import scope_of
+from dataflow.operators.base import Message, Underway
 from dataflow.operators.lanes import Standing
 from dataflow.plan import Plan
 from dataflow.progress import Progress
@@ -27,6 +31,9 @@ from dataflow.protocols import Frame, Links
 from dataflow.restore import Loading
 from dataflow.wire import (
     DataFrame,
+    FreezeFrame,
+    MarkerFrame,
+    MemberFrame,
     Payload,
     TakenFrame,
     encode_data,
@@ -34,6 +41,7 @@ from dataflow.wire import (
 )
 from schemas.errors import MeanderError
 from state.antichain import Antichain
+from state.checkpoint import Checkpoint, Notice
 from state.ids import COORDINATOR, Bin, WorkerId, member_name
 from state.time import Time
 
@@ -67,6 +75,12 @@ class Worker:
         report = self._reports.append
         self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
         self._loading = self._load()
+        self._resuming = Resuming(
+            site.me, plan, self._assembly.start, self._assembly.inputs, self._progress,
+            site.in_flight or site.topic, site.clock,
+        )  # fmt: skip
+        self._freezing = Freezing(site.me, links, self._freeze, self._assembly.retention.keep)
+        self._prepare()
         self._totals: dict[str, int | None] = {}
         """How many partitions the coordinator has been told of, by source."""
         for name, source in self._assembly.sources.items():
@@ -78,7 +92,8 @@ class Worker:
         if not self._progress.welcome:
             self._links.flush()
             return received
-        worked = self._schedule() if self._loading.done else self._loading.step()
+        worked = self._schedule() if self._loading.done else self._load_some()
+        worked |= self._freezing.step()
         self._give_back()
         flushed = self._progress.flush()
         self._links.flush()
@@ -87,6 +102,8 @@ class Worker:
     def wait_seconds(self) -> float:
         """How long there is nothing to do, unless a frame or a reader wakes the loop."""
         if self.loading:
+            return LOADING_SECONDS
+        if self._freezing.busy:
             return LOADING_SECONDS
         naps = [operator.wait_seconds() for operator in self._assembly.operators]
         return min((nap for nap in naps if nap is not None), default=IDLE_SECONDS)
@@ -110,7 +127,7 @@ class Worker:
     def idle(self) -> bool:
         """Whether nothing of this worker is under way outside."""
         finished = all(operator.finished() for operator in self._assembly.operators)
-        return finished and self._site.dead.pending() == 0
+        return finished and not self._freezing.busy and self._site.dead.pending() == 0
 
     def reports(self) -> list[dict[str, object]]:
         """Events for the coordinator since the last call, JSON-able."""
@@ -205,7 +222,9 @@ class Worker:
         match read(self._plan, sender, frame):
             case TakenFrame(edge, size):
                 self._credit.regain(edge, sender, size)
-            case DataFrame(edge, time, payload):
+            case DataFrame(edge, time, payload, number):
+                if sender != COORDINATOR and self._progress.welcome:
+                    self._freezing.meets(number)
                 through = self._plan.graph.edges[edge]
                 if not self._assembly.inputs[through.target].frontier.less_equal(time):
                     raise MeanderError(
@@ -214,23 +233,107 @@ class Worker:
                         " behind the frontier (I1)",
                     )
                 self._put(through, sender, time, payload, _size(frame) if through.credit else None)
+                self._freezing.takes(sender, number, through.target, time, payload)
+            case FreezeFrame() | MarkerFrame() as word:
+                self._freezing.hear(sender, word)
             case update:
+                if isinstance(update, MemberFrame) and update.news == "welcome":
+                    self._freezing.welcome(update.checkpoint)
                 self._progress.take(sender, update)
 
     def _load(self) -> Loading:
         """Whoever joins a running flow is no bin's first owner, and begins with nothing."""
-        space, site = self._plan.flow.space, self._site
-        owned = [
-            manifest
-            for manifest in site.history
-            if space.first_owner(manifest.bin, site.workers) == self.me
-        ]
+        start, site = self._assembly.start, self._site
         keyed = [outlet.keyed for outlet in self._assembly.outlets]
-        return Loading(keyed, owned, site.topic, site.clock)
+        if site.joins:
+            return Loading(keyed, (), (), site.topic, site.clock)
+        owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
+        lacking = [one for one in start.cut.lacking if self._owns(one.operator, one.bin)]
+        return Loading(keyed, owned, lacking, site.topic, site.clock)
+
+    def _owns(self, operator: str, bin: Bin) -> bool:
+        number = self._plan.groups.number(operator, bin)
+        return self._assembly.start.owners[number] == self.me
+
+    def _prepare(self) -> None:
+        """Hold what states, timers and calls that are to come may owe."""
+        notices, loaded = self._notices(), {manifest.operator for manifest in self._loading.left}
+        for outlet, node in zip(self._assembly.outlets, self._plan.keyed, strict=True):
+            if outlet.keyed.name in loaded or outlet.keyed.name in notices:
+                outlet.keyed.resume(scope_of(node).bottom)
+        if self._loading.done:
+            self._begin()
+
+    def _load_some(self) -> bool:
+        worked = self._loading.step()
+        if self._loading.done:
+            self._begin()
+        return worked
+
+    def _begin(self) -> None:
+        """All states are here."""
+        notices = self._notices()
+        for outlet in self._assembly.outlets:
+            outlet.keyed.begin(notices.get(outlet.keyed.name, ()))
+
+    def _notices(self) -> dict[str, list[tuple[Time, bytes]]]:
+        """What keys of this worker have asked for before, by operator."""
+        space, found = self._plan.flow.space, dict[str, list[tuple[Time, bytes]]]()
+        for operator, time, key in () if self._site.joins else self._assembly.start.cut.notices:
+            if self._owns(operator, Bin(space.bin_of(key))):
+                found.setdefault(operator, []).append((time, key))
+        return found
+
+    # -- checkpoints
+
+    def _freeze(self, number: int) -> Persisting:
+        """Everything on this worker as it is between two steps."""
+        plan, assembly, site = self._plan, self._assembly, self._site
+        if site.in_flight is None:
+            raise MeanderError(member_name(self.me), "it was told to freeze, and cannot write that")
+        underway = [
+            some
+            for node in reversed(plan.nodes)
+            for some in (assembly.nodes[node.name].underway(), self._queued(node.name))
+        ]
+        assembly.retention.freeze(number)
+        assembly.migrator.freeze()
+        keyed = [outlet.keyed for outlet in assembly.outlets]
+        # Before all is loaded, calls that were asked for wait to be asked for anew.
+        notices = (
+            [Notice(one.name, *notice) for one in keyed for notice in one.notices]
+            if self._loading.done
+            else [Notice(name, *one) for name, some in self._notices().items() for one in some]
+        )
+        held = Held(
+            underway,
+            [delivery for one in keyed for delivery in one.arrivals.deliveries],
+            [(name, one) for name, source in assembly.sources.items() for one in source.parcels()],
+            notices,
+            self._resuming.unread,
+            self._loading.left,
+            self._loading.lacking,
+        )
+        return Persisting(
+            self.me, plan, site.incarnation, number, held, assembly.outlets, site.in_flight,
+            self._tell_part,
+        )  # fmt: skip
+
+    def _queued(self, node: str) -> list[Underway]:
+        """The records that wait for an operator."""
+        return [
+            Underway.held(at, message.time, message.payload)
+            for at in self._plan.ports[node].inputs
+            for message in self._assembly.inputs[at].waiting
+            if isinstance(message.payload, Batch)
+        ]
+
+    def _tell_part(self, part: Checkpoint) -> None:
+        self._reports.append({"event": "frozen", "part": part.to_bytes()})
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""
-        worked, busy = False, 0.0
+        worked, busy = self._resuming.step(), 0.0
         now = self._site.clock.monotonic()
         for place, operator in enumerate(self._assembly.operators):
             did = operator.schedule()
@@ -262,7 +365,7 @@ class Worker:
         """Take a payload to an edge's target on a worker."""
         self._meters.sent(edge, payload)
         if to != self.me:
-            frame = encode_data(edge.id, time, payload)
+            frame = encode_data(edge.id, time, payload, self._freezing.sends(to))
             if edge.credit:
                 self._credit.use(edge.id, to, _size(frame))
             self._links.send(to, frame)

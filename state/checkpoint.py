@@ -1,23 +1,104 @@
-"""Checkpoints: which layers a flow starts from.
+"""Checkpoints: what a flow starts from.
 
 Authority lies in the record alone: it is written once all that it names is durable, so layers that
-no checkpoint names were never written. Cost: about 100 bytes a bin that holds keys, 30 a chunk.
+no checkpoint names were never written. Cost: about 100 bytes a bin that holds keys, 30 a chunk, and
+100 a piece of what is in flight.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, TypedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final, NamedTuple, TypedDict
 
 from schemas.avro import Format
 from state.bins import BinSpace
-from state.ids import Incarnation
-from state.manifest import Manifest
+from state.ids import Bin, Incarnation, WorkerId
+from state.layer import Remainder
+from state.manifest import AvroTime, Manifest, PlaceRecord, avro_time, time_of
+from state.time import MIN_TIME, Time
+from state.topic import Place
+
+
+class Lacking(NamedTuple):
+    """What the layers of an operator's bin lack, as it was on its way to another owner."""
+
+    operator: str
+    bin: Bin
+    remainder: Remainder
+
+
+class Position(NamedTuple):
+    """How far a source partition has been sent."""
+
+    source: str
+    """Its name in the flow."""
+    partition: int
+    worker: WorkerId
+    """Who reads it."""
+    offset: int
+    """Of the first record that has not been sent."""
+    end: int | None
+    """Where a bounded run ends: the first offset that is not read."""
+    maximum: int
+    """The running maximum of what its records ask for."""
+    newest: int
+    """The time of the last record sent."""
+    frontier: int
+    """The partition's frontier, not before `newest`."""
+
+
+class Notice(NamedTuple):
+    """A call that a key has asked an operator for, once all of a time has come."""
+
+    operator: str
+    time: Time
+    key: bytes
+
+
+class Piece(NamedTuple):
+    """Records in flight, of one round, that go on at one input of one operator."""
+
+    node: str
+    input: int
+    worker: WorkerId
+    """Who was to take them."""
+    time: Time
+    """None of them is of an earlier one."""
+    records: int
+    place: Place
+    """A record of format 'in_flight'."""
+    keyed: bool
+    """Whether they have keys, and so belong to the owners of their bins."""
+    bins: bytes | None = None
+    """A bit for each bin whose records have not gone on yet; None where none has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a flow was stopped: all but the layers of its bins."""
+
+    time: int = MIN_TIME
+    """No command of an earlier time is outstanding, and none will come."""
+    members: tuple[WorkerId, ...] = ()
+    owners: tuple[WorkerId, ...] = ()
+    """Of each bin, group after group."""
+    lacking: tuple[Lacking, ...] = ()
+    positions: tuple[Position, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    """In the order in which they go on."""
+
+
+BEGINNING: Final = Cut()
+"""Of a flow that has not run: it starts from states alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The states of a flow's operators; a bin that has no manifest holds no keys.
+    """The states of a flow's operators, and where it was stopped; a bin that has no manifest holds
+    no keys.
 
     >>> checkpoint = Checkpoint(1, Incarnation(7), BinSpace(8), millis=5, manifests=())
     >>> Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
@@ -29,14 +110,33 @@ class Checkpoint:
     space: BinSpace
     millis: int
     manifests: tuple[Manifest, ...]
+    cut: Cut = BEGINNING
 
     @property
     def operators(self) -> set[str]:
         """The operators whose states it holds."""
         return {manifest.operator for manifest in self.manifests}
 
+    @staticmethod
+    def joined(whole: Checkpoint, parts: Iterable[Checkpoint]) -> Checkpoint:
+        """One of what the coordinator and each worker have contributed."""
+        parts = list(parts)
+        cuts = [part.cut for part in parts]
+        return replace(
+            whole,
+            manifests=tuple(chain.from_iterable(part.manifests for part in parts)),
+            cut=replace(
+                whole.cut,
+                lacking=tuple(chain.from_iterable(cut.lacking for cut in cuts)),
+                positions=tuple(chain.from_iterable(cut.positions for cut in cuts)),
+                notices=tuple(chain.from_iterable(cut.notices for cut in cuts)),
+                pieces=tuple(chain.from_iterable(cut.pieces for cut in cuts)),
+            ),
+        )
+
     def to_bytes(self) -> bytes:
         """The checkpoint as it rests on its topic."""
+        cut = self.cut
         return _FORMAT.encode(
             {
                 "number": self.number,
@@ -44,6 +144,16 @@ class Checkpoint:
                 "bits": self.space.bits,
                 "millis": self.millis,
                 "manifests": [manifest.to_bytes() for manifest in self.manifests],
+                "time": cut.time,
+                "members": list(cut.members),
+                "owners": list(cut.owners),
+                "remainders": [_lacking_record(one) for one in cut.lacking],
+                "positions": list(map(_position_record, cut.positions)),
+                "notices": [
+                    {"operator": one.operator, "time": avro_time(one.time), "key": one.key}
+                    for one in cut.notices
+                ],
+                "pieces": [_piece_record(one) for one in cut.pieces],
             }
         )
 
@@ -51,9 +161,63 @@ class Checkpoint:
     def from_bytes(data: bytes) -> Checkpoint:
         """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
         record = _FORMAT.decode(data)
-        manifests = tuple(map(Manifest.from_bytes, record["manifests"]))
-        incarnation, space = Incarnation(record["incarnation"]), BinSpace(record["bits"])
-        return Checkpoint(record["number"], incarnation, space, record["millis"], manifests)
+        return Checkpoint(
+            record["number"], Incarnation(record["incarnation"]), BinSpace(record["bits"]),
+            record["millis"], tuple(map(Manifest.from_bytes, record["manifests"])),
+            Cut(
+                record["time"],
+                tuple(map(WorkerId, record["members"])),
+                tuple(map(WorkerId, record["owners"])),
+                tuple(map(_lacking, record["remainders"])),
+                tuple(Position(**one) for one in record["positions"]),
+                tuple(
+                    Notice(one["operator"], time_of(one["time"]), one["key"])
+                    for one in record["notices"]
+                ),
+                tuple(map(_piece, record["pieces"])),
+            ),
+        )  # fmt: skip
+
+
+class _TimerRecord(TypedDict):
+    time: int
+    key: bytes
+
+
+class _LackingRecord(TypedDict):
+    operator: str
+    bin: int
+    keys: list[bytes]
+    states: list[bytes]
+    timers: list[_TimerRecord] | None
+
+
+class _PositionRecord(TypedDict):
+    source: str
+    partition: int
+    worker: WorkerId
+    offset: int
+    end: int | None
+    maximum: int
+    newest: int
+    frontier: int
+
+
+class _NoticeRecord(TypedDict):
+    operator: str
+    time: AvroTime
+    key: bytes
+
+
+class _PieceRecord(TypedDict):
+    node: str
+    input: int
+    worker: int
+    time: AvroTime
+    records: int
+    place: PlaceRecord
+    keyed: bool
+    bins: bytes | None
 
 
 class _CheckpointRecord(TypedDict):
@@ -62,6 +226,53 @@ class _CheckpointRecord(TypedDict):
     bits: int
     millis: int
     manifests: list[bytes]
+    time: int
+    members: list[int]
+    owners: list[int]
+    remainders: list[_LackingRecord]
+    positions: list[_PositionRecord]
+    notices: list[_NoticeRecord]
+    pieces: list[_PieceRecord]
 
 
 _FORMAT: Final = Format[_CheckpointRecord]("checkpoint")
+
+
+def _lacking_record(one: Lacking) -> _LackingRecord:
+    keys, states, timers = one.remainder
+    known = None if timers is None else [_TimerRecord(time=at, key=key) for at, key in timers]
+    return {
+        "operator": one.operator, "bin": one.bin, "keys": keys, "states": states, "timers": known,
+    }  # fmt: skip
+
+
+def _lacking(record: _LackingRecord) -> Lacking:
+    known = record["timers"]
+    timers = None if known is None else [(timer["time"], timer["key"]) for timer in known]
+    remainder = Remainder(record["keys"], record["states"], timers)
+    return Lacking(record["operator"], Bin(record["bin"]), remainder)
+
+
+def _position_record(one: Position) -> _PositionRecord:
+    return {
+        "source": one.source, "partition": one.partition, "worker": one.worker,
+        "offset": one.offset, "end": one.end, "maximum": one.maximum, "newest": one.newest,
+        "frontier": one.frontier,
+    }  # fmt: skip
+
+
+def _piece_record(one: Piece) -> _PieceRecord:
+    place = one.place
+    return {
+        "node": one.node, "input": one.input, "worker": one.worker, "time": avro_time(one.time),
+        "records": one.records, "keyed": one.keyed, "bins": one.bins,
+        "place": {"key": place.key, "partition": place.partition, "offset": place.offset,
+                  "size": place.size},
+    }  # fmt: skip
+
+
+def _piece(record: _PieceRecord) -> Piece:
+    return Piece(
+        record["node"], record["input"], WorkerId(record["worker"]), time_of(record["time"]),
+        record["records"], Place(**record["place"]), record["keyed"], record["bins"],
+    )  # fmt: skip

@@ -88,7 +88,9 @@ class Manifest:
         return Manifest(record["operator"], Bin(record["bin"]), record["epoch"], layers)
 
 
-class _PlaceRecord(TypedDict):
+class PlaceRecord(TypedDict):
+    """A place in a record."""
+
     key: bytes
     partition: int
     offset: int
@@ -106,7 +108,7 @@ class _LayerRecord(TypedDict):
     since: AvroTime
     count: int
     checksum: bytes
-    chunks: list[_PlaceRecord]
+    chunks: list[PlaceRecord]
 
 
 class _ManifestRecord(TypedDict):
@@ -128,7 +130,8 @@ def avro_time(time: Time) -> AvroTime:
     return time if isinstance(time, int) else list(time)
 
 
-def _time(record: AvroTime) -> Time:
+def time_of(record: AvroTime) -> Time:
+    """The inverse."""
     return record if isinstance(record, int) else tuple(record)
 
 
@@ -154,7 +157,7 @@ def _layer_record(layer: LayerPointer) -> _LayerRecord:
 def _layer(record: _LayerRecord) -> LayerPointer:
     return LayerPointer(
         LayerId(Incarnation(record["incarnation"]), WorkerId(record["worker"]), record["sequence"]),
-        Description(_time(record["lower"]), _time(record["upper"]), _time(record["since"])),
+        Description(time_of(record["lower"]), time_of(record["upper"]), time_of(record["since"])),
         record["kind"],
         record["count"],
         int.from_bytes(record["checksum"], "big"),

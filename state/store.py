@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import MeanderError
-from state.cells import SealedCells, pick
+from state.cells import ABSENT, SealedCells, pick
 from state.changes import Changes
 from state.codec import PLAIN, StateCodec, encoded
 from state.columns import Layout, NumberCells
+from state.frozen import Frozen
 from state.ids import Bin
 from state.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
 from state.rocks import Rocks
@@ -145,23 +146,52 @@ class Store:
         cells = SealedCells() if layout is None else NumberCells(layout)
         self._table = database.memtable.add(Table(self._groups.stem, cells))
         self._changes = database.note(operator)
+        self._frozen = Frozen()
 
     def lend(self, keys: Sequence[bytes], bins: Bins) -> Loan:
         """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
-        return Loan(self._database, self._table, self._changes, self._groups, keys, bins)
+        groups, changes = self._groups, self._changes
+        return Loan(self._database, self._table, changes, self._frozen, groups, keys, bins)
+
+    def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
+        """Until each is thawed, `in_memory`, `on_disk` and `take_states` tell of these bins what
+        they are at the call; by bin, the keys that have changed since they were last taken. They
+        count as changed no longer: whoever gets them takes their states, or gives them back."""
+        changed = {bin: self._changes.take(bin) for bin in self._changes.bins()}
+        self._table.dirty[:] = False
+        self._frozen.begin(bins)
+        return changed
+
+    def thaw(self, bin: int) -> None:
+        """Of a bin that was frozen nobody asks any more what it was."""
+        self._frozen.thaw(bin)
 
     def in_memory(self, bin: int) -> list[bytes]:
-        """The keys of a bin whose states are in memory."""
-        return list(self._table.bins.get(bin, ()))
+        """The keys of a bin whose states are in memory; of one that is frozen also those that have
+        changed since."""
+        held, before = self._table.bins.get(bin, {}), self._frozen.of(bin)
+        if not before:
+            return list(held)
+        return [key for key in {**held, **before} if before.get(key) is not ABSENT]
 
     def on_disk(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
         """Keys and encoded states of a bin in key order as they lie on disk at the call, where some
-        are older than those in memory."""
-        return self._database.rocks.entries(self._groups[bin])
+        are older than those in memory, or in a frozen bin younger."""
+        entries, before = self._database.rocks.entries(self._groups[bin]), self._frozen.of(bin)
+        new = {key for key, state in before.items() if state is ABSENT}
+        return (entry for entry in entries if entry[0] not in new) if new else entries
 
     def take_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
         """The encoded states of some keys of a bin, all of which have one, and have not changed
-        until they do from now on."""
+        until they do from now on; in a frozen bin those that they had."""
+        before = self._frozen.of(bin)
+        if not before:
+            return self._take_states(bin, keys)
+        same = [key for key in keys if key not in before]
+        states = dict(zip(same, self._take_states(bin, same), strict=True))
+        return [encoded(before[key]) if key in before else states[key] for key in keys]
+
+    def _take_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
         slots, group = self._table.find(keys), self._groups[bin]
         held = slots != NO_SLOT
         self._table.dirty[slots[held]] = False
@@ -178,7 +208,8 @@ class Store:
         Sorts the part in the memtable at the call; the rest costs by the entry.
         """
         fresh = self._database.memtable.entries(self._table, bin)
-        return _overlay(((key, encoded(state)) for key, state in fresh), self.on_disk(bin))
+        older = self._database.rocks.entries(self._groups[bin])
+        return _overlay(((key, encoded(state)) for key, state in fresh), older)
 
     def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
         """Put encoded states of a bin in bulk, past the memtable; they do not count as changed, as
@@ -213,6 +244,7 @@ class Store:
         theirs."""
         self._database.memtable.drop(self._table, bin)
         self._changes.drop(bin)
+        self._frozen.thaw(bin)
         self._database.groups.discard(self._groups[bin])
         self._database.rocks.delete(self._groups[bin])
 
@@ -270,6 +302,7 @@ class Loan:
         database: Database,
         table: Table,
         changes: Changes,
+        frozen: Frozen,
         groups: _Groups,
         keys: Sequence[bytes],
         bins: Bins,
@@ -285,6 +318,8 @@ class Loan:
             absent = pick(keys, missing.tolist())
             self._admit(groups, dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
+        if frozen:
+            self._preserve(frozen)
         self._weight = table.cells.weigh(self.slots)
 
     @property
@@ -321,6 +356,16 @@ class Loan:
         slots = self._table.admit(self._new | {key: bins[key] for key in found})
         if found:
             self._table.load(slots[len(self._new) :], [*found.values()])
+
+    def _preserve(self, frozen: Frozen) -> None:
+        """What has not changed since bins were frozen may do so now."""
+        clean = np.flatnonzero(~self._table.dirty[self.slots])
+        slots, cells = self.slots[clean], self._table.cells
+        has = np.array(cells.has(slots), np.bool_)
+        before = iter(cells.take(slots[has]))
+        keys, bins = pick(self._keys, clean.tolist()), self._bins[clean].tolist()
+        for key, bin, known in zip(keys, bins, has.tolist(), strict=True):
+            frozen.keep(bin, key, next(before) if known else ABSENT)
 
     def _note_changes(self) -> None:
         """What was lent and has a state may have another one now."""

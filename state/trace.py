@@ -12,7 +12,7 @@ changed, and log n merges.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -22,6 +22,7 @@ from state.extraction import Extraction
 from state.ids import Bin, Incarnation, LayerId
 from state.layer import Remainder, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
+from state.retention import Retention
 from state.store import Store
 from state.time import MIN_TIME, Time
 from state.topic import StateTopic, Unreadable
@@ -38,10 +39,16 @@ class Trace:
     """The live layers of each bin of one operator on one worker."""
 
     def __init__(
-        self, operator: str, store: Store, topic: StateTopic, next_layer: Callable[[], LayerId]
+        self,
+        operator: str,
+        store: Store,
+        topic: StateTopic,
+        next_layer: Callable[[], LayerId],
+        retention: Retention | None = None,
     ) -> None:
         self._operator, self._store, self._topic = operator, store, topic
         self._next_layer = next_layer
+        self._retention = retention or Retention(topic.forget)
         self._life: Incarnation | None = None
         """In which this trace writes; None before its first layer."""
         self._layers: dict[Bin, Layers] = {}
@@ -51,6 +58,9 @@ class Trace:
         """What is being written, and the keys that were taken for it."""
         self._refused: dict[Bin, Layers] = {}
         """What is to be forgotten once another layer stands in its place."""
+        self._frozen: dict[Bin, tuple[Sequence[bytes], Timers, int]] = {}
+        """The bins that a checkpoint is to have as they were: the keys that had changed, the
+        timers, and the time."""
         self._pins: Counter[Bin] = Counter()
         self._due: dict[Bin, None] = {}
         """Bins of which something may have to be merged, the longest due first."""
@@ -77,12 +87,51 @@ class Trace:
         Its manifest names all layers of the bin. No layer is added where there is nothing to tell.
         What is being written of the bin already is cancelled.
         """
+        assert bin not in self._frozen, "a frozen bin is written as it was first"
         self.cancel(bin)
-        layers = self.layers(bin)
-        if not layers:
+        if not self.layers(bin):
             self._store.forget_changes(bin)
             return self._write_base(bin, upper, timers, ())
-        keys = self._store.take_changes(bin)
+        return self._write(bin, upper, timers, self._store.take_changes(bin), renew)
+
+    def freeze(self, bins: Sequence[Bin], timers: Mapping[Bin, Timers], upper: int) -> None:
+        """A checkpoint is to have these bins as they are now, with their timers, at about a time.
+
+        What is being written is cancelled; nothing else is written of them before that.
+        """
+        for bin in [*self._writing]:
+            self.cancel(bin)
+        for bin, (keys, _, _) in self._frozen.items():
+            # An earlier checkpoint has been given up.
+            self._store.give_back(bin, keys)
+            self._store.mark(bin)
+        changed = self._store.freeze(bins)
+        self._frozen = {bin: (changed.get(bin, ()), timers.get(bin, ()), upper) for bin in bins}
+
+    @property
+    def frozen(self) -> Collection[Bin]:
+        """The bins of which it still has to be written what they were."""
+        return self._frozen.keys()
+
+    def write_frozen(self, bin: Bin) -> Extraction | None:
+        """Write what a bin was when it was frozen, as `write` does; None where its layers say so
+        already."""
+        keys, timers, upper = self._frozen[bin]
+        if not self.layers(bin):
+            return self._write_base(bin, upper, timers, keys)
+        if not keys and hash(tuple(timers)) == self._told.get(bin):
+            self._thaw(bin)
+            return None
+        return self._write(bin, upper, timers, keys, renew=True)
+
+    def _thaw(self, bin: Bin) -> None:
+        del self._frozen[bin]
+        self._store.thaw(bin)
+
+    def _write(
+        self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes], renew: bool
+    ) -> Extraction:
+        layers = self.layers(bin)
         if renew and worn(layers) and bin not in self._pins:
             return self._write_base(bin, upper, timers, keys)
         told = hash(tuple(timers))
@@ -135,8 +184,9 @@ class Trace:
         if bin in self._writing:
             extraction, keys = self._writing.pop(bin)
             extraction.cancel()
-            self._store.give_back(bin, keys)
-            self._store.mark(bin)
+            if bin not in self._frozen:
+                self._store.give_back(bin, keys)
+                self._store.mark(bin)
 
     def adopt(self, manifest: Manifest) -> None:
         """A bin has been installed from these layers, which are this worker's from now on."""
@@ -230,6 +280,8 @@ class Trace:
     def _stands(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
         """A layer is durable: which ones there are now."""
         del self._writing[bin]
+        if bin in self._frozen:
+            self._thaw(bin)
         if layer.chunks or told != self._told.get(bin, _NO_TIMERS):
             self._layers[bin] = (*self.layers(bin), layer)
             self._told[bin] = told
@@ -281,7 +333,7 @@ class Trace:
         """Have tombstones for layers, but for those of earlier lives: checkpoints refer to them."""
         for layer in layers:
             if layer.id.incarnation == self._life:
-                self._topic.forget(layer.chunks)
+                self._retention.replaced(layer.chunks)
 
 
 def worn(layers: Layers) -> bool:

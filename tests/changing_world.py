@@ -9,7 +9,7 @@ from dataflow.capability import Capability
 from dataflow.graph import Graph
 from dataflow.membership import Roster
 from dataflow.nested import outer
-from dataflow.wire import DataFrame, MemberFrame, TakenFrame
+from dataflow.wire import DataFrame, FreezeFrame, MarkerFrame, MemberFrame, TakenFrame
 from state.ids import COORDINATOR, WorkerId
 from state.time import MIN_TIME, Time
 from tests.graphs import Walks
@@ -51,7 +51,7 @@ class Changing(World):
             newcomer = self.planted.progress.newcomer(self.graph, me, Link(self, me))
             self.members.append(self._equipped(me, newcomer))
             self._coordinator_flushes()
-            self.roster.admit(me)
+            self.roster.admit(me, checkpoint=0)
             self.joined += 1
 
     def part(self, member: Member, which: int, how: int) -> None:
@@ -145,7 +145,7 @@ class Changing(World):
         if member.me == COORDINATOR and isinstance(update, MemberFrame):
             self.roster.take(sender, update)
         else:
-            assert not isinstance(update, DataFrame | TakenFrame)
+            assert not isinstance(update, DataFrame | TakenFrame | FreezeFrame | MarkerFrame)
             member.progress.take(sender, update)
         if member.progress.ended:
             self._end(member)

@@ -9,8 +9,9 @@ Cost: one mask per awaited bin and batch while bins are awaited, nothing otherwi
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from dataflow.batch import Int64s
 from dataflow.migrate.delivery import Delivery
@@ -127,6 +128,21 @@ class Arrivals:
         self._store.drop(bin)
         self._staging.begin(stage.number, stage.manifest)
 
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """The bins that have come and are not whole here yet."""
+        waiting = (message.payload for message in self._pointers.waiting)
+        queued = (delivery for _, delivery in self._queued)
+        return [
+            *(one for one in waiting if isinstance(one, Delivery)),
+            *queued, *(incoming.delivery for incoming in self._installing),
+        ]  # fmt: skip
+
+    @property
+    def stashed(self) -> Iterator[Rows]:
+        """What waits for bins, as of the call, what has waited longest first; it stays."""
+        return chain.from_iterable([pool.rows() for pool in self._stashed.values()])
+
     def spare(self, bin: Bin) -> None:
         """It is not to come, after all."""
         self._staging.spare(bin)
@@ -224,9 +240,7 @@ class Arrivals:
         self._spoilt.pop(move, None)
         self._trace.adopt(manifest)
         remainder = incoming.delivery.remainder
-        self._add(manifest.bin, remainder)
-        timers = rest.timers if remainder.timers is None else remainder.timers
-        self._timers.install(manifest.bin, timers)
+        self.add(manifest.bin, remainder, rest.timers)
         size = sum(map(len, (*remainder.keys, *remainder.states)))
         ahead = incoming.ahead
         self._arrived(
@@ -234,12 +248,14 @@ class Arrivals:
         )
         return True
 
-    def _add(self, bin: Bin, remainder: Remainder) -> None:
-        """What the layers lack: the next one is to have it."""
+    def add(self, bin: Bin, remainder: Remainder, timers: Sequence[tuple[int, bytes]]) -> None:
+        """The layers of a bin are installed, the last of which had these timers: what they lack the
+        next one is to have."""
         if remainder.keys:
             self._store.install_changed(bin, remainder.keys, remainder.states)
         if remainder.timers is not None:
             self._store.mark(bin)
+        self._timers.install(bin, timers if remainder.timers is None else remainder.timers)
 
     def _arrived(self, manifest: Manifest, bytes: int, keys: int) -> None:
         bin, time = manifest.bin, manifest.epoch

@@ -79,6 +79,13 @@ class Outlet:
         self.held.keep(*least_of(undecided, *(d.transfer.time for d in self.departures), *repairs))
 
     @property
+    def gone(self) -> set[Bin]:
+        """The bins of which only a copy is left."""
+        come_back = self.keyed.arrivals.has_come_since
+        transfers = (copy.transfer for copy in self.copies)
+        return {one.bin for one in transfers if not come_back(one.bin, one.time)}
+
+    @property
     def away(self) -> set[Bin]:
         """The bins that are about to leave, and those of which only a copy is left."""
         leaving = (departure.transfer.bin for departure in self.departures)
@@ -138,6 +145,16 @@ class Migrator(Quiet):
     def preparing(self, operator: str) -> Preparing:
         """What is prepared of an operator, with those that move with it."""
         return self._preparing[self._groups.of(operator)]
+
+    def freeze(self) -> None:
+        """A checkpoint is to have all bins that are here as they are now; what was being written of
+        them is begun anew after that."""
+        for preparing in self._preparing.values():
+            preparing.restart()
+        for outlet in self._outlets:
+            for departure in outlet.departures:
+                departure.extraction = None
+            outlet.keyed.freeze(outlet.gone)
 
     # -- the steps
 
@@ -225,7 +242,9 @@ class Migrator(Quiet):
         worked = False
         for departure in self._pace.hurry(self._due(outlet)):
             if departure.extraction is None:
-                if not self._pace.due.open:
+                # What the checkpoint is to have of it is written first.
+                frozen = departure.transfer.bin in outlet.keyed.trace.frozen
+                if frozen or not self._pace.due.open:
                     continue
                 worked = True
                 transfer = departure.transfer

@@ -58,7 +58,8 @@ class Preparing:
         self._numbers[bin] = number
         for keyed in self._operators:
             keyed.trace.pin(bin)
-            if (manifest := keyed.standing(bin)) is not None:
+            frozen = bin in keyed.trace.frozen
+            if not frozen and (manifest := keyed.standing(bin)) is not None:
                 self._tell(manifest)
             else:
                 self._waiting.append((keyed, bin))
@@ -79,11 +80,18 @@ class Preparing:
         self._waiting = deque(one for one in self._waiting if one[1] != bin)
         self._writing = deque(one for one in self._writing if one[1] != bin)
 
+    def restart(self) -> None:
+        """What is being written is given up, and written later."""
+        self._waiting.extendleft((keyed, bin) for keyed, bin, _ in self._writing)
+        self._writing.clear()
+
     def step(self) -> bool:
         """Write a little; whether anything has been done."""
-        worked = bool(self._waiting)
-        while self._waiting and self._pace.open and self._pace.ahead.open:
-            keyed, bin = self._waiting.popleft()
+        ready = deque(one for one in self._waiting if one[1] not in one[0].trace.frozen)
+        worked = bool(ready)
+        while ready and self._pace.open and self._pace.ahead.open:
+            keyed, bin = one = ready.popleft()
+            self._waiting.remove(one)
             with self._pace.spending():
                 extraction = self._pace.ahead.admit(keyed.snapshot(bin))
             self._writing.append((keyed, bin, extraction))

@@ -8,6 +8,7 @@ not matter. Cost: a look-up per record, plus one mask per change that may still 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,13 @@ class Routing:
         first = [space.first_owner(Bin(b), workers) for b in range(space.count)]
         self._owners: Int64s = np.array(first * groups, np.int64)
         self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
+
+    @staticmethod
+    def of(space: BinSpace, owners: Sequence[WorkerId]) -> Routing:
+        """From these owners on, group after group."""
+        routing = Routing(space, 1, len(owners) // space.count)
+        routing._owners[:] = owners
+        return routing
 
     @staticmethod
     def unknown(space: BinSpace, groups: int) -> Routing:

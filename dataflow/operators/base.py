@@ -8,9 +8,9 @@ ones than its own actions justify, so what it concludes from them is safe (I1).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dataflow.batch import Batch
 from dataflow.capability import Capability
@@ -33,6 +33,20 @@ class Message:
     """To be called once its operator has taken it: gives back its sender's credit."""
     arrived: float = 0.0
     """When it has come to its input, seconds of the worker's clock."""
+
+
+class Underway(NamedTuple):
+    """Records that an operator holds, as they would come to one of its inputs."""
+
+    location: Location
+    time: Time
+    """None of them is of an earlier one."""
+    batch: Batch
+
+    @staticmethod
+    def held(location: Location, time: Time, batch: Batch) -> Underway:
+        """As they are now: users' functions may change values in place when they get them."""
+        return Underway(location, time, batch.isolated())
 
 
 class Ways(Protocol):
@@ -78,6 +92,11 @@ class InputPort:
     def empty(self) -> bool:
         """Whether its operator has taken all that has come."""
         return not self._queue
+
+    @property
+    def waiting(self) -> list[Message]:
+        """What it has not taken."""
+        return list(self._queue)
 
     @property
     def frontier(self) -> Antichain:
@@ -145,6 +164,10 @@ class Operator(Protocol):
     def finished(self) -> bool:
         """Whether nothing is under way that progress does not know of."""
 
+    def underway(self) -> Iterable[Underway]:
+        """What it has taken and still holds, as of the call, in the order in which it would have to
+        come again; without what has gone into state."""
+
     def close(self) -> None:
         """Release what lies outside."""
 
@@ -159,6 +182,10 @@ class Quiet:
     def finished(self) -> bool:
         """Always."""
         return True
+
+    def underway(self) -> Iterable[Underway]:
+        """Nothing: what it takes it passes on in the same turn."""
+        return ()
 
     def close(self) -> None:
         """Nothing to release."""

@@ -11,7 +11,7 @@ exceeded or the output blocked (I6). Cost: per slice one multi-get and one write
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Literal
@@ -23,7 +23,7 @@ from dataflow.bound import Bound
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.migrate.delivery import Delivery
 from dataflow.nested import Rounds, at, outer, outward, place, rounds_of
-from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
+from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
 from dataflow.operators.logic import Logic, Why
 from dataflow.operators.notices import Notices
 from dataflow.operators.outputs import Outputs
@@ -36,6 +36,7 @@ from state.bins import BinSpace
 from state.extraction import Extraction
 from state.ids import Bin, LayerId
 from state.manifest import Manifest
+from state.retention import Retention
 from state.store import Bins, Store
 from state.time import MIN_TIME, Time, to_millis
 from state.topic import StateTopic
@@ -71,6 +72,7 @@ class Keyed(Quiet):
         pools: Callable[[str], Pool],
         pace: Pace,
         report: Callable[[dict[str, object]], None],
+        retention: Retention,
     ) -> None:
         self.name, self.store, self.timers = name, store, Timers()
         self._notices = Notices()
@@ -79,7 +81,7 @@ class Keyed(Quiet):
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
-        self.trace = Trace(name, store, topic, next_layer)
+        self.trace = Trace(name, store, topic, next_layer, retention)
         self.arrivals = Arrivals(
             self.trace, store, self.timers, topic, pointers, pools, pace, report
         )
@@ -149,6 +151,43 @@ class Keyed(Quiet):
         self.timers.departed(bin)
         self._keep()
         return timers
+
+    # -- checkpoints
+
+    def freeze(self, gone: Collection[Bin]) -> None:
+        """A checkpoint is to have the bins that are here as they are now; of those that have gone
+        only copies are left."""
+        coming = {delivery.manifest.bin for delivery in self.arrivals.deliveries}
+        held = {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
+        bins = sorted(held - coming - self.arrivals.staged - set(gone))
+        timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
+        self.trace.freeze(bins, timers, self._now)
+
+    def underway(self) -> Iterable[Underway]:
+        """What waits for its time, for its bin, or in line."""
+        queued = [rows.isolated() for _, rows in self._queue]
+        waiting = chain(queued, self.arrivals.stashed, self._waiting.rows())
+        return chain.from_iterable(map(self._by_input, waiting))
+
+    def _by_input(self, rows: Rows) -> Iterator[Underway]:
+        for side in np.unique(rows.sides).tolist():
+            some, _ = rows.split(rows.sides == side)
+            yield Underway(self._inputs[side].location, some.least_time, some.batch)
+
+    @property
+    def notices(self) -> list[tuple[Time, bytes]]:
+        """The calls that keys have asked for, in order."""
+        return self._notices.all()
+
+    def resume(self, bottom: Time) -> None:
+        """States and timers are still to come, which may owe results of any time."""
+        self._outputs.open(bottom)
+
+    def begin(self, notices: Iterable[tuple[Time, bytes]]) -> None:
+        """All states and timers are here, and keys have asked for these calls."""
+        for time, key in notices:
+            self._notices.ask(time, key)
+        self._keep()
 
     # -- records
 

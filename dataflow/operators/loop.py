@@ -10,7 +10,7 @@ leaves equal stands in the order of its bytes. Cost: one encoding of each value 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,14 @@ import numpy as np
 from dataflow.batch import Batch
 from dataflow.capability import Held
 from dataflow.nested import at, rounds_of
-from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
+from dataflow.operators.base import (
+    InputPort,
+    Message,
+    OutputPort,
+    Quiet,
+    Underway,
+    least_of,
+)
 from dataflow.operators.errors import Guard
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows
@@ -53,6 +60,12 @@ class Enter(Quiet):
         if worked:
             self._held.keep(*least_of(*self.waiting.owed))
         return worked
+
+    def underway(self) -> Iterable[Underway]:
+        """What has come back."""
+        at = self._back.location
+        rows = self.waiting.rows()
+        return (Underway(at, some.least_time, one) for some in rows for one in _batches(some))
 
     def _take_back(self) -> bool:
         """Nobody can be held back here, so all of it, and at once what is too much to disk."""

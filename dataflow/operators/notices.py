@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from dataflow.nested import outer, rounds_of, settled
+from dataflow.nested import outer, place, rounds_of, settled
 from state.antichain import Antichain
 from state.time import Time
 
@@ -51,6 +51,14 @@ class Notices:
             return None
         least = self._times[0]
         return None if settled(passed, rounds_of(least)).less_equal(outer(least)) else least
+
+    def all(self) -> list[tuple[Time, bytes]]:
+        """Who asked, and at what time, in order."""
+        return [
+            (time, key)
+            for time in sorted(self._keys, key=place)
+            for key in sorted(self._keys[time])
+        ]
 
     def take(self, time: Time) -> list[bytes]:
         """The keys that asked for the least time, in order."""

@@ -36,6 +36,11 @@ class Outputs:
         """The least times held."""
         return self._ports[0][1].least
 
+    def open(self, time: Time) -> None:
+        """Hold a right out of nothing: only in an operator's opening."""
+        for port, held in self._ports:
+            held.retain(port.open(time))
+
     def retain(self, message: Message) -> None:
         """Hold the right that a message brings, to be taken in the step that consumes it."""
         for port, held in self._ports:

@@ -8,7 +8,8 @@ in the total order come back together. Cost: about 10 us a record, there and bac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import cast
 
 import numpy as np
@@ -93,6 +94,14 @@ class Overflow:
         keys = self._keys(rows if len(kept) == len(rows) else rows.take(np.array(kept, np.int64)))
         self._disk.take(self._place, sum(map(len, keys)) + sum(map(len, data)))
         self._shelf.put(list(zip(keys, data, strict=True)))
+
+    def rows(self) -> Iterator[Rows]:
+        """All of them, as of the call, in order, in slices; they stay."""
+        return self._sliced(self._shelf.entries())
+
+    def _sliced(self, entries: Iterator[Entry]) -> Iterator[Rows]:
+        while some := list(islice(entries, SLICE_ROWS)):
+            yield self._rows(some, sum(len(data) for _, data in some))
 
     def take(self, before: int | None) -> Rows:
         """Read the first records, of outer times before one if one is given; there are some."""

@@ -9,6 +9,7 @@ back in slices. Cost: one look where nothing is on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from dataflow.nested import Rounds, at, outer, settled
 from dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS, Overflow
@@ -50,6 +51,11 @@ class Pool:
         """The times that wait, or lower bounds of them."""
         yield from self._near.owed
         yield from (at(time, rounds) for time, rounds in self._firsts())
+
+    def rows(self) -> Iterator[Rows]:
+        """All that waits, as of the call, what has waited longest first; it stays."""
+        far = [one.rows() for one in self._far.values()]
+        return chain(chain.from_iterable(far), [rows.isolated() for rows in self._near.rows])
 
     def passed(self, frontier: Antichain) -> tuple[list[Rows], bool]:
         """Take what the frontier has passed, or the first slice of it, and whether another call may

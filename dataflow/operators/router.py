@@ -10,7 +10,8 @@ destination and batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from dataflow.capability import Held
 from dataflow.graph import Location
 from dataflow.migrate.routing import Routing
 from dataflow.nested import at, outward, rounds_of
-from dataflow.operators.base import InputPort, OutputPort, Quiet, least_of
+from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
 from dataflow.operators.errors import Guard
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows
@@ -69,6 +70,13 @@ class Router(Quiet):
             kept = (time for shares in self._kept.values() for time, _, _ in shares)
             self._held.keep(*least_of(*self.stash.owed, *kept))
         return worked
+
+    def underway(self) -> Iterable[Underway]:
+        """What is kept back, and what is stashed."""
+        at = self._input.location
+        kept = [Underway.held(at, time, batch) for s in self._kept.values() for time, batch, _ in s]
+        stashed = self.stash.rows()
+        return chain(kept, (Underway(at, rows.least_time, rows.batch) for rows in stashed))
 
     @property
     def output(self) -> Location:

@@ -90,6 +90,10 @@ class Rows:
         """The same with the batch's size known."""
         return self if self.batch.size else replace(self, batch=self.batch.measured())
 
+    def isolated(self) -> Rows:
+        """The same with values of their own."""
+        return replace(self, batch=self.batch.isolated())
+
     def split(self, chosen: Mask) -> tuple[Rows, Rows]:
         """Those for which the mask holds, and the others."""
         return self.take(np.flatnonzero(chosen)), self.take(np.flatnonzero(~chosen))
@@ -155,6 +159,11 @@ class Waiting:
     def owed(self) -> Iterator[Time]:
         """The times that wait, or lower bounds of them."""
         return (at(least, rows.rounds) for least, rows in self._batches)
+
+    @property
+    def rows(self) -> list[Rows]:
+        """All that waits, in order of arrival."""
+        return [rows for _, rows in self._batches]
 
     def oldest(self, most: int, size: int) -> Rows | None:
         """Take those that came first, at most so many and about so many bytes, or one; None where

@@ -8,12 +8,13 @@ batch under way.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 
 import numpy as np
 
 from dataflow.batch import Batch
 from dataflow.capability import Capability
-from dataflow.operators.base import InputPort, OutputPort
+from dataflow.operators.base import InputPort, OutputPort, Underway
 from dataflow.operators.errors import Guard
 from dataflow.protocols import SinkWriter
 from schemas.refused import RowRefused
@@ -32,8 +33,8 @@ class Sink:
     ) -> None:
         self._input, self._output, self._writer = source, output, writer
         self._guard, self._counters = guard, counters
-        self._under_way: deque[tuple[int, Capability, float, int]] = deque()
-        """Ticket, right, and when how many records came."""
+        self._under_way: deque[tuple[int, Capability, float, Batch]] = deque()
+        """Ticket, right, and when which records came."""
 
     def schedule(self) -> bool:
         """Write what has come, release what is delivered."""
@@ -43,7 +44,7 @@ class Sink:
             written = True
             assert isinstance(message.payload, Batch)
             capability, batch = self._output.mint(message), message.payload
-            self._under_way.append((self._write(batch), capability, message.arrived, len(batch)))
+            self._under_way.append((self._write(batch), capability, message.arrived, batch))
         return self._release() or written
 
     def wait_seconds(self) -> float | None:
@@ -53,6 +54,11 @@ class Sink:
     def finished(self) -> bool:
         """Whether everything is delivered."""
         return not self._under_way
+
+    def underway(self) -> Iterable[Underway]:
+        """What is not known to be delivered."""
+        at = self._input.location
+        return [Underway.held(at, right.time, batch) for _, right, _, batch in self._under_way]
 
     def close(self) -> None:
         """Close the writer."""
@@ -74,8 +80,8 @@ class Sink:
         delivered = self._writer.delivered()
         released = False
         while self._under_way and self._under_way[0][0] <= delivered:
-            _, capability, arrived, records = self._under_way.popleft()
+            _, capability, arrived, batch = self._under_way.popleft()
             capability.drop()
-            self._input.stay.over(arrived, records)
+            self._input.stay.over(arrived, len(batch))
             released = True
         return released

@@ -11,7 +11,7 @@ waits for that). Cost: O(partitions) per turn, vector operations per chunk.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -23,7 +23,7 @@ from dataflow.graph import Location
 from dataflow.histogram import Histogram
 from dataflow.migrate.parcels import Parcel
 from dataflow.nested import outer, outward
-from dataflow.operators.base import InputPort, OutputPort
+from dataflow.operators.base import InputPort, OutputPort, Underway
 from dataflow.operators.inflight import Inflight, Sent
 from dataflow.operators.lanes import Lane, Pending, Standing
 from dataflow.progress import Progress
@@ -71,6 +71,7 @@ class SourceOperator:
         inflight: Inflight,
         counters: Counter[str],
         past: Past,
+        resumed: Iterable[Parcel] = (),
     ) -> None:
         self._origin, self._reader, self._options = origin, reader, options
         self._parcels, self._output, self._held, self._around = parcels, output, held, around
@@ -87,6 +88,13 @@ class SourceOperator:
             p: Lane(p, output.open(MIN_TIME), now, now, past.of(origin, p))
             for p in reader.partitions
         }
+        self._ended: list[Parcel] = []
+        """The partitions that have come to their ends."""
+        for parcel in resumed:
+            self._go_on(parcel, output.open(parcel.frontier))
+            if around.arrivals:
+                # It waits until all that is in flight of it has been taken: that is of before.
+                self._rule(self._lanes[parcel.partition], parcel.newest + 1)
 
     def schedule(self) -> bool:
         """Read, send, and move on what stands still."""
@@ -144,14 +152,11 @@ class SourceOperator:
         if self._around.arrivals:
             # What another worker sends later must not be of the time of what was sent here.
             self._rule(lane, lane.newest + 1)
-        rest = self._reader.release(partition)
-        if lane.queue:
-            rest = Rest(lane.queue[0].offset, rest.end)
-            self._give_back(lane)
+        parcel = self._parcel(lane, self._reader.release(partition))
+        self._give_back(lane)
         del self._lanes[partition]
         if lane.held is not None:
             lane.held.drop()
-        parcel = Parcel(partition, rest, lane.maximum, lane.newest, lane.time)
         lane.capability.drop()
         return parcel
 
@@ -168,17 +173,39 @@ class SourceOperator:
             adopted = True
             parcel = message.payload
             assert isinstance(parcel, Parcel)
-            capability, now = self._output.mint(message), self._clock.monotonic()
+            capability = self._output.mint(message)
             capability.downgrade(parcel.frontier)
-            track = self._past.of(self._origin, parcel.partition)
-            lane = Lane(
-                parcel.partition, capability, now, now, track, parcel.rest.offset,
-                parcel.maximum, parcel.newest, parcel.frontier,
-            )  # fmt: skip
-            lane.after = parcel.newest if self._around.arrivals else None
-            self._lanes[parcel.partition] = lane
-            self._reader.adopt(parcel.partition, parcel.rest)
+            self._go_on(parcel, capability)
         return adopted
+
+    def _go_on(self, parcel: Parcel, capability: Capability) -> None:
+        """Read a partition from where it was left."""
+        now, track = self._clock.monotonic(), self._past.of(self._origin, parcel.partition)
+        lane = Lane(
+            parcel.partition, capability, now, now, track, parcel.rest.offset,
+            parcel.maximum, parcel.newest, parcel.frontier,
+        )  # fmt: skip
+        lane.after = parcel.newest if self._around.arrivals else None
+        self._lanes[parcel.partition] = lane
+        self._reader.adopt(parcel.partition, parcel.rest)
+
+    def parcels(self) -> list[Parcel]:
+        """Where another reader would have to go on, with each partition that is read here, or has
+        been to its end."""
+        here = [self._parcel(lane, self._reader.rest(p)) for p, lane in self._lanes.items()]
+        to_come = [message.payload for message in self._parcels.waiting]
+        return [*here, *self._ended, *(one for one in to_come if isinstance(one, Parcel))]
+
+    @staticmethod
+    def _parcel(lane: Lane, rest: Rest) -> Parcel:
+        """Of a partition of which a reader has handed out all but the rest."""
+        if lane.queue:
+            rest = Rest(lane.queue[0].offset, rest.end)
+        return Parcel(lane.partition, rest, lane.maximum, lane.newest, lane.time)
+
+    def underway(self) -> Iterable[Underway]:
+        """Nothing: what it has not sent is read again."""
+        return ()
 
     # -- reading
 
@@ -338,6 +365,7 @@ class SourceOperator:
         for lane in ended:
             # What it has sent may wait for others until the sinks have passed it.
             self._last.append(self._held.open(lane.time + 1))
+            self._ended.append(self._parcel(lane, self._reader.rest(lane.partition)))
             lane.capability.drop()
             if lane.held is not None:
                 lane.held.drop()

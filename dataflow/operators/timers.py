@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from state.antichain import Antichain
 from state.ids import Bin
@@ -93,6 +93,11 @@ class Timers:
     def all(self, bin: Bin) -> list[tuple[int, bytes]]:
         """All timers of a bin, in order."""
         return sorted([*self._by_bin.get(bin, ()), *self._frozen.get(bin, ())])
+
+    @property
+    def bins(self) -> Collection[Bin]:
+        """Those that have any."""
+        return {bin for bins in (self._by_bin, self._frozen) for bin, some in bins.items() if some}
 
     def departed(self, bin: Bin) -> None:
         """The bin has left, and its timers with it."""

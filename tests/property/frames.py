@@ -157,10 +157,14 @@ def _whole(message: object) -> bool:
             return _numbers(number, *chain(*cut)) and all(map(_is_time, times))
         case wire.OpeningFrame(base, sent, changes):
             return _numbers(sent) and _whole(base) and _whole(wire.ProgressFrame(changes))
-        case wire.MemberFrame(_, members, time):
-            return _numbers(time, *members)
-        case wire.DataFrame(edge, at, payload):
-            return _numbers(edge) and _is_time(at) and _whole_payload(payload)
+        case wire.MemberFrame(_, members, time, checkpoint):
+            return _numbers(time, checkpoint, *members)
+        case wire.FreezeFrame(checkpoint, members, kept):
+            return _numbers(checkpoint, *members, *kept)
+        case wire.MarkerFrame(checkpoint, sent):
+            return _numbers(checkpoint, sent)
+        case wire.DataFrame(edge, at, payload, checkpoint):
+            return _numbers(edge, checkpoint) and _is_time(at) and _whole_payload(payload)
     return True
 
 

@@ -112,16 +112,18 @@ def _write_wire(message: object) -> Frame:
             return wire.encode_progress(changes, updates, rulings)
         case wire.HeardFrame(updates):
             return wire.encode_heard(updates)
-        case wire.DataFrame(edge, at, payload):
-            return wire.encode_data(edge, at, payload)
+        case wire.DataFrame(edge, at, payload, checkpoint):
+            return wire.encode_data(edge, at, payload, checkpoint)
+        case wire.FreezeFrame() | wire.MarkerFrame():
+            return wire.encode_cut(message)
         case wire.TakenFrame(edge, size):
             return wire.encode_taken(edge, size)
         case wire.Base():
             return wire.encode_base(message)
         case wire.OpeningFrame(base, sent, changes):
             return wire.encode_opening(base, sent, changes)
-        case wire.MemberFrame(news, members, time):
-            return wire.encode_member(news, members, time)
+        case wire.MemberFrame(news, members, time, checkpoint):
+            return wire.encode_member(news, members, time, checkpoint)
     raise AssertionError(f"{message!r} is no message of the engine")
 
 
@@ -162,6 +164,8 @@ def _of_engine() -> Iterator[Kind]:
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
         ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
+        ("freeze", wire.encode_cut(wire.FreezeFrame(3, tuple(map(WorkerId, range(9))), (1, 2)))),
+        ("marker", wire.encode_cut(wire.MarkerFrame(3, 1 << 33))),
     ]
     outer = [Antichain.of((5 << 40) + n) for n in range(12)]
     bounds = (*outer, Antichain(), Antichain.of((3, 4), (4, 3)))

@@ -94,7 +94,8 @@ class Run:
             move_memory=case.move_memory,
         )
 
-    def check(self, databases: Databases, namespace: int) -> None:
+    def build(self) -> None:
+        """Define the flow."""
         source = self.flow.source(ListSource(self.case.partitions, self.case.options))
         source.sink(self.raw)
         other = None
@@ -104,6 +105,10 @@ class Run:
             second.sink(self.other_raw)
             other = second.key_by(shapes.key)
         self.define(source.key_by(shapes.key), other).sink(self.sink)
+
+    def check(self, databases: Databases, namespace: int) -> None:
+        """Run it, and compare."""
+        self.build()
         run = self.cramped(self.case, self.flow, databases, namespace)
         with run:
             run.run()

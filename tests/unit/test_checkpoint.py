@@ -28,9 +28,10 @@ def test_a_checkpoint_comes_back_from_its_bytes() -> None:
 def test_a_checkpoint_has_the_bytes_that_were_agreed_on() -> None:
     checkpoint = Checkpoint(3, Incarnation(7), BinSpace(4), 150, (MANIFEST,))
     assert checkpoint.to_bytes().hex() == (
-        "01"  # format version
+        "02"  # format version
         "060e08ac02"  # number, incarnation, bits, millis
         f"02{_length(MANIFEST)}{MANIFEST.to_bytes().hex()}00"  # one manifest, and no more
+        "00000000000000"  # a cut at time 0, of no members and owners, with nothing under way
     )
 
 
@@ -42,5 +43,5 @@ def _length(manifest: Manifest) -> str:
 
 def test_another_format_version_is_refused_by_name() -> None:
     data = Checkpoint(1, Incarnation(7), BinSpace(4), 150, ()).to_bytes()
-    with pytest.raises(MeanderError, match="format 'checkpoint': its version is 2, .* reads 1"):
-        Checkpoint.from_bytes(b"\x02" + data[1:])
+    with pytest.raises(MeanderError, match="format 'checkpoint': its version is 3, .* reads 2"):
+        Checkpoint.from_bytes(b"\x03" + data[1:])

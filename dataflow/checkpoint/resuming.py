@@ -1,0 +1,148 @@
+"""Records in flight of a checkpoint, put back where they go on: read lazily, a piece at a time.
+
+Guarantees I3 through a recovery: each worker reads what is its own by the new map, downstream
+first, so of one key nothing overtakes what was ahead of it; and I1: of what has not been read the
+least time is counted at its place from the opening on. A checkpoint that is taken meanwhile refers
+to what was not read. Cost: every worker reads the pieces of keyed streams that any of its bins may
+be in, and keeps the rows of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from dataflow.batch import Batch
+from dataflow.checkpoint.start import Start
+from dataflow.graph import Location
+from dataflow.migrate.groups import TOGETHER
+from dataflow.nested import at
+from dataflow.nodes import ExchangeNode, KeyedNode, Node, group_of, upstreams
+from dataflow.operators.base import InputPort, Message
+from dataflow.plan import Plan
+from dataflow.progress import Progress
+from dataflow.protocols import Clock
+from state import in_flight
+from state.checkpoint import Piece
+from state.ids import WorkerId
+from state.in_flight import Columns
+from state.topic import StateTopic, Ticket
+
+
+class Resuming:
+    """One worker's reading of them."""
+
+    def __init__(
+        self,
+        me: WorkerId,
+        plan: Plan,
+        start: Start,
+        inputs: Mapping[Location, InputPort],
+        progress: Progress,
+        topic: StateTopic,
+        clock: Clock,
+    ) -> None:
+        self._me, self._plan, self._start = me, plan, start
+        self._inputs, self._progress, self._topic, self._clock = inputs, progress, topic, clock
+        self._owners = np.array(start.owners, np.int64)
+        self._nodes = {node.name: (n, node) for n, node in enumerate(plan.nodes)}
+        pieces = [piece for piece in start.cut.pieces if self._may_have(piece)]
+        # Downstream first; of one operator in the order in which they were persisted.
+        self._left = deque(sorted(pieces, key=lambda piece: -self._nodes[piece.node][0]))
+        self._fetching: Ticket | None = None
+        for piece in self._left:
+            progress.changes.add(self._location(piece), piece.time, 1)
+
+    @property
+    def unread(self) -> list[Piece]:
+        """What has not gone on yet, of this worker's own."""
+        mine = np.flatnonzero(self._owners == self._me)
+        return [self._restricted(piece, mine) for piece in self._left]
+
+    @property
+    def done(self) -> bool:
+        """Whether all has gone on."""
+        return not self._left
+
+    def step(self) -> bool:
+        """Put the next piece back, once the one before it has been taken; whether it was."""
+        if not self._left:
+            return False
+        piece = self._left[0]
+        if self._fetching is None:
+            self._fetching = self._topic.fetch([piece.place])
+        if not self._inputs[self._location(piece)].empty:
+            return False
+        found = self._topic.fetched(self._fetching)
+        if found is None:
+            return False
+        self._fetching = None
+        self._left.popleft()
+        _, columns = in_flight.decode(found[0])
+        self._put(piece, columns)
+        return True
+
+    def _put(self, piece: Piece, columns: Columns) -> None:
+        location, changes = self._location(piece), self._progress.changes
+        rows = self._own_rows(piece, columns)
+        if len(rows):
+            batch = _batch(self._plan, columns).take(rows)
+            time = at(int(batch.times.min()), columns.rounds)
+            changes.add(location, time, 1)
+            message = Message(time, batch, None, self._clock.monotonic())
+            self._inputs[location].put(message)
+        changes.add(location, piece.time, -1)
+
+    def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
+        if columns.bins is None:
+            return np.arange(len(columns))
+        mine = self._owners[columns.bins + self._first(piece)] == self._me
+        if piece.bins is not None:
+            mine &= np.isin(columns.bins, in_flight.bins_of(piece.bins))
+        return np.flatnonzero(mine)
+
+    def _may_have(self, piece: Piece) -> bool:
+        """Records without a key go on at one worker."""
+        return piece.keyed or self._start.rank(piece.worker) == self._me
+
+    def _restricted(self, piece: Piece, mine: np.ndarray) -> Piece:
+        if not piece.keyed:
+            return piece
+        first, count = self._first(piece), self._plan.flow.space.count
+        bins = mine[(mine >= first) & (mine < first + count)] - first
+        if piece.bins is not None:
+            bins = np.intersect1d(bins, in_flight.bins_of(piece.bins))
+        return piece._replace(worker=self._me, bins=in_flight.mask_of(bins.tolist(), count))
+
+    def _location(self, piece: Piece) -> Location:
+        return self._plan.ports[piece.node].inputs[piece.input]
+
+    def _first(self, piece: Piece) -> int:
+        """The number of the first bin of whoever owns records at an operator's input."""
+        return self._plan.groups.first(_group(self._nodes[piece.node][1]))
+
+
+def _group(node: Node) -> str:
+    """Whose bins' owners have a node's keyed records; before the first exchange any worker may."""
+    if isinstance(node, ExchangeNode | KeyedNode):
+        return node.group
+    before = upstreams(node)
+    if not before:
+        return TOGETHER
+    return group_of(before[0]) if _exchanged(before[0].node) else TOGETHER
+
+
+def _exchanged(node: Node) -> bool:
+    if isinstance(node, ExchangeNode | KeyedNode):
+        return True
+    return any(_exchanged(before.node) for before in upstreams(node)[:1])
+
+
+def _batch(plan: Plan, columns: Columns) -> Batch:
+    keys = columns.keys
+    return Batch(
+        columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
+        columns.values, keys, None if keys is None else plan.flow.space.hash_keys(keys),
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""The coordinator's part in checkpoints: when one begins, and that it exists.
+
+Guarantees that a checkpoint's record is written last, once each worker has said that its part is
+durable, and that one is taken at a time, while nobody joins or leaves. Invariant: the word to
+freeze goes by the links of progress, behind the news of who takes part. Cost: one frame per worker
+and checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dataflow.migrate.said import Event
+from dataflow.plan import Plan
+from dataflow.protocols import Clock, Links
+from dataflow.wire import FreezeFrame, encode_cut
+from schemas.errors import MeanderError
+from state.checkpoint import Checkpoint, Cut
+from state.ids import Bin, Incarnation, WorkerId, member_name
+
+Write = Callable[[Checkpoint], Callable[[], bool]]
+"""Begins to write a checkpoint's record, returns whether it is durable yet."""
+
+
+@dataclass(slots=True)
+class _Taking:
+    """One under way."""
+
+    whole: Checkpoint
+    """What the coordinator itself contributes."""
+    began: float
+    parts: dict[WorkerId, Checkpoint] = field(default_factory=dict)
+    written: Callable[[], bool] | None = None
+    """Whether its record is durable, once it is being written."""
+
+
+class Checkpoints:
+    """Those of one life of a flow."""
+
+    def __init__(
+        self, plan: Plan, incarnation: Incarnation, number: int, links: Links, clock: Clock,
+        write: Write,
+    ) -> None:  # fmt: skip
+        self.number = number
+        """The last that was begun, in this life or before."""
+        self.kept: list[int] = []
+        """Those that exist."""
+        self._plan, self._incarnation = plan, incarnation
+        self._links, self._clock, self._write = links, clock, write
+        self._taking: _Taking | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one is being taken."""
+        return self._taking is not None
+
+    def begin(self, cut: Cut) -> None:
+        """All members freeze; `cut` is what is known of it here."""
+        assert self._taking is None, "one at a time"
+        self.number += 1
+        now, space = self._clock.now_ms(), self._plan.flow.space
+        whole = Checkpoint(self.number, self._incarnation, space, now, (), cut)
+        self._taking = _Taking(whole, self._clock.monotonic())
+        word = encode_cut(FreezeFrame(self.number, cut.members, tuple(self.kept)))
+        for worker in cut.members:
+            self._links.send(worker, word)
+
+    def report(self, worker: WorkerId, data: bytes) -> None:
+        """A worker's part is durable. Raises MeanderError for what is none."""
+        part, taking = Checkpoint.from_bytes(data), self._taking
+        if taking is None or part.number != taking.whole.number or worker in taking.parts:
+            raise MeanderError(
+                member_name(worker), f"it has written checkpoint {part.number}, which nobody takes"
+            )
+        taking.parts[worker] = part
+
+    def step(self) -> list[Event]:
+        """See how far it has come; what has happened."""
+        taking = self._taking
+        if taking is None or len(taking.parts) < len(taking.whole.cut.members):
+            return []
+        if taking.written is None:
+            whole = self._joined(taking)
+            taking.whole, taking.written = whole, self._write(whole)
+        if not taking.written():
+            return []
+        self._taking = None
+        self.kept.append(self.number)
+        return [self._taken(taking)]
+
+    def _joined(self, taking: _Taking) -> Checkpoint:
+        members: Sequence[WorkerId] = taking.whole.cut.members
+        whole = Checkpoint.joined(taking.whole, [taking.parts[worker] for worker in members])
+        seen = set[tuple[str, Bin]]()
+        for manifest in whole.manifests:
+            place = manifest.operator, manifest.bin
+            if place in seen:
+                raise MeanderError(
+                    f"checkpoint {whole.number}",
+                    f"bin {manifest.bin} of operator {manifest.operator!r} is in it twice (I2)",
+                )
+            seen.add(place)
+        return whole
+
+    def _taken(self, taking: _Taking) -> Event:
+        whole = taking.whole
+        pieces = whole.cut.pieces
+        return {
+            "type": "checkpoint",
+            "number": whole.number,
+            "ms": round((self._clock.monotonic() - taking.began) * 1000, 1),
+            "state_bytes": sum(layer.bytes for m in whole.manifests for layer in m.layers),
+            "in_flight_bytes": sum(piece.place.size for piece in pieces),
+            "in_flight": sum(piece.records for piece in pieces),
+        }

@@ -1,0 +1,206 @@
+"""I5: a flow that is killed and goes on from its newest checkpoint, on more or fewer workers, again
+and again, has the states and the results of one that was not, whatever was under way at the cut."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pytest
+
+from dataflow.sim import Command, Freeze, Join, World
+from dataflow.testing import ListSink, Result
+from state import codec
+from state.checkpoint import Checkpoint
+from state.store import Databases
+from tests.property.budget import CHECKPOINTS, SCHEDULES, seeds
+from tests.property.cases import (
+    Case,
+    random_case,
+    shortest,
+    with_aborts,
+    with_some_comings_and_goings,
+)
+from tests.property.test_migration_oracle import DIFFERS, Cramped, Run
+
+FLOOR = 100
+LIVES = 4
+Place = tuple[int, int, int]
+"""A source's number, a partition and an offset."""
+
+
+class Mortal(Cramped):
+    """A flow that is killed; what is left are its topics."""
+
+    def __init__(
+        self, case: Case, run: Run, script: Sequence[Command], databases: Databases, life: int,
+        world: World | None,
+    ) -> None:  # fmt: skip
+        self._room, self.disks = case.room, []
+        self._changes_staff = False
+        seed = hash((case.seed, life))
+        super(Cramped, self).__init__(
+            run.flow, case.workers, seed, script, databases, life, world=world
+        )
+
+    def live(self, steps: int | None) -> bool:
+        """So many steps, or to the end; whether it has come to that."""
+        while not self.sim.done and steps != 0:
+            self.act()
+            steps = None if steps is None else steps - 1
+        return self.sim.done
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one life has read and answered, and what it began with."""
+
+    before: Checkpoint | None
+    incarnation: int
+    raw: Sequence[Result]
+    other: Sequence[Result]
+    results: Sequence[Result]
+
+
+class Lives(Run):
+    """One case that is killed some times."""
+
+    def check(self, databases: Databases, namespace: int) -> None:
+        self.build()
+        rng = random.Random(f"lives {self.case.seed}")
+        script: list[Command] = [*self.case.script]
+        for _ in range(rng.randint(1, 3)):
+            script.insert(rng.randint(0, len(script)), Freeze())
+        lives: list[Life] = []
+        world: World | None = None
+        self.checkpoints = self.in_flight = self.unread = 0
+        for number in range(LIVES):
+            workers = self.case.workers if not number else rng.randint(1, 4)
+            case = replace(self.case, workers=workers)
+            marks = [len(sink.results) for sink in (self.raw, self.other_raw, self.sink)]
+            life = LIVES * namespace + number
+            with Mortal(case, self, script, databases, life, world) as run:
+                last = number == LIVES - 1 or rng.random() < 0.2
+                over = run.live(None if last else rng.randrange(20, 3000))
+                world, script = run.world, [*run.sim.commands]
+                raw, other, results = (
+                    sink.results[mark:]
+                    for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
+                )
+                lives.append(Life(world.before, world.incarnation, raw, other, results))
+                self._count(world)
+                if over:
+                    self.check_end(run, lives)
+                    return
+            script.insert(0, Freeze())
+            if rng.random() < 0.3:
+                script.append(Join())
+
+    def _count(self, world: World) -> None:
+        self.checkpoints = len(world.checkpoints)
+        pieces = [piece for one in world.checkpoints for piece in one.cut.pieces]
+        self.in_flight = sum(piece.records for piece in pieces)
+        number = Counter(piece.place for piece in pieces)
+        self.unread = sum(times > 1 for times in number.values())
+
+    def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
+        """What was kept of each life adds up to an undisturbed one."""
+        line = lineage(lives)
+        self.raw = kept([life.raw for life in line], [positions(life, "source") for life in line])
+        self.other_raw = kept(
+            [life.other for life in line], [positions(life, "other") for life in line]
+        )
+        if self.case.kind == "arrival":
+            self.check_counts(run, line)
+            return
+        results, states, _ = self.expected()
+        assert run.state() == {
+            name: {key: codec.encode(state) for key, state in keyed.items()}
+            for name, keyed in states.items()
+        }, "states are the reference's (I5)"
+        wanted = Counter(repr((r.order, r.value)) for r in results)
+        found = [Counter(map(answer, life.results)) for life in line]
+        assert not found[-1] - wanted, "what is answered is the reference's (I5)"
+        assert not wanted - sum(found, Counter()), "all of the reference is answered (I5)"
+
+    def check_counts(self, run: Mortal, line: Sequence[Life]) -> None:
+        """Each record is counted once, and each partition's own order kept per key."""
+        counts = Counter(codec.encode(r.value["k"]) for r in self.raw.results)  # type: ignore[index]
+        assert run.state() == {"a": {key: codec.encode(n) for key, n in counts.items()}}, DIFFERS
+        for life in line:
+            newest: dict[tuple[bytes | None, int], int] = {}
+            for result in sorted(life.results, key=lambda r: (r.key or b"", r.value)):
+                place = result.key, result.partition
+                assert newest.get(place, -1) < result.offset, "a partition's own order (I3)"
+                newest[place] = result.offset
+
+
+def answer(result: Result) -> str:
+    return repr((result.place, result.value))
+
+
+def lineage(lives: Sequence[Life]) -> list[Life]:
+    """The lives from which the last one stems, the first first."""
+    line = [lives[-1]]
+    while (before := line[0].before) is not None:
+        line.insert(0, next(one for one in lives if one.incarnation == before.incarnation
+                            and one is not line[0]))  # fmt: skip
+    return line
+
+
+def positions(life: Life, source: str) -> dict[int, int]:
+    """Where a life began to read each partition of a source."""
+    found: dict[int, int] = defaultdict(int)
+    if life.before is not None:
+        for one in life.before.cut.positions:
+            if one.source == source:
+                found[one.partition] = one.offset
+    return found
+
+
+def kept(lives: Sequence[Sequence[Result]], begun: Sequence[dict[int, int]]) -> ListSink:
+    """The records as they were timed: what a life read beyond the cut that the next began with is
+    read anew."""
+    found: dict[Place, Result] = {}
+    for results, first in zip(lives, begun, strict=True):
+        found = {place: one for place, one in found.items() if place[2] < first[place[1]]}
+        for one in results:
+            place = one.origin, one.partition, one.offset
+            known = found.setdefault(place, one)
+            assert known.time == one.time, "a record in flight keeps its time"
+    sink = ListSink()
+    sink.results = [*found.values()]
+    return sink
+
+
+@pytest.mark.soak
+def test_what_goes_on_from_a_checkpoint_equals_the_reference(
+    databases: Databases, record_property: Callable[[str, object], None]
+) -> None:
+    namespace = count()
+    found: Counter[str] = Counter()
+
+    def fails(case: Case) -> bool:
+        try:
+            Lives(case).check(databases, next(namespace))
+        except Exception:
+            return True
+        return False
+
+    for seed in seeds(CHECKPOINTS, FLOOR):
+        case = with_some_comings_and_goings(with_aborts(random_case(seed)))
+        run = Lives(case)
+        try:
+            run.check(databases, next(namespace))
+        except Exception:
+            cause = traceback.format_exc()
+            pytest.fail(f"{cause}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
+        found.update(flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread)
+    record_property(f"{SCHEDULES}flows that were killed", found["flows"])
+    record_property("their checkpoints", found["checkpoints"])
+    record_property("records in flight in these", found["records"])
+    record_property("pieces that a later checkpoint referred to", found["unread"])
