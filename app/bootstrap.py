@@ -38,7 +38,7 @@ from dataflow.initial import Initial
 from dataflow.nodes import KeyedNode
 from dataflow.restore import expect_fits
 from schemas.errors import MeanderError, SetupError
-from state.checkpoint import Checkpoint
+from state.checkpoint import BEGINNING, Checkpoint
 from state.manifest import Manifest
 
 Names = str | Sequence[str]
@@ -136,6 +136,13 @@ def _kept(
     """What the flow starts from besides. Raises SetupError where there is something in the way."""
     if before is None:
         return ()
+    if before.cut != BEGINNING:
+        raise SetupError(
+            f"flow {prepared.flow!r}",
+            f"it has run: its checkpoint {before.number} says how far, and new states would not fit"
+            " what has been read",
+            f"delete topic {prepared.names.checkpoints} to have it start from states alone",
+        )
     if not replace:
         expect_fits(before, prepared.plan)
         if operator in before.operators:

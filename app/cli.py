@@ -1,5 +1,5 @@
-"""The command line: `meander run | bootstrap | status | migrate | rescale | topics | config |
-broker | demo`.
+"""The command line: `meander run | bootstrap | status | migrate | rescale | checkpoint |
+checkpoints | topics | config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. What Meander raises on purpose is one
@@ -20,6 +20,7 @@ from uuid import uuid4
 import typer
 
 from app import cli_bootstrap, cli_broker, cli_topics
+from app.checkpoints import COLUMNS, rows, show_checkpoint
 from app.following import follow, produce
 from app.given import kafka, settings
 from app.migrating import parse_bins, show, show_abort, show_plan
@@ -35,7 +36,7 @@ from app.watching import Watch
 from connectors.client import FIXED
 from connectors.status import StatusReader, Told
 from connectors.topics import names
-from schemas.control import Abort, Command, Migrate, Rescale
+from schemas.control import Abort, Command, Migrate, Rescale, TakeCheckpoint
 from schemas.errors import SetupError
 from schemas.status import Event
 
@@ -283,6 +284,42 @@ def rescale(
     command = Rescale.model_construct(type="rescale", id=name or _new_id(), workers=workers)
     cluster = kafka(config, set_, bootstrap)
     _give(command, cluster, prefix, flow, output, show_staff if wait else None)
+
+
+@app.command(epilog="Example: meander checkpoint counts")
+def checkpoint(
+    flow: Flow,
+    name: CommandId = None,
+    wait: Wait = True,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Take a checkpoint of a running flow, from which it goes on when it is run again.
+
+    Exit code 0: it is taken; 1: it was rejected.
+    """
+    command = TakeCheckpoint.model_construct(type="checkpoint", id=name or _new_id())
+    cluster = kafka(config, set_, bootstrap)
+    _give(command, cluster, prefix, flow, Output.of(as_json), show_checkpoint if wait else None)
+
+
+@app.command(epilog="Example: meander checkpoints counts")
+def checkpoints(
+    flow: Flow,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """List a flow's checkpoints, the newest first: it goes on from that when it is run again."""
+    output, cluster = Output.of(as_json), kafka(config, set_, bootstrap)
+    with output.working("asking Kafka"):
+        found = rows(cluster, names(prefix, flow), flow)
+    output.table(f"checkpoints of {flow}", COLUMNS, found)
 
 
 def _new_id() -> str:

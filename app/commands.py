@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from app.rescaling import Rescaler
@@ -28,6 +28,7 @@ from schemas.status import (
     Accepted,
     BinMoved,
     BinSpoilt,
+    Checkpointed,
     CommandRejected,
     Completed,
     Event,
@@ -39,6 +40,12 @@ from schemas.status import (
 )
 from state.ids import Incarnation
 
+_Told = PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
+_AS_THEY_ARE: Mapping[str, type[_Told]] = {
+    "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
+    "bin_spoilt": BinSpoilt, "layer_spoilt": LayerSpoilt, "checkpointed": Checkpointed,
+}  # fmt: skip
+"""What the engine says in the words of the status topic."""
 PART = 5_000
 """Ways of bins in one event: a record of some 100 kB."""
 
@@ -144,6 +151,8 @@ class Commands:
                 if not waited:
                     self._controller.abort(other, by)
                 yield from waited
+            case control.TakeCheckpoint(id=name):
+                self._controller.checkpoint(name)
             case control.Migrate():
                 asked = Migrate.asked(command, self._plan.flow.space)
                 if command.dry_run:
@@ -193,22 +202,14 @@ class Commands:
                 yield Accepted.model_validate(event | {"offset": self._offset(name)})
             case {"type": "queued", "id": str(name)}:
                 yield Queued.model_validate(event | {"offset": self._offset(name)})
-            case {"type": "bin_spoilt"}:
-                yield BinSpoilt.model_validate(event)
-            case {"type": "layer_spoilt"}:
-                yield LayerSpoilt.model_validate(event)
             case {"type": "aborted", "id": str(name)}:
                 self._offsets.pop(name, None)
                 yield Aborted.model_validate(event)
             case {"type": "completed", "id": str(name)}:
                 self._offsets.pop(name, None)
                 yield Completed.model_validate(event)
-            case {"type": "partition_moved"}:
-                yield PartitionMoved.model_validate(event)
-            case {"type": "partition_added"}:
-                yield PartitionAdded.model_validate(event)
-            case {"type": "bin_moved"}:
-                yield BinMoved.model_validate(event)
+            case {"type": str(kind)} if kind in _AS_THEY_ARE:
+                yield _AS_THEY_ARE[kind].model_validate(event)
         yield from self._rescaler.note(event)
 
     def _offset(self, name: str) -> int:

@@ -30,18 +30,24 @@ from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
 from app.options import Options
-from app.prepare import Prepared, environ, newest_checkpoint, prepare
+from app.prepare import Newest, Prepared, environ, newest_checkpoint, prepare
 from app.registry import Door
 from app.rescaling import Rescaler
 from app.signals import Signals
 from app.tenure import beat_seconds, beside, claimed
+from connectors.checkpoints import CheckpointsTopic
 from connectors.control import ControlTopic, Decisions
-from connectors.links import CurveLinks, Keys, member_name
+from connectors.links import CurveLinks, Keys, LinkBroken, member_name
 from connectors.source import KafkaSource
+from dataflow.checkpoint.start import Start
+from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
+from dataflow.lost import WorkerLost
+from dataflow.rulings import NO_PAST
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded
+from state.checkpoint import Checkpoint
 from state.ids import COORDINATOR, WorkerId
 
 log = logging.getLogger(__name__)
@@ -54,6 +60,8 @@ PACE = 0.005
 """Seconds from one turn to the next while nobody waits for a bin: progress is heard of together."""
 EXPLAIN = 0.25
 """Seconds between two looks at what is waited for."""
+FAILURES = 3
+"""Times that a flow goes on from one checkpoint, before it is taken not to come any further."""
 IDLE = 0.02
 """Seconds between two looks at the control topic when nothing else happens."""
 
@@ -91,11 +99,42 @@ def run(
         told = opened.enter_context(claimed(prepared, show, board))
         if board.address:
             log.info("metrics are at %s", board.address)
-        checkpoint = newest_checkpoint(prepared)
+        found = newest_checkpoint(prepared)
         context = _await_spark(spark, prepared, told, signals)
-        result = _conduct(prepared, checkpoint, context, told, signals)
+        result = _live(prepared, found, context, told, signals)
         told.finished(result.counters)
         return result
+
+
+class _LifeLost(Exception):
+    """A flow of so many workers has lost one of them."""
+
+    def __init__(self, cause: MeanderError, workers: int) -> None:
+        super().__init__(str(cause))
+        self.cause, self.workers = cause, workers
+
+
+def _live(
+    prepared: Prepared,
+    found: Newest | None,
+    spark: SparkContext,
+    told: FlowStatus,
+    signals: Signals | None,
+) -> Result:
+    """Life after life: where a worker is lost the flow goes on from its newest checkpoint, unless
+    it has come to none since it last did so."""
+    failures = 0
+    while True:
+        try:
+            return _conduct(prepared, found, spark, told, signals)
+        except _LifeLost as lost:
+            newest = newest_checkpoint(prepared)
+            failures = failures + 1 if newest == found else 1
+            if newest is None or failures > FAILURES:
+                raise lost.cause from lost
+            log.warning("%s", lost.cause)
+            found, prepared = newest, prepared.anew(lost.workers)
+            told.recovers(prepared, newest.checkpoint.number, str(lost.cause))
 
 
 def _await_spark(
@@ -114,7 +153,7 @@ def _await_spark(
 
 def _conduct(
     prepared: Prepared,
-    checkpoint: int | None,
+    found: Newest | None,
     spark: SparkContext,
     told: FlowStatus,
     signals: Signals | None,
@@ -130,9 +169,19 @@ def _conduct(
         decisions = opened.enter_context(
             contextlib.closing(Decisions(options.kafka, prepared.names.decisions))
         )
-        crew = _crew(prepared, checkpoint, spark, links, door)
+        written = opened.enter_context(
+            contextlib.closing(
+                CheckpointsTopic(
+                    options.kafka, prepared.names.checkpoints, prepared.names.in_flight
+                )
+            )
+        )
+        crew = _crew(prepared, found and found.offset, spark, links, door)
         slots = _slots(spark)
-        coordinator = Coordinator(prepared, links, crew, control, decisions, told, slots)
+        coordinator = Coordinator(
+            prepared, links, crew, control, decisions, told, slots, written,
+            found and found.checkpoint,
+        )  # fmt: skip
         opened.callback(coordinator.close)
         if signals is not None:
             opened.enter_context(signals.deferred(links.wakeup.set))
@@ -140,8 +189,12 @@ def _conduct(
         try:
             number = coordinator.conduct(signals)
         except MeanderError as error:
+            workers = len(crew.hands)
             crew.dismiss(STOP_WITHIN)
-            raise crew.cause(error) from error
+            cause = crew.cause(error)
+            if isinstance(cause, WorkerLost | LinkBroken):
+                raise _LifeLost(cause, workers) from error
+            raise cause from error
         except BaseException:
             crew.dismiss(STOP_WITHIN)
             raise
@@ -215,8 +268,11 @@ class Coordinator:
         decisions: Decisions,
         told: FlowStatus,
         slots: int | None,
+        written: CheckpointsTopic,
+        checkpoint: Checkpoint | None,
     ) -> None:
         self._slots = slots
+        self._written, self._checkpoint = written, checkpoint
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = control, decisions, told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
@@ -236,8 +292,18 @@ class Coordinator:
         options = self._prepared.options
         journal = Journal(self._decisions, self._prepared.incarnation)
         # Before anybody can report to it.
+        plan, before = self._prepared.plan, self._checkpoint
+        start = (
+            None
+            if before is None
+            else Start.of(plan, options.workers, before.manifests, before.cut)
+        )
+        checkpoints = Checkpoints(
+            plan, self._prepared.incarnation, before.number if before else 0, self._links,
+            SystemClock(), self._written.write, self._written.forget,
+        )  # fmt: skip
         self._controller = Controller(
-            self._prepared.plan, options.workers, self._links, SystemClock(), journal
+            plan, options.workers, self._links, SystemClock(), journal, NO_PAST, start, checkpoints
         )
         while not self._crew.connected:
             self._housekeeping()
@@ -295,6 +361,7 @@ class Coordinator:
             self._lag.look()
             self._beat()
         self._decisions.pump()
+        self._written.pump()
         self._told.pump()
 
     def _report(self, worker: WorkerId, report: Report) -> None:

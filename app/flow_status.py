@@ -17,7 +17,16 @@ from app.overview import OPEN, note
 from app.prepare import Prepared
 from connectors.status import StatusTopic
 from schemas.errors import MeanderError
-from schemas.status import Event, Failed, Finished, Heartbeat, Migration, PartitionLag, Started
+from schemas.status import (
+    Event,
+    Failed,
+    Finished,
+    Heartbeat,
+    Migration,
+    PartitionLag,
+    Recovering,
+    Started,
+)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -109,6 +118,16 @@ class FlowStatus:
             Started(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
                 workers=self._prepared.options.workers,
+            )
+        )  # fmt: skip
+
+    def recovers(self, prepared: Prepared, checkpoint: int, reason: str) -> None:
+        """A worker is lost, and the flow begins another life from a checkpoint."""
+        self._prepared, self._migrations = prepared, {}
+        self.tell(
+            Recovering(
+                driver=prepared.driver, incarnation=prepared.incarnation,
+                checkpoint=checkpoint, reason=reason,
             )
         )  # fmt: skip
 

@@ -22,6 +22,7 @@ from schemas.errors import MeanderError, SetupError
 from schemas.status import (
     Aborted,
     Accepted,
+    Checkpointed,
     Claimed,
     CommandRejected,
     Completed,
@@ -84,6 +85,8 @@ def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
             return event.offset == offset
         case Planned(last=last):
             return last and event.offset == offset
+        case Checkpointed(id=id):
+            return id == command.id
         case Completed() | Rescaled() | Aborted():
             by = event.by if isinstance(event, Aborted) else ""
             return by == command.id or (accepted and event.id == command.id)

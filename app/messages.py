@@ -247,6 +247,14 @@ class Unreadable(_Part):
     reason: str
 
 
+class Frozen(_Part):
+    """The sender's part of a checkpoint is durable."""
+
+    event: Literal["frozen"]
+    part: bytes
+    """A record of format 'checkpoint'."""
+
+
 class Reads(_Part):
     """The partitions of a source that the sender reads from its start on; later, none, but that
     there are more."""
@@ -264,7 +272,7 @@ class Report(_Message):
     kind: Literal["report"] = "report"
     events: list[
         Annotated[
-            Installed | Prepared | StagedPart | Spoilt | Bins | Unreadable | Reads,
+            Installed | Prepared | StagedPart | Spoilt | Bins | Unreadable | Frozen | Reads,
             Field(discriminator="event"),
         ]
     ]

@@ -27,6 +27,7 @@ from schemas.status import (
     Migration,
     NotJoined,
     Queued,
+    Recovering,
     Started,
 )
 
@@ -78,6 +79,8 @@ class Overview:
             case Started(workers=workers):
                 self.state, self.reason = "running", ""
                 self._learn(workers=workers, up=workers)
+            case Recovering(reason=reason):
+                self._end("starting", reason)
             case Finished(counters=counters):
                 self._end("finished", "")
                 self._learn(counters=self.beat.counters | counters)

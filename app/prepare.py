@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from app.clock import SystemClock
@@ -26,6 +27,7 @@ from dataflow.plan import Plan
 from dataflow.restore import expect_fits
 from schemas.errors import SetupError
 from schemas.status import Claimed
+from state.checkpoint import Checkpoint
 from state.ids import Incarnation
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,11 @@ class Prepared:
         # Grows from life to life, as no two drivers of a flow start within one lease.
         default_factory=lambda: Incarnation(SystemClock().now_ms())
     )
+
+    def anew(self, workers: int) -> Prepared:
+        """The same for another life of the same driver, with so many workers."""
+        now = Incarnation(max(self.incarnation + 1, SystemClock().now_ms()))
+        return replace(self, incarnation=now, options=replace(self.options, workers=workers))
 
     @property
     def flow(self) -> str:
@@ -94,9 +101,16 @@ def claim(prepared: Prepared) -> None:
         )
 
 
-def newest_checkpoint(prepared: Prepared) -> int | None:
-    """The offset of the checkpoint that the flow starts from; None where it starts without states.
-    Raises SetupError where it cannot start from it."""
+class Newest(NamedTuple):
+    """The checkpoint that a flow starts from."""
+
+    offset: int
+    checkpoint: Checkpoint
+
+
+def newest_checkpoint(prepared: Prepared) -> Newest | None:
+    """The checkpoint that the flow starts from; None where it starts without states. Raises
+    SetupError where it cannot start from it."""
     found = checkpoints.newest(prepared.options.kafka, prepared.names.checkpoints)
     if found is None:
         return None
@@ -104,7 +118,7 @@ def newest_checkpoint(prepared: Prepared) -> int | None:
     expect_fits(checkpoint, prepared.plan)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
-    return offset
+    return Newest(offset, checkpoint)
 
 
 def environ() -> dict[str, str]:

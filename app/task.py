@@ -174,6 +174,11 @@ class Task:
                     KafkaStateTopic(context.settings, topics.state, self._me, context.wakeup)
                 )
             )
+            in_flight = opened.enter_context(
+                contextlib.closing(
+                    KafkaStateTopic(context.settings, topics.in_flight, self._me, context.wakeup)
+                )
+            )
             dead = opened.enter_context(
                 contextlib.closing(KafkaDeadLetters.open(context, topics.dead))
             )
@@ -185,11 +190,12 @@ class Task:
                 dead=dead,
                 open_store=database.store,
                 open_shelf=lambda name: Shelf(database, name),
-                open_reader=lambda node: node.spec.open(context, dead),
+                open_reader=lambda node, rests: node.spec.open(context, dead, rests),
                 open_writer=lambda node: node.spec.open(context),
                 incarnation=Incarnation(arguments.incarnation),
                 joins=arguments.joins,
                 start=_start(plan, arguments, topics),
+                in_flight=in_flight,
                 pulse=self._pulse,
             )
             yield opened.enter_context(contextlib.closing(Worker(plan, site, self._links)))

@@ -11,12 +11,14 @@ from typing import Self
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from app.checkpoints import taken
 from app.migrating import begins
 from app.output import Output, at_millis, size
 from app.staffing import sentence
 from schemas.status import (
     Accepted,
     BinMoved,
+    Checkpointed,
     CommandRejected,
     Completed,
     Event,
@@ -27,6 +29,7 @@ from schemas.status import (
     Left,
     NotJoined,
     PartitionAdded,
+    Recovering,
     Rescaled,
     Started,
 )
@@ -83,15 +86,11 @@ class Watch:
                 self._output.say(
                     f"{done.id}: completed, {done.bins} bins, {size(done.bytes)}, {done.ms:,.0f} ms"
                 )
-            case Joined() | NotJoined() | Left() | Rescaled() | CommandRejected():
-                self._output.say(f"{event.id}: {sentence(event)}")
-            case PartitionAdded(source=source, partition=partition, worker=worker, time=time):
-                self._output.say(
-                    f"{source}: partition {partition} is new; worker {worker} reads it,"
-                    f" from {at_millis(time)} on"
-                )
             case Failed() | Finished():
                 self._line.stop()
+            case _:
+                if said := _sentence(event):
+                    self._output.say(said)
 
     def _state(self, beat: Heartbeat) -> str:
         if not beat.bins:
@@ -114,3 +113,20 @@ class Watch:
         if unreadable := counters.get("unreadable"):
             parts.append(f"{unreadable:,} unreadable")
         return " · ".join(parts)
+
+
+def _sentence(event: Event) -> str:
+    """What is said of whatever else happens, '' of what nobody needs to be told."""
+    match event:
+        case Joined() | NotJoined() | Left() | Rescaled() | CommandRejected():
+            return f"{event.id}: {sentence(event)}"
+        case PartitionAdded(source=source, partition=partition, worker=worker, time=time):
+            return (
+                f"{source}: partition {partition} is new; worker {worker} reads it,"
+                f" from {at_millis(time)} on"
+            )
+        case Recovering(checkpoint=number, reason=reason):
+            return f"goes on from checkpoint {number}: {reason}"
+        case Checkpointed(id=id) if id:
+            return f"{id}: {taken(event)}"
+    return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
@@ -21,6 +21,7 @@ from connectors.topics import MAX_CHECKPOINT
 from schemas.errors import MeanderError, SetupError
 from state.checkpoint import Checkpoint
 from state.manifest import Manifest
+from state.topic import Place
 
 DURABLE = 60.0
 """Seconds within which what is written must be durable."""
@@ -28,8 +29,58 @@ _ROOM = 64 << 10
 """Bytes of a record's frame, and more."""
 
 
+class CheckpointsTopic:
+    """The coordinator's way to write checkpoints while its flow runs: nothing here blocks."""
+
+    def __init__(self, settings: Settings, checkpoints: str, in_flight: str) -> None:
+        self._outbox, self._topic = _outbox(settings, checkpoints), checkpoints
+        self._tombstones = Outbox(settings, in_flight)
+        self._begun = self._durable = 0
+
+    def write(self, checkpoint: Checkpoint) -> Callable[[], bool]:
+        """Begin to write one; whether it is durable. Raises SetupError for one too large."""
+        self._begun += 1
+        number = self._begun
+        self._outbox.send(_payload(self._topic, checkpoint), None, self._done, [])
+        return lambda: self._durable >= number
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Have compaction take records in flight that no checkpoint refers to."""
+        for place in places:
+            self._tombstones.send(None, place.key, noted, [], place.partition)
+
+    def pump(self) -> None:
+        """Hear of what has become durable. Raises what the broker refused."""
+        self._outbox.pump()
+        self._tombstones.pump()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._outbox.close()
+        self._tombstones.close()
+
+    def _done(self, _: Message) -> None:
+        self._durable += 1
+
+
 def append(settings: Settings, topic: str, checkpoint: Checkpoint) -> int:
     """Write a checkpoint; its offset, once it is durable."""
+    payload, placed = _payload(topic, checkpoint), list[Message]()
+    with contextlib.closing(_outbox(settings, topic)) as outbox:
+        outbox.send(payload, None, placed.append, [])
+        outbox.flush(DURABLE)
+    (message,) = cast(list[Fetched], placed)
+    return message.offset()
+
+
+def _outbox(settings: Settings, topic: str) -> Outbox:
+    kbytes = 2 * MAX_CHECKPOINT >> 10
+    return Outbox(
+        settings, topic, message_max_bytes=MAX_CHECKPOINT, queue_buffering_max_kbytes=kbytes
+    )
+
+
+def _payload(topic: str, checkpoint: Checkpoint) -> bytes:
     payload = checkpoint.to_bytes()
     if len(payload) > MAX_CHECKPOINT - _ROOM:
         raise SetupError(
@@ -38,18 +89,7 @@ def append(settings: Settings, topic: str, checkpoint: Checkpoint) -> int:
             f" a record {MAX_CHECKPOINT:,} at most",
             "give the flow fewer bins",
         )
-    placed: list[Message] = []
-    kbytes = 2 * MAX_CHECKPOINT >> 10
-    with contextlib.closing(
-        Outbox(
-            settings, topic,
-            message_max_bytes=MAX_CHECKPOINT, queue_buffering_max_kbytes=kbytes,
-        )
-    ) as outbox:  # fmt: skip
-        outbox.send(payload, None, placed.append, [])
-        outbox.flush(DURABLE)
-    (message,) = cast(list[Fetched], placed)
-    return message.offset()
+    return payload
 
 
 def newest(settings: Settings, topic: str) -> tuple[int, Checkpoint] | None:
@@ -57,6 +97,13 @@ def newest(settings: Settings, topic: str) -> tuple[int, Checkpoint] | None:
     with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
         low, high = client.watermarks(consumer, topic, 0)
     return (high - 1, read(settings, topic, high - 1)) if low < high else None
+
+
+def all_of(settings: Settings, topic: str) -> list[Checkpoint]:
+    """All that lie on the topic, the oldest first."""
+    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
+        low, high = client.watermarks(consumer, topic, 0)
+    return [read(settings, topic, offset) for offset in range(low, high)]
 
 
 def read(settings: Settings, topic: str, offset: int) -> Checkpoint:

@@ -8,6 +8,7 @@ decided here too. Cost of opening: a few round trips per partition.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +20,7 @@ from connectors.formats import Decoder, Format, TimeExtractor, check_format
 from connectors.intake import Intake
 from connectors.reader import Bounds, KafkaReader
 from connectors.records import Reading
-from dataflow.protocols import DeadLetters, Partition, SourceOptions, WorkerContext
+from dataflow.protocols import DeadLetters, Partition, Rest, SourceOptions, WorkerContext
 from dataflow.pulse import Pulse
 from schemas.errors import MeanderError, SetupError
 from state.time import whole
@@ -64,14 +65,24 @@ class KafkaSource:
         for what, form in (("value", self.value), ("key", self.key)):
             check_format(f"source topic {self.topic!r}, {what}", form)
 
-    def open(self, context: WorkerContext, dead: DeadLetters) -> KafkaReader:
-        """This worker's reader. Raises SetupError when the topic cannot be read."""
+    def open(
+        self,
+        context: WorkerContext,
+        dead: DeadLetters,
+        rests: Mapping[Partition, Rest] | None = None,
+    ) -> KafkaReader:
+        """This worker's reader: of what is left of these partitions, or of its share of all where
+        the flow has not run before. Raises SetupError when the topic cannot be read."""
         known = topics.found(client.admin(context.settings), self.topic)
         mine = assigned(self.topic, known.partitions, context.worker, context.workers)
         group = topics.group(context.topic_prefix, context.flow)
         consumer = client.consumer(context.settings, group)
         try:
-            bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
+            bounds = (
+                [_bounds(consumer, self.topic, partition, context) for partition in mine]
+                if rests is None
+                else [_left(consumer, self.topic, *left, context) for left in rests.items()]
+            )
         except MeanderError:
             consumer.close()
             raise
@@ -101,6 +112,23 @@ def _bounds(consumer: Consumer, topic: str, partition: Partition, context: Worke
         case millis:
             start = _offset_at(consumer, topic, partition, millis, high)
     return Bounds(partition, start, high if context.until_end else None)
+
+
+def _left(
+    consumer: Consumer, topic: str, partition: Partition, rest: Rest, context: WorkerContext
+) -> Bounds:
+    """A bounded run ends at what the partition holds now, wherever the one before was to end.
+    Raises SetupError where what comes next is not there any more."""
+    low, high = client.watermarks(consumer, topic, partition)
+    if not low <= rest.offset <= high:
+        raise SetupError(
+            f"topic {topic!r}, partition {partition}",
+            f"the flow goes on at offset {rest.offset:,}, and it holds {low:,} to {high:,}:"
+            " retention has deleted the records, or the topic was made anew",
+            "give the topic a longer retention before the next run, and have this one start anew:"
+            " delete the flow's internal topics",
+        )
+    return Bounds(partition, rest.offset, high if context.until_end else None)
 
 
 def position(start: str) -> Literal["earliest", "latest"] | int:

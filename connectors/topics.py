@@ -49,6 +49,7 @@ class Names:
     state: str
     decisions: str
     checkpoints: str
+    in_flight: str
     dead: str
 
 
@@ -114,6 +115,11 @@ def internal(prefix: str, flow: str) -> list[Internal]:
         Internal(
             called.checkpoints, "which layers of the state topic a flow starts from", 1,
             log, {"retention.ms": _FOR_EVER, "max.message.bytes": MAX_CHECKPOINT},
+        ),
+        Internal(
+            called.in_flight, "records in flight of checkpoints", STATE_PARTITIONS,
+            {"cleanup.policy": "compact"},
+            {"min.compaction.lag.ms": _DAY, "max.message.bytes": MAX_STATE_RECORD},
         ),
         Internal(
             called.dead, "records that could not be read or processed, with the reason", 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -87,7 +87,8 @@ class Site:
     dead: DeadLetters
     open_store: Callable[[str, StateCodec, Layout | None], Store]
     open_shelf: Callable[[str], Shelf]
-    open_reader: Callable[[SourceNode], SourceReader]
+    open_reader: Callable[[SourceNode, Mapping[Partition, Rest] | None], SourceReader]
+    """Of what is left of these partitions; None for this worker's share at the flow's start."""
     open_writer: Callable[[SinkNode], SinkWriter]
     incarnation: Incarnation = FIRST
     pulse: Pulse = UNHEARD
@@ -220,7 +221,8 @@ class Assembly:
 
     def _source(self, node: SourceNode) -> SourceOperator:
         ports = self.plan.ports[node.name]
-        plan = self.plan
+        plan, parcels = self.plan, self._parcels(node)
+        rests = {parcel.partition: parcel.rest for parcel in parcels}
         around = Around(
             plan.source_locations,
             plan.read_locations,
@@ -231,7 +233,7 @@ class Assembly:
         )
         self.sources[node.name] = SourceOperator(
             plan.origin(node),
-            self.site.open_reader(node),
+            self.site.open_reader(node, rests if self.start.resumes else None),
             node.spec.options,
             self._input(ports.inputs[0]),
             self._output_at(ports.outputs[0]),
@@ -242,7 +244,7 @@ class Assembly:
             self.inflight,
             self.counters,
             self.site.past,
-            self._parcels(node),
+            parcels,
         )
         return self.sources[node.name]
 

@@ -95,8 +95,10 @@ class Controller:
         )
         self._joining: list[Joins] = []
         """Those who may join as soon as no checkpoint is being taken."""
-        self._wanted = False
-        """Whether a checkpoint is to be begun."""
+        self._wanted: str | None = None
+        """The command for which a checkpoint is to be begun, '' where none asks for it."""
+        interval = plan.flow.checkpoint_interval
+        self._checkpoint_at = None if interval is None else clock.monotonic() + interval
         self._events: list[Event] = []
         self._holders = Holders(plan)
 
@@ -169,13 +171,15 @@ class Controller:
         for worker in workers:
             self.staff.retire(worker, names | self.reading.going_from(worker))
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, id: str = "") -> None:
         """Take one, once nobody joins or leaves. Raises Refused where that cannot be."""
         if self.checkpoints is None:
             raise Refused("this flow has nowhere to write checkpoints")
-        if self.checkpoints.under_way or self._wanted:
-            raise Refused(f"checkpoint {self.checkpoints.number} is being taken: wait for its end")
-        self._wanted = True
+        if self.checkpoints.under_way or self._wanted is not None:
+            raise Refused("a checkpoint is being taken: wait for its end")
+        if id:
+            self.use(id)
+        self._wanted = id
 
     def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Another worker reads a partition from now on. Raises Refused where that cannot be."""
@@ -290,7 +294,7 @@ class Controller:
     def done(self) -> bool:
         """Whether the whole computation is over."""
         over = self._progress.settled() and self.conductor.idle and self._recorder.done
-        return over and not (self.checkpoints is not None and self.checkpoints.under_way)
+        return over and not self._checkpoints_busy
 
     @property
     def ready(self) -> bool:
@@ -346,8 +350,13 @@ class Controller:
 
     # -- the steps of a turn
 
+    @property
+    def _checkpoints_busy(self) -> bool:
+        """Whether one is being taken."""
+        return self.checkpoints is not None and self.checkpoints.under_way
+
     def _admit_all(self) -> None:
-        if self.checkpoints is None or not self.checkpoints.under_way:
+        if not self._checkpoints_busy:
             for joins in self._joining:
                 self._admit(joins.worker)
             self._joining.clear()
@@ -388,12 +397,24 @@ class Controller:
         """Go on with the one that is being taken, or begin it; see how far it has come."""
         if self.checkpoints is None:
             return
-        if self._wanted and not self.staff.moving and self._all_heard():
-            self._wanted = False
+        if self._wanted is None and self._checkpoint_due():
+            self._wanted = ""
+        if self._wanted is not None and not self.staff.moving and self._all_heard():
+            id, self._wanted = self._wanted, None
             time = self.forsworn if self.forsworn is not None else self._forswearing.last
             members, owners = tuple(self.staff.working), tuple(self.owners())
-            self.checkpoints.begin(Cut(time, members, owners))
+            self.checkpoints.begin(Cut(time, members, owners), id)
         self._events += self.checkpoints.step()
+
+    def _checkpoint_due(self) -> bool:
+        """Whether it is time for another, in a flow that takes them by itself."""
+        interval, now = self._plan.flow.checkpoint_interval, self._clock.monotonic()
+        if interval is None or self._checkpoint_at is None or self._checkpoints_busy:
+            return False
+        if now < self._checkpoint_at:
+            return False
+        self._checkpoint_at = now + interval
+        return self.forsworn is not None
 
     def _all_heard(self) -> bool:
         """Whether every worker has opened, and so knows who takes part."""
@@ -401,7 +422,7 @@ class Controller:
 
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""
-        if self.forsworn is None or (self.checkpoints is not None and self.checkpoints.under_way):
+        if self.forsworn is None or self._checkpoints_busy:
             return
         running = {one.command.id for one in self.conductor.commands}
         for worker in self.staff.relieved(running | self.reading.running):

@@ -40,6 +40,8 @@ class Flow(Definition):
     `moving_latency`, in seconds, is how long records may take from the reader until all sinks have
     passed them, while state is moved ahead: where it is more, that takes less of the workers' time.
     `snapshot_interval`, in seconds, is how often what has changed is written to the state topic.
+    `checkpoint_interval`, in seconds, is how often a checkpoint of all is taken, from which the
+    flow goes on when it is run again; None for only when a command asks for one.
     `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
     command waits, against stashing.
     """
@@ -57,6 +59,7 @@ class Flow(Definition):
         move_memory: int = 32 * MIB,
         moving_latency: float = 0.3,
         snapshot_interval: float = 10.0,
+        checkpoint_interval: float | None = None,
         control_lead: float = 0.25,
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
@@ -78,7 +81,11 @@ class Flow(Definition):
             raise SetupError(f"flow {name!r}", f"its moving_latency is {moving_latency}",
                              "give it a number of seconds, such as 0.3")  # fmt: skip
         self.moving_latency = moving_latency
+        if checkpoint_interval is not None and not checkpoint_interval > 0:
+            raise SetupError(f"flow {name!r}", f"its checkpoint_interval is {checkpoint_interval}",
+                             "give it a number of seconds, such as 10, or None")  # fmt: skip
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
+        self.checkpoint_interval = checkpoint_interval
 
     def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:
         """A stream of what a source reads."""

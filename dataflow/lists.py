@@ -7,7 +7,7 @@ run's seed chooses, so that partitions are idle now and then and deliveries take
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,11 +67,14 @@ class ListSource:
     def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
         """The partitions of one worker."""
         mine = [Partition(p) for p in range(len(self.partitions)) if p % workers == worker]
-        return self.reader_of(mine, rng)
+        return ListReader(self, mine, rng)
 
-    def reader_of(self, partitions: Sequence[Partition], rng: random.Random) -> ListReader:
-        """These partitions, from their beginnings."""
-        return ListReader(self, partitions, rng)
+    def resumed(self, rests: Mapping[Partition, Rest], rng: random.Random) -> ListReader:
+        """What is left of these partitions."""
+        reader = ListReader(self, [], rng)
+        for partition, rest in rests.items():
+            reader.adopt(partition, rest)
+        return reader
 
 
 class ListReader:

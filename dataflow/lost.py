@@ -7,11 +7,15 @@ from schemas.errors import MeanderError
 KILLED = "its process was killed, or crashed"
 
 
-def lost(worker: str, cause: str) -> MeanderError:
-    """The end of a flow without one of its workers, which is named with where it ran.
+class WorkerLost(MeanderError):
+    """A flow cannot go on without one of its workers, but from a checkpoint."""
+
+
+def lost(worker: str, cause: str) -> WorkerLost:
+    """The end of a life of a flow, by a worker that is named with where it ran.
 
     >>> print(lost("worker 1", KILLED))
-    worker 1: its process was killed, or crashed; start the flow anew: until checkpoints exist...
+    worker 1: its process was killed, or crashed; run the flow again: it goes on from its newest...
     """
-    remedy = "start the flow anew: until checkpoints exist, it cannot go on without one of its"
-    return MeanderError(worker, cause, f"{remedy} workers")
+    remedy = "run the flow again: it goes on from its newest checkpoint, or where it has none anew"
+    return WorkerLost(worker, cause, remedy)

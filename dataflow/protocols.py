@@ -7,7 +7,7 @@ call may be made from another thread than the worker's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
@@ -196,8 +196,14 @@ class SourceSpec(Protocol):
     def options(self) -> SourceOptions:
         """How it follows time."""
 
-    def open(self, context: WorkerContext, dead: DeadLetters) -> SourceReader:
-        """This worker's reader."""
+    def open(
+        self,
+        context: WorkerContext,
+        dead: DeadLetters,
+        rests: Mapping[Partition, Rest] | None,
+    ) -> SourceReader:
+        """This worker's reader: of what is left of these partitions, or of its share of all where
+        the flow has not run before."""
 
 
 class SinkSpec(Protocol):

@@ -9,7 +9,7 @@ meanwhile, and fetching one bin overlaps installing another. Cost: 2 to 3 us a s
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from dataflow.operators.keyed import Keyed
@@ -109,6 +109,46 @@ class Loading:
 
 def expect_fits(checkpoint: Checkpoint, plan: Plan) -> None:
     """Raises SetupError where a flow cannot start from a checkpoint."""
+    _expect_states(checkpoint, plan)
+    if wrong := _misfits(checkpoint, plan):
+        raise SetupError(
+            f"flow {plan.flow.name!r}, checkpoint {checkpoint.number}",
+            "; ".join(wrong),
+            "run the flow as it was until nothing of that is left, or have it start anew: delete"
+            " its internal topics",
+        )
+
+
+def _misfits(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    """What of a cut has no place in a flow."""
+    cut, sources = checkpoint.cut, {source.name for source in plan.sources}
+    read = {one.source for one in cut.positions} - sources
+    keyed = {node.name for node in plan.keyed}
+    asked = {one.operator for one in cut.notices} - keyed
+    held = Counter[str]()
+    for piece in cut.pieces:
+        ports = plan.ports.get(piece.node)
+        if ports is None or piece.input >= len(ports.inputs):
+            held[piece.node] += piece.records
+    return [
+        *(f"it says how far source {name!r} was read, and the flow has none of that name"
+          for name in sorted(read)),
+        *(f"keys have asked operator {name!r} for calls, and the flow has none of that name"
+          for name in sorted(asked)),
+        *(f"{count:,} records are on their way to operator {name!r}, and the flow has none of that"
+          " name" for name, count in sorted(held.items())),
+        *_other_groups(checkpoint, plan),
+    ]  # fmt: skip
+
+
+def _other_groups(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    owned = len(checkpoint.cut.owners)
+    if not owned or owned == plan.groups.total:
+        return []
+    return ["other operators move alone in the flow than did"]
+
+
+def _expect_states(checkpoint: Checkpoint, plan: Plan) -> None:
     flow = plan.flow
     codecs = {keyed.name: keyed.codec.name for keyed in plan.keyed}
     where = f"flow {flow.name!r}, checkpoint {checkpoint.number}"

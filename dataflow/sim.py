@@ -421,7 +421,9 @@ def simulate(
         return lambda: rng.random() < 0.5
 
     links, number = SimLinks(network, COORDINATOR), 0 if newest is None else newest.number
-    checkpoints = Checkpoints(plan, world.incarnation, number, links, clock, keep)
+    checkpoints = Checkpoints(
+        plan, world.incarnation, number, links, clock, keep, world.in_flight.forget
+    )
     start = None if newest is None else Start.of(plan, workers, newest.manifests, newest.cut)
     controller = Controller(plan, workers, links, clock, journal, past, start, checkpoints)
     members = map(WorkerId, range(workers))

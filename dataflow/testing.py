@@ -43,7 +43,7 @@ from dataflow.migrate.groups import TOGETHER
 from dataflow.nested import outer
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
-from dataflow.protocols import SinkWriter, SourceReader
+from dataflow.protocols import Partition, Rest, SinkWriter, SourceReader
 from dataflow.rulings import NO_PAST, Past
 from dataflow.sim import (
     Abort,
@@ -363,12 +363,14 @@ class TestFlow:
                              f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
         return WorkerId(number)
 
-    def _reader(self, node: SourceNode, me: WorkerId) -> SourceReader:
+    def _reader(
+        self, node: SourceNode, me: WorkerId, rests: Mapping[Partition, Rest] | None
+    ) -> SourceReader:
         if not isinstance(node.spec, ListSource):
             raise SetupError(f"source {node.name!r}", "it is no list",
                              "use connectors.testing.TestFlow")  # fmt: skip
-        if self.world.before is not None:
-            return node.spec.reader_of([], self._rng)
+        if rests is not None:
+            return node.spec.resumed(rests, self._rng)
         return node.spec.reader(me, self._count, self._rng)
 
     def _writer(self, node: SinkNode, me: WorkerId) -> SinkWriter:
@@ -396,7 +398,7 @@ class TestFlow:
             self._dead,
             lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
             lambda name: Shelf(database, f"{self._namespace}/{name}"),
-            lambda node: self._reader(node, me),
+            lambda node, rests: self._reader(node, me, rests),
             lambda node: self._writer(node, me),
             self.world.incarnation,
             joins=joins,

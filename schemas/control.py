@@ -3,9 +3,9 @@
 Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
 nothing besides; whoever asks for less or more gets one sentence that says what would be right.
 Texts are bounded, quoted ones too, so that what is said of a command fits into a record. The
-published schemas are `migrate.schema.json`, `rescale.schema.json` and
-`abort.schema.json`. What depends on the flow's
-past (an id used twice, a time already forsworn, who works) is the coordinator's to reject.
+published schemas are `migrate.schema.json`, `rescale.schema.json`, `abort.schema.json` and
+`checkpoint.schema.json`. What depends on the flow's past (an id used twice, a time already
+forsworn, who works) is the coordinator's to reject.
 """
 
 from __future__ import annotations
@@ -160,10 +160,21 @@ class Rescale(BaseModel):
     ]
 
 
-Command = Migrate | Rescale | Abort
+class TakeCheckpoint(BaseModel):
+    """A checkpoint of all of the running flow is taken, from which it goes on when run again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    type: Literal["checkpoint"]
+    id: Id
 
 
-_KINDS: Mapping[object, type[Command]] = {"rescale": Rescale, "abort": Abort}
+Command = Migrate | Rescale | Abort | TakeCheckpoint
+
+
+_KINDS: Mapping[object, type[Command]] = {
+    "rescale": Rescale, "abort": Abort, "checkpoint": TakeCheckpoint,
+}  # fmt: skip
 
 
 def parse_command(data: bytes | None, bins: int) -> Command:
@@ -207,7 +218,7 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 
 _RIGHT = {
-    "type": "the known types are 'migrate', 'rescale' and 'abort'",
+    "type": "the known types are 'migrate', 'rescale', 'abort' and 'checkpoint'",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",
     "workers": "give how many workers there are to be, such as 3",

@@ -233,6 +233,25 @@ class Rescaled(_OfCommand):
     stays."""
 
 
+class Checkpointed(_OfCommand):
+    """A checkpoint has been taken: the flow goes on from it when it is run again.
+
+    >>> Checkpointed(id="", number=3, ms=18.5, state_bytes=0, in_flight_bytes=0, in_flight=0).number
+    3
+    """
+
+    type: Literal["checkpointed"] = "checkpointed"
+    number: int
+    """The n-th of the flow; its command's id is '' where it was taken as it was time."""
+    ms: float
+    """From its beginning until it was durable."""
+    state_bytes: int
+    """What all layers that it names take on the state topic."""
+    in_flight_bytes: int
+    in_flight: int
+    """Records."""
+
+
 class CommandRejected(_OfCommand):
     """A command will not be obeyed; the reason says what would be right."""
 
@@ -444,6 +463,16 @@ class Started(_OfFlow):
     workers: int
 
 
+class Recovering(_OfFlow):
+    """A worker is lost, and the flow goes on from a checkpoint."""
+
+    type: Literal["recovering"] = "recovering"
+    checkpoint: int
+    """Its number."""
+    reason: str
+    """Which worker, and how it was lost."""
+
+
 class Finished(_OfFlow):
     """A bounded run has come to its end, or the user stopped it."""
 
@@ -462,7 +491,8 @@ Event = Annotated[
     Queued | Accepted | Planned | BinMoved | BinSpoilt | LayerSpoilt | Completed | Aborted
     | CommandRejected
     | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
-    | Claimed | Heartbeat | Started | Finished | Failed,
+    | Checkpointed
+    | Claimed | Heartbeat | Started | Recovering | Finished | Failed,
     Field(discriminator="type"),
 ]  # fmt: skip
 

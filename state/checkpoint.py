@@ -117,6 +117,26 @@ class Checkpoint:
         """The operators whose states it holds."""
         return {manifest.operator for manifest in self.manifests}
 
+    @property
+    def keys(self) -> int:
+        """How many keys its layers hold, each as often as it is in one."""
+        return sum(layer.count for manifest in self.manifests for layer in manifest.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """What all layers that it names take on the state topic."""
+        return sum(layer.bytes for manifest in self.manifests for layer in manifest.layers)
+
+    @property
+    def in_flight(self) -> int:
+        """How many records are in flight; of pieces that have gone on in part all count."""
+        return sum(piece.records for piece in self.cut.pieces)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """What they take on their topic."""
+        return sum({piece.place: piece.place.size for piece in self.cut.pieces}.values())
+
     @staticmethod
     def joined(whole: Checkpoint, parts: Iterable[Checkpoint]) -> Checkpoint:
         """One of what the coordinator and each worker have contributed."""

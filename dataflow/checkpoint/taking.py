@@ -8,6 +8,7 @@ and checkpoint.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,10 @@ from dataflow.wire import FreezeFrame, encode_cut
 from schemas.errors import MeanderError
 from state.checkpoint import Checkpoint, Cut
 from state.ids import Bin, Incarnation, WorkerId, member_name
+from state.topic import Place
 
+KEPT = 3
+"""Checkpoints that are kept."""
 Write = Callable[[Checkpoint], Callable[[], bool]]
 """Begins to write a checkpoint's record, returns whether it is durable yet."""
 
@@ -29,6 +33,8 @@ class _Taking:
 
     whole: Checkpoint
     """What the coordinator itself contributes."""
+    id: str
+    """The command's; '' where none asked for it."""
     began: float
     parts: dict[WorkerId, Checkpoint] = field(default_factory=dict)
     written: Callable[[], bool] | None = None
@@ -40,12 +46,13 @@ class Checkpoints:
 
     def __init__(
         self, plan: Plan, incarnation: Incarnation, number: int, links: Links, clock: Clock,
-        write: Write,
+        write: Write, forget: Callable[[Sequence[Place]], None],
     ) -> None:  # fmt: skip
         self.number = number
         """The last that was begun, in this life or before."""
-        self.kept: list[int] = []
-        """Those that exist."""
+        self._kept: deque[Checkpoint] = deque()
+        """Those of this life that exist, the oldest first."""
+        self._forget = forget
         self._plan, self._incarnation = plan, incarnation
         self._links, self._clock, self._write = links, clock, write
         self._taking: _Taking | None = None
@@ -55,14 +62,16 @@ class Checkpoints:
         """Whether one is being taken."""
         return self._taking is not None
 
-    def begin(self, cut: Cut) -> None:
-        """All members freeze; `cut` is what is known of it here."""
+    def begin(self, cut: Cut, id: str = "") -> None:
+        """All members freeze, as a command asks or as it is time; `cut` is what is known here."""
         assert self._taking is None, "one at a time"
         self.number += 1
         now, space = self._clock.now_ms(), self._plan.flow.space
         whole = Checkpoint(self.number, self._incarnation, space, now, (), cut)
-        self._taking = _Taking(whole, self._clock.monotonic())
-        word = encode_cut(FreezeFrame(self.number, cut.members, tuple(self.kept)))
+        self._taking = _Taking(whole, id, self._clock.monotonic())
+        word = encode_cut(
+            FreezeFrame(self.number, cut.members, tuple(one.number for one in self._kept))
+        )
         for worker in cut.members:
             self._links.send(worker, word)
 
@@ -86,8 +95,16 @@ class Checkpoints:
         if not taking.written():
             return []
         self._taking = None
-        self.kept.append(self.number)
+        self._kept.append(taking.whole)
+        if len(self._kept) > KEPT:
+            self._retire(self._kept.popleft())
         return [self._taken(taking)]
+
+    def _retire(self, old: Checkpoint) -> None:
+        """What was in flight then and is in no other may go; layers are their writers'."""
+        needed = {piece.place for one in self._kept for piece in one.cut.pieces}
+        gone = {piece.place: None for piece in old.cut.pieces if piece.place not in needed}
+        self._forget([*gone])
 
     def _joined(self, taking: _Taking) -> Checkpoint:
         members: Sequence[WorkerId] = taking.whole.cut.members
@@ -105,12 +122,12 @@ class Checkpoints:
 
     def _taken(self, taking: _Taking) -> Event:
         whole = taking.whole
-        pieces = whole.cut.pieces
         return {
-            "type": "checkpoint",
+            "type": "checkpointed",
+            "id": taking.id,
             "number": whole.number,
             "ms": round((self._clock.monotonic() - taking.began) * 1000, 1),
-            "state_bytes": sum(layer.bytes for m in whole.manifests for layer in m.layers),
-            "in_flight_bytes": sum(piece.place.size for piece in pieces),
-            "in_flight": sum(piece.records for piece in pieces),
+            "state_bytes": whole.state_bytes,
+            "in_flight_bytes": whole.in_flight_bytes,
+            "in_flight": whole.in_flight,
         }

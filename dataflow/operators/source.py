@@ -84,13 +84,15 @@ class SourceOperator:
         self._last: list[Capability] = []
         self._skew = from_millis(round(options.max_skew * 1000))
         now = clock.monotonic()
+        known = {parcel.partition: parcel for parcel in resumed}
         self._lanes = {
             p: Lane(p, output.open(MIN_TIME), now, now, past.of(origin, p))
             for p in reader.partitions
+            if p not in known
         }
         self._ended: list[Parcel] = []
         """The partitions that have come to their ends."""
-        for parcel in resumed:
+        for parcel in known.values():
             self._go_on(parcel, output.open(parcel.frontier))
             if around.arrivals:
                 # It waits until all that is in flight of it has been taken: that is of before.
@@ -176,6 +178,7 @@ class SourceOperator:
             capability = self._output.mint(message)
             capability.downgrade(parcel.frontier)
             self._go_on(parcel, capability)
+            self._reader.adopt(parcel.partition, parcel.rest)
         return adopted
 
     def _go_on(self, parcel: Parcel, capability: Capability) -> None:
@@ -187,7 +190,6 @@ class SourceOperator:
         )  # fmt: skip
         lane.after = parcel.newest if self._around.arrivals else None
         self._lanes[parcel.partition] = lane
-        self._reader.adopt(parcel.partition, parcel.rest)
 
     def parcels(self) -> list[Parcel]:
         """Where another reader would have to go on, with each partition that is read here, or has

@@ -54,7 +54,7 @@ def test_a_killed_worker_ends_the_flow_and_is_named(running: FlowProcess) -> Non
     last = running.said.splitlines()[-1]
     assert f"worker 1 (process {pid} on " in last
     assert "its process was killed, or crashed" in last
-    assert "start the flow anew" in last
+    assert "run the flow again" in last
     assert str(running.until_event("failed")["reason"]) == last
     running.until_gone()
 

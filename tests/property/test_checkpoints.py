@@ -24,6 +24,7 @@ from tests.property.cases import (
     shortest,
     with_aborts,
     with_some_comings_and_goings,
+    with_some_full_bins,
 )
 from tests.property.test_migration_oracle import DIFFERS, Cramped, Run
 
@@ -73,11 +74,12 @@ class Lives(Run):
         self.build()
         rng = random.Random(f"lives {self.case.seed}")
         script: list[Command] = [*self.case.script]
-        for _ in range(rng.randint(1, 3)):
-            script.insert(rng.randint(0, len(script)), Freeze())
+        # Often behind a command, as bins are on their way then.
+        for _ in range(rng.randint(1, 2 + len(script))):
+            script.insert(rng.randint(min(1, len(script)), len(script)), Freeze())
         lives: list[Life] = []
         world: World | None = None
-        self.checkpoints = self.in_flight = self.unread = 0
+        self.checkpoints = self.in_flight = self.unread = self.moving = 0
         for number in range(LIVES):
             workers = self.case.workers if not number else rng.randint(1, 4)
             case = replace(self.case, workers=workers)
@@ -106,6 +108,7 @@ class Lives(Run):
         self.in_flight = sum(piece.records for piece in pieces)
         number = Counter(piece.place for piece in pieces)
         self.unread = sum(times > 1 for times in number.values())
+        self.moving = sum(len(one.cut.lacking) for one in world.checkpoints)
 
     def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
         """What was kept of each life adds up to an undisturbed one."""
@@ -192,15 +195,20 @@ def test_what_goes_on_from_a_checkpoint_equals_the_reference(
         return False
 
     for seed in seeds(CHECKPOINTS, FLOOR):
-        case = with_some_comings_and_goings(with_aborts(random_case(seed)))
+        case = with_some_full_bins(random_case(seed))
+        case = with_some_comings_and_goings(with_aborts(case))
         run = Lives(case)
         try:
             run.check(databases, next(namespace))
         except Exception:
             cause = traceback.format_exc()
             pytest.fail(f"{cause}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
-        found.update(flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread)
+        found.update(
+            flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,
+            moving=run.moving,
+        )  # fmt: skip
     record_property(f"{SCHEDULES}flows that were killed", found["flows"])
     record_property("their checkpoints", found["checkpoints"])
     record_property("records in flight in these", found["records"])
+    record_property("bins on their way in these", found["moving"])
     record_property("pieces that a later checkpoint referred to", found["unread"])

@@ -1,0 +1,107 @@
+"""I5: a flow whose driver was killed goes on from its newest checkpoint when it is run again, also
+on more workers: no word is counted twice, or not at all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+from connectors import checkpoints
+from connectors.topics import names
+from tests.brokers import Broker
+from tests.flow_process import MEANDER, flow_folder, kill, lines, meander
+from tests.kafka_tools import consume_all, until
+
+LEASE = 2
+WORDS = 50
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [f"w{n * n % WORDS} v{n % WORDS}" for n in range(first, last)]
+
+
+def answered(broker: Broker, prefix: str) -> list[tuple[str, int]]:
+    records = consume_all(broker.bootstrap, prefix + "counts")
+    values = [json.loads(record.value or b"") for record in records]
+    return [(value["word"], value["count"]) for value in values]
+
+
+def command(broker: Broker, prefix: str, *words: str) -> list[dict[str, object]]:
+    done = subprocess.run(
+        [MEANDER, *words, "--prefix", prefix, "--bootstrap", broker.bootstrap],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_workers(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    module = flow_folder(tmp_path / "flow", prefix)
+    lines(broker.bootstrap, prefix, texts(0, 1000))
+    run = ["run", str(module), "--prefix", prefix, "--lease", str(LEASE)]
+    with meander(tmp_path, broker.bootstrap, *run, "--workers", "2") as first:
+        first.until_event("started")
+        until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
+        (taken,) = command(broker, prefix, "checkpoint", "counts")
+        assert (taken["type"], taken["number"]) == ("checkpointed", 1)
+        lines(broker.bootstrap, prefix, texts(1000, 2000), create=False, after=1000)
+        until(lambda: len(answered(broker, prefix)) >= 4000, "lines after it are answered")
+        kill(first.process.pid)
+        first.until_gone()
+    before = answered(broker, prefix)
+    lines(broker.bootstrap, prefix, texts(2000, 3000), create=False, after=2000)
+    until_silent(broker, prefix)
+    with meander(tmp_path, broker.bootstrap, *run, "--workers", "3", "--until-end") as second:
+        assert second.exit_code() == 0, second.said
+    after = Counter(answered(broker, prefix)) - Counter(before)
+
+    wanted = Counter(word for text in texts(0, 3000) for word in text.split())
+    pairs = {(word, n + 1) for word, most in wanted.items() for n in range(most)}
+    assert {*before, *after} == pairs, "every word is counted, one by one"
+    assert max(after.values()) == 1, "and by the second life once"
+    assert after.total() == 4000, "which counts what came after the checkpoint"
+    (listed,) = command(broker, prefix, "checkpoints", "counts")
+    assert (listed["number"], listed["workers"]) == (1, 2)
+    found = checkpoints.newest({"bootstrap.servers": broker.bootstrap},
+                               names(prefix, "counts").checkpoints)  # fmt: skip
+    assert found is not None and len(found[1].cut.positions) == 4
+
+
+def test_a_flow_goes_on_by_itself_when_workers_are_killed(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    module = flow_folder(tmp_path / "flow", prefix)
+    lines(broker.bootstrap, prefix, texts(0, 1000))
+    run = ["run", str(module), "--prefix", prefix, "--lease", str(LEASE), "--workers", "2"]
+    with meander(tmp_path, broker.bootstrap, *run) as flow:
+        flow.until_event("started")
+        until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
+        command(broker, prefix, "checkpoint", "counts")
+        for death in (1, 2):
+            lives = len(flow.of("started"))
+            first = 1000 * death
+            lines(broker.bootstrap, prefix, texts(first, first + 1000), create=False, after=first)
+            kill(flow.workers[death % 2])
+            until(lambda: len(flow.of("started")) > lives, f"it lives again: {flow.said}")  # noqa: B023
+            (taken,) = command(broker, prefix, "checkpoint", "counts")
+            assert taken["number"] == 1 + death
+        wanted = Counter(word for text in texts(0, 3000) for word in text.split())
+        pairs = {(word, n + 1) for word, most in wanted.items() for n in range(most)}
+        until(lambda: {*answered(broker, prefix)} == pairs, "every word is counted, one by one")
+        assert [event["checkpoint"] for event in flow.of("recovering")] == [1, 2]
+        assert "killed" in str(flow.of("recovering")[0]["reason"])
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
+
+
+def until_silent(broker: Broker, prefix: str) -> None:
+    """Another driver may take the flow once the last heartbeat is older than the lease."""
+    records = consume_all(broker.bootstrap, names(prefix, "counts").status)
+    last = max(record.timestamp or 0 for record in records)
+    until(lambda: time.time() * 1000 - last > 1000 * LEASE, "the lease has passed")

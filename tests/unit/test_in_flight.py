@@ -1,0 +1,103 @@
+"""Records in flight are read as they were written, by us and by anyone who has Avro."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from importlib.resources import files
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from fastavro import parse_schema, schemaless_reader
+
+from schemas.errors import MeanderError
+from state import in_flight
+from state.codec import UnencodableError
+from state.ids import Incarnation, WorkerId
+from state.in_flight import Columns, Header, RecordCorrupt
+
+HEADER = Header(Incarnation(7), 3, WorkerId(1), "totals", 1, sequence=5)
+VALUES: list[object] = [
+    None, True, 5, -(1 << 63), 1 << 70, -3.5, float("inf"), "N14228", "\ud800 alone", b"raw", [],
+    [1, [2, None]], (1, "a"), ((),), {"k": 1, 2: {"deep": (1.5,)}}, {}, {3, "x"}, frozenset({1}),
+    date(2013, 1, 2), datetime(2013, 1, 2, 3, 4, 5, 6, tzinfo=UTC), datetime(2013, 1, 2),  # noqa: DTZ001
+    datetime(2013, 1, 2, tzinfo=timezone(timedelta(hours=2), "here")), timedelta(-1, 2, 3),
+    Decimal("1.50"),
+]  # fmt: skip
+
+
+def columns(values: list[object], *, keyed: bool = True, rounds: tuple[int, ...] = ()) -> Columns:
+    numbers = np.arange(len(values))
+    keys = [b"%d" % n for n in numbers] if keyed else None
+    return Columns(
+        rounds, numbers + (5 << 20), numbers, numbers + 1, numbers + 2, numbers + 3, keys,
+        numbers % 4 if keyed else None, values,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("rounds", [(), (2,), (0, 9)])
+def test_records_come_back_type_for_type(keyed: bool, rounds: tuple[int, ...]) -> None:
+    written = columns(VALUES, keyed=keyed, rounds=rounds)
+    header, read = in_flight.decode(in_flight.encode(HEADER, written))
+    assert header == HEADER
+    assert read.values == VALUES
+    assert list(map(type, read.values)) == list(map(type, VALUES))
+    assert (read.rounds, read.keys) == (rounds, written.keys)
+    for name in ("times", "origins", "partitions", "offsets", "indexes", "bins"):
+        one, other = getattr(read, name), getattr(written, name)
+        assert (one is None and other is None) or one.tolist() == other.tolist()
+
+
+def test_anyone_who_has_avro_and_the_schema_reads_them() -> None:
+    schema = json.loads(files("schemas").joinpath("in_flight.avsc").read_text("utf-8"))
+    data = in_flight.encode(HEADER, columns(["dog", 7, {"k": [1]}]))
+    record: Any = schemaless_reader(BytesIO(data[1:]), parse_schema(schema), None)
+    assert (record["node"], record["count"]) == ("totals", 3)
+    assert record["columns"]["time"] == [5 << 20, (5 << 20) + 1, (5 << 20) + 2]
+    assert record["columns"]["value"][:2] == ["dog", 7]
+    assert record["columns"]["value"][2] == {
+        "kind": "dict", "items": ["k", {"kind": "list", "items": [1]}]
+    }  # fmt: skip
+
+
+VERSION_1 = (
+    "010e06020c746f74616c73020a044eceeab9e74af848000480808005828080050004000200040204"
+    "00040406000406080002040230023100020400020004040208026100"
+)
+
+
+def test_version_1_is_read_for_ever() -> None:
+    golden = bytes.fromhex(VERSION_1)
+    assert in_flight.encode(HEADER, columns([1, "a"])) == golden
+    header, read = in_flight.decode(golden)
+    assert (header, read.values) == (HEADER, [1, "a"])
+
+
+@pytest.mark.parametrize("lost", [1, 20, 60])
+def test_a_record_that_is_cut_short_is_found(lost: int) -> None:
+    data = in_flight.encode(HEADER, columns(VALUES))
+    with pytest.raises(RecordCorrupt):
+        in_flight.decode(data[:-lost])
+
+
+def test_a_byte_that_is_another_is_found() -> None:
+    data = in_flight.encode(HEADER, columns(VALUES))
+    for at in range(30, len(data), 37):
+        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        with pytest.raises(MeanderError):
+            in_flight.decode(changed)
+
+
+def test_another_format_version_is_refused_by_name() -> None:
+    data = in_flight.encode(HEADER, columns([1]))
+    with pytest.raises(MeanderError, match="format 'in_flight': its version is 9, .* reads 1"):
+        in_flight.decode(b"\x09" + data[1:])
+
+
+def test_what_is_no_plain_value_is_refused() -> None:
+    with pytest.raises(UnencodableError, match="builtins.object"):
+        in_flight.encode(HEADER, columns([object()]))
