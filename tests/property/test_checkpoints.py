@@ -38,14 +38,13 @@ class Mortal(Cramped):
     """A flow that is killed; what is left are its topics."""
 
     def __init__(
-        self, case: Case, run: Run, script: Sequence[Command], databases: Databases, life: int,
-        world: World | None,
+        self, case: Case, run: Run, script: Sequence[Command], databases: Databases,
+        namespace: int, world: World | None,
     ) -> None:  # fmt: skip
         self._room, self.disks = case.room, []
         self._changes_staff = False
-        seed = hash((case.seed, life))
         super(Cramped, self).__init__(
-            run.flow, case.workers, seed, script, databases, life, world=world
+            run.flow, case.workers, case.seed, script, databases, namespace, world=world
         )
 
     def live(self, steps: int | None) -> bool:
@@ -82,7 +81,7 @@ class Lives(Run):
         self.checkpoints = self.in_flight = self.unread = self.moving = 0
         for number in range(LIVES):
             workers = self.case.workers if not number else rng.randint(1, 4)
-            case = replace(self.case, workers=workers)
+            case = replace(self.case, workers=workers, seed=LIVES * self.case.seed + number)
             marks = [len(sink.results) for sink in (self.raw, self.other_raw, self.sink)]
             life = LIVES * namespace + number
             with Mortal(case, self, script, databases, life, world) as run:
@@ -175,6 +174,11 @@ def kept(lives: Sequence[Sequence[Result]], begun: Sequence[dict[int, int]]) -> 
             place = one.origin, one.partition, one.offset
             known = found.setdefault(place, one)
             assert known.time == one.time, "a record in flight keeps its time"
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for _, partition, offset in sorted(found):
+        offsets[partition].append(offset)
+    for read in offsets.values():
+        assert read == list(range(len(read))), "no record is left out (I5)"
     sink = ListSink()
     sink.results = [*found.values()]
     return sink

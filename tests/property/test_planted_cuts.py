@@ -100,7 +100,7 @@ def test_a_planted_bug_is_caught(
     bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, *BUGS[bug])
-    first = 70 if bug == MOVING else 0
+    first = 40 if bug == MOVING else 0
     for seed in range(first, first + RUNS):
         case = with_some_comings_and_goings(with_aborts(random_case(seed)))
         if bug == MOVING:
