@@ -49,9 +49,9 @@ def _ignored(*_: object) -> None:
 _parcels = SourceOperator.parcels
 
 
-def _one_too_far(source: Any) -> Any:
+def _once_more(source: Any) -> Any:
     return [
-        type(one)(one.partition, Rest(one.rest.offset + 1, one.rest.end), one.maximum,
+        type(one)(one.partition, Rest(max(0, one.rest.offset - 1), one.rest.end), one.maximum,
                   one.newest, one.frontier)
         for one in _parcels(source)
     ]  # fmt: skip
@@ -88,7 +88,7 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what was on links is left out": (Persisting, "complete", _without_what_came),
     "messages from after the cut are taken before it": (Freezing, "meets", _ignored),
     "states are those of later": (Frozen, "keep", _ignored),
-    "sources go on one record too far": (SourceOperator, "parcels", _one_too_far),
+    "sources read a record once more": (SourceOperator, "parcels", _once_more),
     MOVING: (Persisting, "_part", _without_bins_on_their_way),
     "replaced layers are forgotten at once": (Retention, "replaced", _at_once),
     "each worker puts back all that was in flight": (Resuming, "_own_rows", _all_of_it),
