@@ -60,8 +60,8 @@ PACE = 0.005
 """Seconds from one turn to the next while nobody waits for a bin: progress is heard of together."""
 EXPLAIN = 0.25
 """Seconds between two looks at what is waited for."""
-FAILURES = 3
-"""Times that a flow goes on from one checkpoint, before it is taken not to come any further."""
+FAILURES, SHORT_LIFE = 3, 60.0
+"""Lives in a row that end within so many seconds, before the flow is taken not to come further."""
 IDLE = 0.02
 """Seconds between two looks at the control topic when nothing else happens."""
 
@@ -122,19 +122,29 @@ def _live(
     signals: Signals | None,
 ) -> Result:
     """Life after life: where a worker is lost the flow goes on from its newest checkpoint, unless
-    it has come to none since it last did so."""
+    that has become of several short lives in a row."""
     failures = 0
     while True:
+        began = time.monotonic()
         try:
             return _conduct(prepared, found, spark, told, signals)
         except _LifeLost as lost:
-            newest = newest_checkpoint(prepared)
-            failures = failures + 1 if newest == found else 1
+            failures = failures + 1 if time.monotonic() - began < SHORT_LIFE else 1
+            newest = _newest_after(lost, prepared)
             if newest is None or failures > FAILURES:
                 raise lost.cause from lost
             log.warning("%s", lost.cause)
             found, prepared = newest, prepared.anew(lost.workers)
             told.recovers(prepared, newest.checkpoint.number, str(lost.cause))
+
+
+def _newest_after(lost: _LifeLost, prepared: Prepared) -> Newest | None:
+    """What to go on from; where that cannot be asked, it is the loss that has ended the flow."""
+    try:
+        return newest_checkpoint(prepared)
+    except MeanderError as error:
+        log.warning("no checkpoint can be read: %s", error)
+        raise lost.cause from lost
 
 
 def _await_spark(

@@ -32,6 +32,7 @@ from schemas.status import (
     Heartbeat,
     Planned,
     Queued,
+    Recovering,
     Rescaled,
     Rescaling,
     Started,
@@ -65,6 +66,13 @@ def follow(settings: Settings, names: Names, flow: str, command: Command) -> Ite
             event = told.event
             if isinstance(event, Failed | Finished):
                 raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
+            if isinstance(event, Recovering):
+                raise MeanderError(
+                    f"command {command.id!r}",
+                    f"the flow has lost a worker and goes on from checkpoint {event.checkpoint},"
+                    " without the commands that had not ended",
+                    "see meander status, and give it again under another id",
+                )
             accepted = accepted or _begins(event, offset)
             last = _ends(event, command, offset, accepted)
             if last or (accepted and _goes_on(event, command)):

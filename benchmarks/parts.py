@@ -25,6 +25,8 @@ INTERVALS = (2.0, 10.0, 60.0)
 ORDERS = [
     Strategy("fluid", prepared=True, order=order) for order in ("given", "hottest", "coldest")
 ]
+ORDER_BITS = 5
+"""Bins move one after the other, and each waits for what an overloaded worker has before it."""
 SHARES, LATENCIES = (0.1, 0.3, 0.9), (0.03, 0.1, 0.3)
 """Of the workers' time, for what is moved ahead; and seconds that records may take meanwhile."""
 LEADS = (0.0, 0.05, 0.25, 1.0)
@@ -70,7 +72,7 @@ class Wanted:
             case "order":
                 served = 2 * self.served
                 wave = Wave.fixed(1.25 * served)
-                return moving.Case(self.few, wave, service=served, skewed=True)
+                return moving.Case(self.few, wave, bits=ORDER_BITS, service=served, skewed=True)
         return moving.Case(keys, self.wave)
 
     def sizes(self) -> list[tuple[int, int]]:

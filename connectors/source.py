@@ -8,7 +8,6 @@ decided here too. Cost of opening: a few round trips per partition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,7 +19,14 @@ from connectors.formats import Decoder, Format, TimeExtractor, check_format
 from connectors.intake import Intake
 from connectors.reader import Bounds, KafkaReader
 from connectors.records import Reading
-from dataflow.protocols import DeadLetters, Partition, Rest, SourceOptions, WorkerContext
+from dataflow.protocols import (
+    DeadLetters,
+    Partition,
+    Rest,
+    Rests,
+    SourceOptions,
+    WorkerContext,
+)
 from dataflow.pulse import Pulse
 from schemas.errors import MeanderError, SetupError
 from state.time import whole
@@ -69,20 +75,24 @@ class KafkaSource:
         self,
         context: WorkerContext,
         dead: DeadLetters,
-        rests: Mapping[Partition, Rest] | None = None,
+        rests: Rests | None = None,
     ) -> KafkaReader:
-        """This worker's reader: of what is left of these partitions, or of its share of all where
-        the flow has not run before. Raises SetupError when the topic cannot be read."""
+        """This worker's reader: of what is left of partitions, or of its share of all where the
+        flow has not run before. Raises SetupError when the topic cannot be read."""
         known = topics.found(client.admin(context.settings), self.topic)
         mine = assigned(self.topic, known.partitions, context.worker, context.workers)
         group = topics.group(context.topic_prefix, context.flow)
         consumer = client.consumer(context.settings, group)
         try:
-            bounds = (
-                [_bounds(consumer, self.topic, partition, context) for partition in mine]
-                if rests is None
-                else [_left(consumer, self.topic, *left, context) for left in rests.items()]
-            )
+            if rests is not None:
+                # What has come since is told of while a flow runs, but for a bounded run.
+                mine = [p for p in mine if p not in rests] if context.until_end else []
+            bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
+            bounds += [
+                _left(consumer, self.topic, partition, rest, context)
+                for partition, rest in (rests or {}).items()
+                if rest is not None
+            ]
         except MeanderError:
             consumer.close()
             raise

@@ -34,7 +34,7 @@ from dataflow import testing
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Planted, Raise, Slow
 from dataflow.flow import Flow
 from dataflow.nodes import SinkNode, SourceNode
-from dataflow.protocols import Partition, Rest, SinkWriter, SourceReader
+from dataflow.protocols import Partition, Rests, SinkWriter, SourceReader
 from dataflow.pulse import UNHEARD
 from dataflow.sim import Command, Grow, HandOver, Join, Leave
 from dataflow.testing import Answer, DeadLetter, Result
@@ -268,9 +268,7 @@ class TestFlow(testing.TestFlow):
     def _open(self, name: str) -> Topic:
         return self._topics.setdefault(name, Topic.of(self._partitions))
 
-    def _reader(
-        self, node: SourceNode, me: WorkerId, rests: Mapping[Partition, Rest] | None
-    ) -> SourceReader:
+    def _reader(self, node: SourceNode, me: WorkerId, rests: Rests | None) -> SourceReader:
         source = node.spec
         if not isinstance(source, KafkaSource):
             return super()._reader(node, me, rests)

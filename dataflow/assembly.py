@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -51,7 +51,15 @@ from dataflow.operators.steps import Steps
 from dataflow.pace import Pace
 from dataflow.plan import Plan
 from dataflow.progress import Progress
-from dataflow.protocols import Clock, DeadLetters, Partition, Rest, SinkWriter, SourceReader
+from dataflow.protocols import (
+    Clock,
+    DeadLetters,
+    Partition,
+    Rest,
+    Rests,
+    SinkWriter,
+    SourceReader,
+)
 from dataflow.pulse import UNHEARD, Pulse
 from dataflow.rulings import NO_PAST, Past
 from dataflow.snapshots import Snapshots
@@ -87,8 +95,8 @@ class Site:
     dead: DeadLetters
     open_store: Callable[[str, StateCodec, Layout | None], Store]
     open_shelf: Callable[[str], Shelf]
-    open_reader: Callable[[SourceNode, Mapping[Partition, Rest] | None], SourceReader]
-    """Of what is left of these partitions; None for this worker's share at the flow's start."""
+    open_reader: Callable[[SourceNode, Rests | None], SourceReader]
+    """Of what is left of partitions; None for this worker's share at the flow's start."""
     open_writer: Callable[[SinkNode], SinkWriter]
     incarnation: Incarnation = FIRST
     pulse: Pulse = UNHEARD
@@ -222,7 +230,8 @@ class Assembly:
     def _source(self, node: SourceNode) -> SourceOperator:
         ports = self.plan.ports[node.name]
         plan, parcels = self.plan, self._parcels(node)
-        rests = {parcel.partition: parcel.rest for parcel in parcels}
+        known = (one.partition for one in self.start.cut.positions if one.source == node.name)
+        rests = dict.fromkeys(map(Partition, known)) | {one.partition: one.rest for one in parcels}
         around = Around(
             plan.source_locations,
             plan.read_locations,

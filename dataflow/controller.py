@@ -93,7 +93,7 @@ class Controller:
             self._forswearing.demand,
             self._forswearing.near,
         )
-        self._joining: list[Joins] = []
+        self._joining: list[WorkerId] = []
         """Those who may join as soon as no checkpoint is being taken."""
         self._wanted: str | None = None
         """The command for which a checkpoint is to be begun, '' where none asks for it."""
@@ -133,10 +133,9 @@ class Controller:
 
         Raises Refused where that cannot be.
         """
-        time = self._forswearing.open_time()
+        self._forswearing.open_time()
         self.staff.expect(worker)
-        joins = Joins(worker, time)
-        self.decisions.take(joins, partial(self._joining.append, joins))
+        self._joining.append(worker)
 
     def share(self, id: str, newcomers: Sequence[WorkerId]) -> set[str]:
         """Workers get as many bins and partitions as the others have, by the fewest moves; the ids
@@ -271,8 +270,8 @@ class Controller:
             self.take(sender, frame)
             received = True
         if self._progress.ready:
+            self._begin_joining()
             self.decisions.send()
-            self._admit_all()
             self.reading.begin_new(self.staff.staying)
             self._forswear()
             self._conduct()
@@ -294,7 +293,7 @@ class Controller:
     def done(self) -> bool:
         """Whether the whole computation is over."""
         over = self._progress.settled() and self.conductor.idle and self._recorder.done
-        return over and not self._checkpoints_busy
+        return over and self._wanted is None and not self._checkpoints_busy
 
     @property
     def ready(self) -> bool:
@@ -355,10 +354,12 @@ class Controller:
         """Whether one is being taken."""
         return self.checkpoints is not None and self.checkpoints.under_way
 
-    def _admit_all(self) -> None:
+    def _begin_joining(self) -> None:
+        """Decide that newcomers join, unless a checkpoint is being taken."""
         if not self._checkpoints_busy:
-            for joins in self._joining:
-                self._admit(joins.worker)
+            for worker in self._joining:
+                joins = Joins(worker, self._forswearing.open_time())
+                self.decisions.take(joins, partial(self._admit, worker))
             self._joining.clear()
 
     def _admit(self, worker: WorkerId) -> None:
@@ -446,15 +447,13 @@ class Controller:
         self._forswearing.advance(
             Pending(
                 furthest=self.furthest(),
-                unsent=min(
-                    (one.time for one in (*self.decisions.unsent, *self._joining)), default=None
-                ),
+                unsent=self.decisions.least,
                 sent=[round.time for round in sent],
                 demanded=[
                     *(round.time for round in sent if round.demand is not None),
                     *self.reading.times,
                 ],
-                waiting=not self.conductor.idle,
+                waiting=bool(self._joining) or not self.conductor.idle,
                 patience=self.conductor.patience(self._due),
             )
         )

@@ -35,7 +35,7 @@ class Pending:
     demanded: Sequence[int]
     """The times among these for which nothing but the demand makes the sources move."""
     waiting: bool
-    """Whether bins are yet to get a time."""
+    """Whether bins, or who joins, are yet to get a time."""
     patience: float
     """The part of the lead that there is time for: bins may wait for those before them."""
 

@@ -7,13 +7,21 @@ run's seed chooses, so that partitions are idle now and then and deliveries take
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dataflow.batch import Batch
-from dataflow.protocols import Chunk, Partition, Rest, SinkWriter, SourceOptions, SourceReader
+from dataflow.protocols import (
+    Chunk,
+    Partition,
+    Rest,
+    Rests,
+    SinkWriter,
+    SourceOptions,
+    SourceReader,
+)
 from state.ids import WorkerId
 from state.time import from_millis
 
@@ -69,11 +77,12 @@ class ListSource:
         mine = [Partition(p) for p in range(len(self.partitions)) if p % workers == worker]
         return ListReader(self, mine, rng)
 
-    def resumed(self, rests: Mapping[Partition, Rest], rng: random.Random) -> ListReader:
-        """What is left of these partitions."""
+    def resumed(self, rests: Rests, rng: random.Random) -> ListReader:
+        """What is left of partitions."""
         reader = ListReader(self, [], rng)
         for partition, rest in rests.items():
-            reader.adopt(partition, rest)
+            if rest is not None:
+                reader.adopt(partition, rest)
         return reader
 
 

@@ -72,6 +72,10 @@ class Rest:
     """Where a bounded run ends: the first offset that is not read."""
 
 
+Rests = Mapping[Partition, Rest | None]
+"""What is left of the partitions that a flow has read; None where another worker reads on."""
+
+
 class SourceReader(Protocol):
     """One worker's share of a source."""
 
@@ -200,10 +204,10 @@ class SourceSpec(Protocol):
         self,
         context: WorkerContext,
         dead: DeadLetters,
-        rests: Mapping[Partition, Rest] | None,
+        rests: Rests | None,
     ) -> SourceReader:
-        """This worker's reader: of what is left of these partitions, or of its share of all where
-        the flow has not run before."""
+        """This worker's reader: of what is left of partitions, or of its share of all where the
+        flow has not run before."""
 
 
 class SinkSpec(Protocol):

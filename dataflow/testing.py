@@ -43,7 +43,7 @@ from dataflow.migrate.groups import TOGETHER
 from dataflow.nested import outer
 from dataflow.nodes import SinkNode, SourceNode
 from dataflow.plan import Plan
-from dataflow.protocols import Partition, Rest, SinkWriter, SourceReader
+from dataflow.protocols import Rests, SinkWriter, SourceReader
 from dataflow.rulings import NO_PAST, Past
 from dataflow.sim import (
     Abort,
@@ -363,9 +363,7 @@ class TestFlow:
                              f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
         return WorkerId(number)
 
-    def _reader(
-        self, node: SourceNode, me: WorkerId, rests: Mapping[Partition, Rest] | None
-    ) -> SourceReader:
+    def _reader(self, node: SourceNode, me: WorkerId, rests: Rests | None) -> SourceReader:
         if not isinstance(node.spec, ListSource):
             raise SetupError(f"source {node.name!r}", "it is no list",
                              "use connectors.testing.TestFlow")  # fmt: skip

@@ -239,6 +239,8 @@ class Worker:
             case update:
                 if isinstance(update, MemberFrame) and update.news == "welcome":
                     self._freezing.welcome(update.checkpoint)
+                    # Those layers that it will get are in the checkpoints that there are.
+                    self._assembly.retention.welcome(update.checkpoint)
                 self._progress.take(sender, update)
 
     def _load(self) -> Loading:
@@ -297,7 +299,7 @@ class Worker:
             for some in (assembly.nodes[node.name].underway(), self._queued(node.name))
         ]
         assembly.retention.freeze(number)
-        assembly.migrator.freeze()
+        assembly.migrator.freeze([(one.operator, one.bin) for one in self._loading.left])
         keyed = [outlet.keyed for outlet in assembly.outlets]
         # Before all is loaded, calls that were asked for wait to be asked for anew.
         notices = (

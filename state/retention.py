@@ -35,6 +35,11 @@ class Retention:
         """The oldest one that is kept, or about to be."""
         self._replaced: list[tuple[int, Sequence[Place]]] = []
 
+    def welcome(self, number: int) -> None:
+        """This worker joins a flow that has taken so many."""
+        if number:
+            self.freeze(number)
+
     def freeze(self, number: int) -> None:
         """This worker freezes for a checkpoint."""
         self._number = number

@@ -4,7 +4,8 @@ On the first word of a checkpoint, the coordinator's or the number in a message,
 all operators and queues at once, between two steps; so nobody takes a message that was sent after
 its sender's freeze before its own. Then it records of each link what was sent before that: markers
 overtake messages and say how many. Guarantees that every record is in one place of the cut: in its
-source's log, in flight, or in a state. Cost: references to what is held; nothing is copied.
+source's log, in flight, or in a state. Cost: a reference to each batch that is held, and a copy of
+its values where users' functions could change them in place.
 """
 
 from __future__ import annotations

@@ -47,19 +47,24 @@ class Resuming:
         self._me, self._plan, self._start = me, plan, start
         self._inputs, self._progress, self._topic, self._clock = inputs, progress, topic, clock
         self._owners = np.array(start.owners, np.int64)
+        self._mine = np.flatnonzero(self._owners == me)
         self._nodes = {node.name: (n, node) for n, node in enumerate(plan.nodes)}
         pieces = [piece for piece in start.cut.pieces if self._may_have(piece)]
         # Downstream first; of one operator in the order in which they were persisted.
         self._left = deque(sorted(pieces, key=lambda piece: -self._nodes[piece.node][0]))
         self._fetching: Ticket | None = None
+        keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
+        self._first_of_all = keyed if plan.arrivals else set[Location]()
+        """Where nothing may be left on any worker before records without keys go on: nobody sorts
+        those that are applied as they arrive."""
         for piece in self._left:
             progress.changes.add(self._location(piece), piece.time, 1)
 
     @property
     def unread(self) -> list[Piece]:
         """What has not gone on yet, of this worker's own."""
-        mine = np.flatnonzero(self._owners == self._me)
-        return [self._restricted(piece, mine) for piece in self._left]
+        left = map(self._restricted, self._left)
+        return [piece for piece in left if piece.bins is None or any(piece.bins)]
 
     @property
     def done(self) -> bool:
@@ -73,7 +78,7 @@ class Resuming:
         piece = self._left[0]
         if self._fetching is None:
             self._fetching = self._topic.fetch([piece.place])
-        if not self._inputs[self._location(piece)].empty:
+        if not (self._inputs[self._location(piece)].empty and self._may_go_on(piece)):
             return False
         found = self._topic.fetched(self._fetching)
         if found is None:
@@ -83,6 +88,9 @@ class Resuming:
         _, columns = in_flight.decode(found[0])
         self._put(piece, columns)
         return True
+
+    def _may_go_on(self, piece: Piece) -> bool:
+        return piece.keyed or self._progress.least(self._first_of_all) is None
 
     def _put(self, piece: Piece, columns: Columns) -> None:
         location, changes = self._location(piece), self._progress.changes
@@ -104,13 +112,18 @@ class Resuming:
         return np.flatnonzero(mine)
 
     def _may_have(self, piece: Piece) -> bool:
-        """Records without a key go on at one worker."""
-        return piece.keyed or self._start.rank(piece.worker) == self._me
+        """Records without a key go on at one worker, others at the owners of their bins."""
+        if not piece.keyed:
+            return self._start.rank(piece.worker) == self._me
+        left = self._restricted(piece).bins
+        return left is None or any(left)
 
-    def _restricted(self, piece: Piece, mine: np.ndarray) -> Piece:
+    def _restricted(self, piece: Piece) -> Piece:
+        """What of a piece is this worker's."""
         if not piece.keyed:
             return piece
         first, count = self._first(piece), self._plan.flow.space.count
+        mine = self._mine
         bins = mine[(mine >= first) & (mine < first + count)] - first
         if piece.bins is not None:
             bins = np.intersect1d(bins, in_flight.bins_of(piece.bins))

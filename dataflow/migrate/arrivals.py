@@ -73,7 +73,7 @@ class Arrivals:
         self._queued: list[tuple[Time, Delivery]] = []
         self._installing: list[Incoming] = []
         self._staging = Staging(store, topic, pace, report)
-        self._spoilt: dict[tuple[Bin, int], Time] = {}
+        self._spoilt: dict[tuple[Bin, int], tuple[Time, Delivery]] = {}
         """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
 
     def expect(self, bin: Bin, time: int) -> None:
@@ -130,13 +130,17 @@ class Arrivals:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """The bins that have come and are not whole here yet."""
+        """The bins that have come and are not whole here yet, also those that could not be read
+        and are awaited anew."""
         waiting = (message.payload for message in self._pointers.waiting)
-        queued = (delivery for _, delivery in self._queued)
-        return [
+        come = [
             *(one for one in waiting if isinstance(one, Delivery)),
-            *queued, *(incoming.delivery for incoming in self._installing),
-        ]  # fmt: skip
+            *(delivery for _, delivery in self._queued),
+            *(incoming.delivery for incoming in self._installing),
+        ]
+        here = {delivery.manifest.bin for delivery in come}
+        spoilt = (delivery for _, delivery in self._spoilt.values())
+        return [*come, *(one for one in spoilt if one.manifest.bin not in here)]
 
     @property
     def stashed(self) -> Iterator[Rows]:
@@ -177,7 +181,7 @@ class Arrivals:
             yield from pool.owed
         yield from (time for time, _ in self._queued)
         yield from (incoming.time for incoming in self._installing)
-        yield from self._spoilt.values()
+        yield from (time for time, _ in self._spoilt.values())
 
     @property
     def ahead(self) -> Iterator[Time]:
@@ -217,7 +221,7 @@ class Arrivals:
         """The last of a bin has come. What is written anew was first told of at an earlier time."""
         manifest = delivery.manifest
         self._newest[manifest.bin] = manifest.epoch
-        first = self._spoilt.get((manifest.bin, manifest.epoch), time)
+        first, _ = self._spoilt.get((manifest.bin, manifest.epoch), (time, delivery))
         ahead = self._staging.claim(manifest.bin)
         rest = self._pace.due.admit(
             Installation(self._store, manifest, self._topic, ahead.layers, ahead.timers)
@@ -234,7 +238,7 @@ class Arrivals:
         except MeanderError as error:
             if move in self._spoilt:
                 raise
-            self._spoilt[move] = incoming.time
+            self._spoilt[move] = incoming.time, incoming.delivery
             self._report(spoilt(manifest, manifest.epoch, error))
             return True
         self._spoilt.pop(move, None)

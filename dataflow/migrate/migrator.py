@@ -146,15 +146,16 @@ class Migrator(Quiet):
         """What is prepared of an operator, with those that move with it."""
         return self._preparing[self._groups.of(operator)]
 
-    def freeze(self) -> None:
-        """A checkpoint is to have all bins that are here as they are now; what was being written of
-        them is begun anew after that."""
+    def freeze(self, unloaded: Sequence[tuple[str, Bin]]) -> None:
+        """A checkpoint is to have all bins that are here as they are now, but for those that an
+        operator has not loaded yet; what was being written of them is begun anew after that."""
         for preparing in self._preparing.values():
             preparing.restart()
         for outlet in self._outlets:
             for departure in outlet.departures:
                 departure.extraction = None
-            outlet.keyed.freeze(outlet.gone)
+            loading = {bin for name, bin in unloaded if name == outlet.keyed.name}
+            outlet.keyed.freeze(outlet.gone | loading)
 
     # -- the steps
 

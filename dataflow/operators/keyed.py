@@ -154,12 +154,12 @@ class Keyed(Quiet):
 
     # -- checkpoints
 
-    def freeze(self, gone: Collection[Bin]) -> None:
-        """A checkpoint is to have the bins that are here as they are now; of those that have gone
-        only copies are left."""
+    def freeze(self, others: Collection[Bin]) -> None:
+        """A checkpoint is to have the bins that are here as they are now, but these: of those that
+        have gone only copies are left, and some are still being loaded."""
         coming = {delivery.manifest.bin for delivery in self.arrivals.deliveries}
         held = {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
-        bins = sorted(held - coming - self.arrivals.staged - set(gone))
+        bins = sorted(held - coming - self.arrivals.staged - set(others))
         timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
         self.trace.freeze(bins, timers, self._now)
 

@@ -10,7 +10,7 @@ from schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic
 
-PURPOSES = {"control", "status", "state", "decisions", "checkpoints", "dead"}
+PURPOSES = {"control", "status", "state", "decisions", "checkpoints", "in_flight", "dead"}
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
         made.state: "compact",
         made.decisions: "delete",
         made.checkpoints: "delete",
+        made.in_flight: "compact",
         made.dead: "delete",
     }
     assert all(row.exists and row.replication == 1 and row.purpose for row in rows)
