@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from app.output import Output, size
 from connectors import client
-from connectors.checkpoints import all_of
+from connectors.checkpoints import last
 from connectors.client import Settings
 from connectors.topics import Names, expect_ran
+from dataflow.checkpoint.taking import KEPT
 from schemas.status import Checkpointed, CommandRejected, Event
 
 COLUMNS = ("number", "age", "keys", "state", "in flight", "records", "workers", "bins")
@@ -55,5 +56,5 @@ def rows(settings: Settings, names: Names, flow: str) -> Sequence[Sequence[objec
             size(one.state_bytes), size(one.in_flight_bytes), f"{one.in_flight:,}",
             len(one.cut.members), len(one.manifests),
         ]
-        for one in all_of(settings, names.checkpoints)
+        for one in last(settings, names.checkpoints, KEPT)
     ][::-1]  # fmt: skip

@@ -303,13 +303,9 @@ class Coordinator:
         journal = Journal(self._decisions, self._prepared.incarnation)
         # Before anybody can report to it.
         plan, before = self._prepared.plan, self._checkpoint
-        start = (
-            None
-            if before is None
-            else Start.of(plan, options.workers, before.manifests, before.cut)
-        )
+        start = Start.of(plan, options.workers, before)
         checkpoints = Checkpoints(
-            plan, self._prepared.incarnation, before.number if before else 0, self._links,
+            plan, self._prepared.incarnation, before, self._links,
             SystemClock(), self._written.write, self._written.forget,
         )  # fmt: skip
         self._controller = Controller(

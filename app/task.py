@@ -322,7 +322,7 @@ def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start | None:
     if arguments.checkpoint is None:
         return None
     found = checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint)
-    return Start.of(plan, arguments.workers, found.manifests, found.cut)
+    return Start.of(plan, arguments.workers, found)
 
 
 def trace_of(error: Exception) -> str:

@@ -99,11 +99,11 @@ def newest(settings: Settings, topic: str) -> tuple[int, Checkpoint] | None:
     return (high - 1, read(settings, topic, high - 1)) if low < high else None
 
 
-def all_of(settings: Settings, topic: str) -> list[Checkpoint]:
-    """All that lie on the topic, the oldest first."""
+def last(settings: Settings, topic: str, most: int) -> list[Checkpoint]:
+    """The last so many, the oldest first: earlier ones may name what is there no longer."""
     with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
         low, high = client.watermarks(consumer, topic, 0)
-    return [read(settings, topic, offset) for offset in range(low, high)]
+    return [read(settings, topic, offset) for offset in range(max(low, high - most), high)]
 
 
 def read(settings: Settings, topic: str, offset: int) -> Checkpoint:

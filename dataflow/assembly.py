@@ -151,6 +151,7 @@ class Assembly:
             else Routing.of(flow.space, self.start.owners)
         )
         self.retention = Retention(self.site.topic.forget)
+        self.retention.welcome(self.start.number)
         self.pace = Pace(self.site.clock, flow.moving_latency, self._move_memory)
         self.inflight = Inflight(flow.max_inflight, self.pace.passed)
         self.disk = Disk(flow.max_spill)

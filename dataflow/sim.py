@@ -420,11 +420,11 @@ def simulate(
         world.checkpoints.append(checkpoint)
         return lambda: rng.random() < 0.5
 
-    links, number = SimLinks(network, COORDINATOR), 0 if newest is None else newest.number
+    links = SimLinks(network, COORDINATOR)
     checkpoints = Checkpoints(
-        plan, world.incarnation, number, links, clock, keep, world.in_flight.forget
+        plan, world.incarnation, newest, links, clock, keep, world.in_flight.forget
     )
-    start = None if newest is None else Start.of(plan, workers, newest.manifests, newest.cut)
+    start = Start.of(plan, workers, newest)
     controller = Controller(plan, workers, links, clock, journal, past, start, checkpoints)
     members = map(WorkerId, range(workers))
 

@@ -60,7 +60,8 @@ from schemas import control
 from schemas.control import Rejected, parse_command
 from schemas.errors import MeanderError, SetupError
 from state import codec
-from state.ids import COORDINATOR, WorkerId, member_name
+from state.checkpoint import Checkpoint
+from state.ids import COORDINATOR, Incarnation, WorkerId, member_name
 from state.shelf import Shelf
 from state.store import Databases
 from state.time import to_millis
@@ -385,9 +386,11 @@ class TestFlow:
         newest = self.world.before
         if self._given:
             manifests, self._given = write(self._plan, self._given, topic), {}
-            self._start = Start.of(self._plan, self._count, manifests)
+            space = self._plan.flow.space
+            states = Checkpoint(0, Incarnation(0), space, 0, tuple(manifests))
+            self._start = Start.of(self._plan, self._count, states)
         elif newest is not None and self._start is None:
-            self._start = Start.of(self._plan, self._count, newest.manifests, newest.cut)
+            self._start = Start.of(self._plan, self._count, newest)
         site = Site(
             me,
             self._count,

@@ -36,7 +36,7 @@ class Retention:
         self._replaced: list[tuple[int, Sequence[Place]]] = []
 
     def welcome(self, number: int) -> None:
-        """This worker joins a flow that has taken so many."""
+        """This worker begins with one, or joins a flow that has taken so many."""
         if number:
             self.freeze(number)
 

@@ -19,7 +19,7 @@ from typing import Final
 from state.chunk import Head
 from state.contents import Changed, Merged, Whole
 from state.extraction import Extraction
-from state.ids import Bin, Incarnation, LayerId
+from state.ids import Bin, LayerId
 from state.layer import Remainder, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
 from state.retention import Retention
@@ -49,8 +49,6 @@ class Trace:
         self._operator, self._store, self._topic = operator, store, topic
         self._next_layer = next_layer
         self._retention = retention or Retention(topic.forget)
-        self._life: Incarnation | None = None
-        """In which this trace writes; None before its first layer."""
         self._layers: dict[Bin, Layers] = {}
         self._told: dict[Bin, int | None] = {}
         """A hash of the timers that the newest layer of a bin holds, None where it is not known."""
@@ -263,7 +261,6 @@ class Trace:
         description = Description(lower, upper, since=upper)
         codec = self._store.codec.name
         layer = self._next_layer()
-        self._life = layer.incarnation
         return Head(self._operator, bin, layer, kind, codec, description)
 
     def _stands_alone(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
@@ -330,10 +327,9 @@ class Trace:
             self._due[bin] = None
 
     def _forget(self, layers: Layers) -> None:
-        """Have tombstones for layers, but for those of earlier lives: checkpoints refer to them."""
+        """Have tombstones for layers, once no checkpoint needs them."""
         for layer in layers:
-            if layer.id.incarnation == self._life:
-                self._retention.replaced(layer.chunks)
+            self._retention.replaced(layer.chunks)
 
 
 def worn(layers: Layers) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from dataflow.plan import Plan
 from dataflow.staff import share_of, shared_out
 from state.bins import BinSpace
-from state.checkpoint import BEGINNING, Cut
+from state.checkpoint import BEGINNING, Checkpoint, Cut
 from state.ids import Bin, WorkerId
 from state.manifest import Manifest
 
@@ -34,22 +34,25 @@ class Start:
     """Of the partitions that have been read before."""
     manifests: Sequence[Manifest] = ()
     cut: Cut = BEGINNING
+    number: int = 0
+    """The checkpoint's; 0 where there is none."""
 
     @staticmethod
-    def of(
-        plan: Plan, workers: int, manifests: Sequence[Manifest] = (), cut: Cut = BEGINNING
-    ) -> Start:
-        """States and a cut over so many workers."""
+    def of(plan: Plan, workers: int, checkpoint: Checkpoint | None = None) -> Start:
+        """A checkpoint over so many workers; None of a flow that has no past and no states."""
+        cut = BEGINNING if checkpoint is None else checkpoint.cut
+        number = 0 if checkpoint is None else checkpoint.number
+        manifests = () if checkpoint is None else checkpoint.manifests
         if cut == BEGINNING:
             evenly = evenly_owned(plan.flow.space, workers, len(plan.groups.names))
-            return Start(workers, evenly, {}, manifests)
+            return Start(workers, evenly, {}, manifests, number=number)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
         owned = laid_out(bins, len(ranks), workers)
         return Start(
             workers, tuple(owned[number] for number in range(len(bins))),
-            laid_out(readers, len(ranks), workers), manifests, cut,
+            laid_out(readers, len(ranks), workers), manifests, cut, number,
         )  # fmt: skip
 
     @property

@@ -45,13 +45,19 @@ class Checkpoints:
     """Those of one life of a flow."""
 
     def __init__(
-        self, plan: Plan, incarnation: Incarnation, number: int, links: Links, clock: Clock,
-        write: Write, forget: Callable[[Sequence[Place]], None],
-    ) -> None:  # fmt: skip
-        self.number = number
+        self,
+        plan: Plan,
+        incarnation: Incarnation,
+        before: Checkpoint | None,
+        links: Links,
+        clock: Clock,
+        write: Write,
+        forget: Callable[[Sequence[Place]], None],
+    ) -> None:
+        self.number = 0 if before is None else before.number
         """The last that was begun, in this life or before."""
-        self._kept: deque[Checkpoint] = deque()
-        """Those of this life that exist, the oldest first."""
+        self._kept = deque([] if before is None else [before])
+        """Those that are kept: the one with which this life has begun, and its own."""
         self._forget = forget
         self._plan, self._incarnation = plan, incarnation
         self._links, self._clock, self._write = links, clock, write

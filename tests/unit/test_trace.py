@@ -19,6 +19,7 @@ from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.installation import Installation
 from state.layer import CHUNK_ENTRIES
 from state.manifest import Description, LayerPointer, Manifest
+from state.retention import Retention
 from state.store import Store
 from state.topic import Place, RecordGone
 from state.trace import RATIO, Trace, similar
@@ -519,14 +520,22 @@ def test_there_are_few_layers_and_little_but_state_under_endless_updates(
     assert list(new.scan(BIN)) == list(old.scan(BIN))
 
 
-def test_layers_of_an_earlier_life_are_left_to_its_checkpoints(
+def test_layers_of_an_earlier_life_are_left_to_its_checkpoint_as_long_as_that_is_kept(
     traced: Traced, old: Store, topic: MemoryTopic
 ) -> None:
     traced.set(0, 100, 1)
     earlier = traced.write()
     now = (LayerId(Incarnation(3), WorkerId(1), n) for n in count())
-    later = Trace("per_plane", old, topic, lambda: next(now))
+    retention = Retention(topic.forget)
+    retention.welcome(7)
+    later = Trace("per_plane", old, topic, lambda: next(now), retention)
     later.adopt(earlier)
     later.rewrite(BIN)
     drive(later.write(BIN, 5, ()).step, 100)
     assert not topic.forgotten
+    retention.freeze(8)
+    retention.keep([7])
+    assert not topic.forgotten
+    retention.freeze(9)
+    retention.keep([8])
+    assert topic.forgotten == chunk_keys(*earlier.layers)
