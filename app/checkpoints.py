@@ -13,7 +13,7 @@ from connectors.topics import Names, expect_ran
 from dataflow.checkpoint.taking import KEPT
 from schemas.status import Checkpointed, CommandRejected, Event
 
-COLUMNS = ("number", "age", "keys", "state", "in flight", "records", "workers", "bins")
+COLUMNS = ("number", "age", "entries", "state", "in flight", "records", "workers", "bins")
 
 
 def show_checkpoint(output: Output, events: Iterator[Event]) -> int:
@@ -52,7 +52,7 @@ def rows(settings: Settings, names: Names, flow: str) -> Sequence[Sequence[objec
     now = time.time() * 1000
     return [
         [
-            one.number, f"{max(0.0, now - one.millis) / 1000:,.0f} s", f"{one.keys:,}",
+            one.number, f"{max(0.0, now - one.millis) / 1000:,.0f} s", f"{one.entries:,}",
             size(one.state_bytes), size(one.in_flight_bytes), f"{one.in_flight:,}",
             len(one.cut.members), len(one.manifests),
         ]

@@ -130,12 +130,24 @@ def _live(
             return _conduct(prepared, found, spark, told, signals)
         except _LifeLost as lost:
             failures = failures + 1 if time.monotonic() - began < SHORT_LIFE else 1
+            said = f"{lost.cause.concerns}: {lost.cause.cause}"
+            if failures > FAILURES:
+                raise _in_a_row(lost) from lost
+            log.warning("%s: this life of the flow ends", said)
             newest = _newest_after(lost, prepared)
-            if newest is None or failures > FAILURES:
+            if newest is None:
                 raise lost.cause from lost
-            log.warning("%s", lost.cause)
             found, prepared = newest, prepared.anew(lost.workers)
-            told.recovers(prepared, newest.checkpoint.number, str(lost.cause))
+            told.recovers(prepared, newest.checkpoint.number, said)
+
+
+def _in_a_row(lost: _LifeLost) -> MeanderError:
+    return MeanderError(
+        lost.cause.concerns,
+        f"{lost.cause.cause}, after {FAILURES} others in a row within {SHORT_LIFE:g} s each",
+        "see what they have in common, such as a record that no worker survives, and run the flow"
+        " again",
+    )
 
 
 def _newest_after(lost: _LifeLost, prepared: Prepared) -> Newest | None:

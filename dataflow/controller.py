@@ -136,6 +136,7 @@ class Controller:
         self._forswearing.open_time()
         self.staff.expect(worker)
         self._joining.append(worker)
+        self._begin_joining()
 
     def share(self, id: str, newcomers: Sequence[WorkerId]) -> set[str]:
         """Workers get as many bins and partitions as the others have, by the fewest moves; the ids

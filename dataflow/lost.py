@@ -15,7 +15,7 @@ def lost(worker: str, cause: str) -> WorkerLost:
     """The end of a life of a flow, by a worker that is named with where it ran.
 
     >>> print(lost("worker 1", KILLED))
-    worker 1: its process was killed, or crashed; run the flow again: it goes on from its newest...
+    worker 1: its process was killed, or crashed; run the flow again: it has no checkpoint to go...
     """
-    remedy = "run the flow again: it goes on from its newest checkpoint, or where it has none anew"
+    remedy = "run the flow again: it has no checkpoint to go on from, so it starts anew"
     return WorkerLost(worker, cause, remedy)

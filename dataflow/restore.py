@@ -16,7 +16,7 @@ from dataflow.operators.keyed import Keyed
 from dataflow.plan import Plan
 from dataflow.protocols import Clock
 from schemas.errors import SetupError
-from state.checkpoint import Checkpoint, Lacking
+from state.checkpoint import BEGINNING, Checkpoint, Lacking
 from state.installation import Installation
 from state.layer import NO_REMAINDER
 from state.manifest import Manifest
@@ -148,11 +148,21 @@ def _other_groups(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     return ["other operators move alone in the flow than did"]
 
 
+def _anew(checkpoint: Checkpoint) -> str:
+    """What to do where a checkpoint is of no use."""
+    if checkpoint.cut == BEGINNING:
+        return "write it anew with meander bootstrap --replace"
+    return (
+        "name and define the flow's operators as they were, or delete the flow's topic of"
+        " checkpoints to have it start from nothing"
+    )
+
+
 def _expect_states(checkpoint: Checkpoint, plan: Plan) -> None:
     flow = plan.flow
     codecs = {keyed.name: keyed.codec.name for keyed in plan.keyed}
     where = f"flow {flow.name!r}, checkpoint {checkpoint.number}"
-    remedy = "write it anew with meander bootstrap --replace"
+    remedy = _anew(checkpoint)
     if checkpoint.space != flow.space:
         raise SetupError(
             where,
@@ -164,7 +174,7 @@ def _expect_states(checkpoint: Checkpoint, plan: Plan) -> None:
         if codec is None:
             cause = f"it holds states of {manifest.operator!r}, and the flow has no such operator"
             known = ", ".join(map(repr, codecs)) or "none"
-            raise SetupError(where, f"{cause} (of those with state: {known})", remedy)
+            raise SetupError(where, f"{cause} (of those with state: {known})", _anew(checkpoint))
         for layer in manifest.layers:
             if layer.codec != codec:
                 raise SetupError(

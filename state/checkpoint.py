@@ -118,8 +118,8 @@ class Checkpoint:
         return {manifest.operator for manifest in self.manifests}
 
     @property
-    def keys(self) -> int:
-        """How many keys its layers hold, each as often as it is in one."""
+    def entries(self) -> int:
+        """How many its layers hold: keys, each as often as it is in one."""
         return sum(layer.count for manifest in self.manifests for layer in manifest.layers)
 
     @property

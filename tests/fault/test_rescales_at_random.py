@@ -16,7 +16,7 @@ from statistics import median
 import pytest
 from pyspark import SparkContext
 
-from schemas.status import Event, Heartbeat, Left
+from schemas.status import Event, Failed, Heartbeat, Left, Started
 from tests.brokers import Broker
 from tests.flow_process import UP
 from tests.kafka_tools import consume_all
@@ -46,9 +46,12 @@ class Measured(Rescaled):
         """Bytes, by who takes them."""
 
     def hear(self, event: Event) -> None:
-        """Of heartbeats the newest is kept: all of them would be in the driver's memory."""
-        others = [one for one in self.events if not isinstance(one, Heartbeat)]
-        self.events = [*(others if isinstance(event, Heartbeat) else self.events), event]
+        """Kept is what is asked for, and of heartbeats the newest: all would be in the driver's
+        memory, and the bins alone that have moved some megabytes a minute."""
+        if isinstance(event, Heartbeat):
+            self.events = [one for one in self.events if not isinstance(one, Heartbeat)]
+        if isinstance(event, Heartbeat | Started | Left | Failed):
+            self.events.append(event)
 
     def at_random(self) -> None:
         """Go from some workers to others for as long as is asked."""

@@ -154,8 +154,8 @@ def test_nothing_arrives_on_a_slow_link_until_it_is_over() -> None:
 
 def test_a_crash_ends_the_flow_with_the_sentence_of_real_workers() -> None:
     sentence = (
-        r"worker 1: its process was killed, or crashed; run the flow again: it goes on"
-        r" from its newest checkpoint, or where it has none anew\."
+        r"worker 1: its process was killed, or crashed; run the flow again: it has no"
+        r" checkpoint to go on from, so it starts anew\."
     )
     with fed(TestFlow(counting(), faults=[At(Crash(1), records=20)])) as run:
         with pytest.raises(MeanderError, match=sentence) as ended:
