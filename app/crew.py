@@ -178,6 +178,8 @@ class Crew:
         left = [hand for hand in all_hands if not hand.task.join(deadline - time.monotonic())]
         for hand in left:
             log.debug("%s does not end by itself: Spark kills its task", member_name(hand.id))
+            # It lived to see the failure, so its end is no cause of that.
+            hand.told = True
             hand.task.cancel()
         deadline = time.monotonic() + LEAVE
         for hand in left:
