@@ -5,29 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from app.following import show_end
 from app.output import Output, size
 from connectors import client
 from connectors.checkpoints import last
 from connectors.client import Settings
 from connectors.topics import Names, expect_ran
 from dataflow.checkpoint.taking import KEPT
-from schemas.status import Checkpointed, CommandRejected, Event
+from schemas.status import Checkpointed, Event
 
 COLUMNS = ("number", "age", "entries", "state", "in flight", "records", "workers", "bins")
 
 
 def show_checkpoint(output: Output, events: Iterator[Event]) -> int:
     """Print how a command ends that takes one; the exit code."""
-    for event in events:
-        if output.as_json:
-            output.line(event.model_dump(mode="json", by_alias=True))
-        match event:
-            case Checkpointed():
-                output.say(taken(event))
-            case CommandRejected(reason=reason):
-                output.say(f"rejected: {reason}")
-                return 1
-    return 0
+    return show_end(output, events, _end)
+
+
+def _end(event: Event) -> str:
+    return taken(event) if isinstance(event, Checkpointed) else ""
 
 
 def taken(event: Checkpointed) -> str:

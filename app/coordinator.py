@@ -43,7 +43,6 @@ from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
 from dataflow.lost import WorkerLost
-from dataflow.rulings import NO_PAST
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded
@@ -198,12 +197,12 @@ def _conduct(
                 )
             )
         )
-        crew = _crew(prepared, found and found.offset, spark, links, door)
+        offset, before = found or (None, None)
+        crew = _crew(prepared, offset, spark, links, door)
         slots = _slots(spark)
         coordinator = Coordinator(
-            prepared, links, crew, control, decisions, told, slots, written,
-            found and found.checkpoint,
-        )  # fmt: skip
+            prepared, links, crew, control, decisions, told, slots, written, before
+        )
         opened.callback(coordinator.close)
         if signals is not None:
             opened.enter_context(signals.deferred(links.wakeup.set))
@@ -311,18 +310,15 @@ class Coordinator:
 
     def conduct(self, signals: Signals | None) -> int | None:
         """Run until a bounded run has ended (None) or a signal has come (its number)."""
-        options = self._prepared.options
         journal = Journal(self._decisions, self._prepared.incarnation)
         # Before anybody can report to it.
         plan, before = self._prepared.plan, self._checkpoint
-        start = Start.of(plan, options.workers, before)
+        start = Start.of(plan, self._prepared.options.workers, before)
         checkpoints = Checkpoints(
             plan, self._prepared.incarnation, before, self._links,
             SystemClock(), self._written.write, self._written.forget,
         )  # fmt: skip
-        self._controller = Controller(
-            plan, options.workers, self._links, SystemClock(), journal, NO_PAST, start, checkpoints
-        )
+        self._controller = Controller(plan, start, self._links, SystemClock(), journal, checkpoints)
         while not self._crew.connected:
             self._housekeeping()
             if signals is not None and signals.received:

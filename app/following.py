@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from app.output import Output
 from app.overview import Overview, overview
 from connectors import client
 from connectors.client import Settings
@@ -79,6 +80,18 @@ def follow(settings: Settings, names: Names, flow: str, command: Command) -> Ite
                 yield event
             if last:
                 return
+
+
+def show_end(output: Output, events: Iterator[Event], said: Callable[[Event], str]) -> int:
+    """Print how a command ends that is obeyed at once, in the words of `said`; the exit code."""
+    for event in events:
+        output.event(event)
+        if isinstance(event, CommandRejected):
+            output.say(f"rejected: {event.reason}")
+            return 1
+        if words := said(event):
+            output.say(words)
+    return 0
 
 
 def _begins(event: Event, offset: int) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rich.progress import Progress, TaskID
 
+from app.following import show_end
 from app.output import Output, at_millis, size
 from app.staffing import sentence
 from schemas.errors import SetupError
@@ -70,8 +71,8 @@ def show(output: Output, events: Iterator[Event]) -> int:
     with output.bar("bins") as progress:
         shown = _Shown(output, progress, progress.add_task("waits to be accepted", total=None))
         for event in events:
-            if output.as_json and not isinstance(event, Heartbeat):
-                output.line(event.model_dump(mode="json", by_alias=True))
+            if not isinstance(event, Heartbeat):
+                output.event(event)
             shown.take(event)
         return shown.code
 
@@ -192,13 +193,8 @@ def _estimate(planned: Planned, bins: int) -> str:
 
 def show_abort(output: Output, events: Iterator[Event]) -> int:
     """Print how a command ends that is aborted; the exit code."""
-    for event in events:
-        if output.as_json:
-            output.line(event.model_dump(mode="json", by_alias=True))
-        match event:
-            case Aborted() as ended:
-                output.say(f"{ended.id} has ended: {_ended(ended)}")
-            case CommandRejected(reason=reason):
-                output.say(f"rejected: {reason}")
-                return 1
-    return 0
+    return show_end(output, events, _aborted)
+
+
+def _aborted(event: Event) -> str:
+    return f"{event.id} has ended: {_ended(event)}" if isinstance(event, Aborted) else ""

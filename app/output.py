@@ -33,6 +33,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from schemas.status import Event
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -46,6 +48,11 @@ class Output:
         """As the rule says."""
         console = Console(highlight=False)
         return Output(console, as_json or not console.is_terminal)
+
+    def event(self, event: Event) -> None:
+        """As a line, where lines are wanted."""
+        if self.as_json:
+            self.line(event.model_dump(mode="json", by_alias=True))
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Some rows; columns of numbers are aligned to the right."""

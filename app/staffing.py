@@ -26,8 +26,8 @@ def show_staff(output: Output, events: Iterator[Event]) -> int:
         task = progress.add_task("waits to be accepted", total=None)
         code, total = 0, 0
         for event in events:
-            if output.as_json and not isinstance(event, Heartbeat):
-                output.line(event.model_dump(mode="json", by_alias=True))
+            if not isinstance(event, Heartbeat):
+                output.event(event)
             if said := sentence(event):
                 output.say(said)
             match event:

@@ -317,10 +317,10 @@ class Task:
                 os._exit(1)
 
 
-def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start | None:
-    """What the flow starts from."""
-    if arguments.checkpoint is None:
-        return None
+def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
+    """What the flow starts from; who joins it later has no need of that."""
+    if arguments.checkpoint is None or arguments.joins:
+        return Start.of(plan, arguments.workers)
     found = checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint)
     return Start.of(plan, arguments.workers, found)
 

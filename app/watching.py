@@ -65,7 +65,7 @@ class Watch:
     def show(self, event: Event) -> None:
         """One event, as it goes to the status topic."""
         if self._output.as_json:
-            self._output.line(event.model_dump(mode="json", by_alias=True))
+            self._output.event(event)
             return
         match event:
             case Heartbeat() as beat:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connectors import client
 from connectors.client import Fetched, Settings
-from connectors.outbox import Outbox, noted
+from connectors.outbox import Outbox
 from connectors.topics import MAX_CHECKPOINT
 from schemas.errors import MeanderError, SetupError
 from state.checkpoint import Checkpoint
@@ -35,19 +35,16 @@ class CheckpointsTopic:
     def __init__(self, settings: Settings, checkpoints: str, in_flight: str) -> None:
         self._outbox, self._topic = _outbox(settings, checkpoints), checkpoints
         self._tombstones = Outbox(settings, in_flight)
-        self._begun = self._durable = 0
 
     def write(self, checkpoint: Checkpoint) -> Callable[[], bool]:
         """Begin to write one; whether it is durable. Raises SetupError for one too large."""
-        self._begun += 1
-        number = self._begun
-        self._outbox.send(_payload(self._topic, checkpoint), None, self._done, [])
-        return lambda: self._durable >= number
+        placed: list[Message] = []
+        self._outbox.send(_payload(self._topic, checkpoint), None, placed.append, [])
+        return lambda: bool(placed)
 
     def forget(self, places: Sequence[Place]) -> None:
         """Have compaction take records in flight that no checkpoint refers to."""
-        for place in places:
-            self._tombstones.send(None, place.key, noted, [], place.partition)
+        self._tombstones.forget(places)
 
     def pump(self) -> None:
         """Hear of what has become durable. Raises what the broker refused."""
@@ -58,9 +55,6 @@ class CheckpointsTopic:
         """Give up what is under way."""
         self._outbox.close()
         self._tombstones.close()
-
-    def _done(self, _: Message) -> None:
-        self._durable += 1
 
 
 def append(settings: Settings, topic: str, checkpoint: Checkpoint) -> int:
@@ -134,6 +128,5 @@ def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None
     with contextlib.closing(Outbox(settings, topic)) as outbox:
         for manifest in manifests:
             for layer in manifest.layers:
-                for place in layer.chunks:
-                    outbox.send(None, place.key, noted, [], place.partition)
+                outbox.forget(layer.chunks)
         outbox.flush(DURABLE)

@@ -186,8 +186,10 @@ class TopicReader:
 
     def release(self, partition: Partition) -> Rest:
         """Hand out no more of it for good."""
+        rest = self.rest(partition)
         self.partitions.remove(partition)
-        return Rest(self._next.pop(partition), None)
+        del self._next[partition]
+        return rest
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
         """Go on where another reader has stopped."""

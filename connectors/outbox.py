@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from confluent_kafka import KafkaError, Message
@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, Message
 from connectors.client import Settings
 from connectors.producing import ANYWHERE, MOST, OVERHEAD, Headers, Producing, Report
 from schemas.errors import MeanderError
+from state.topic import Place
 
 Delivered = Callable[[Message], None]
 """Called once a record is durable; the message has its partition and offset."""
@@ -55,6 +56,11 @@ class Outbox(Producing):
         record = value, key, partial(self._delivered, done, size), headers, partition
         if self._backlog or not self._produce(*record):
             self._backlog.append(record)
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """Put a tombstone for each of some records behind it; nothing waits for these."""
+        for place in places:
+            self.send(None, place.key, noted, [], place.partition)
 
     def pump(self) -> None:
         """Serve what has been delivered and send what waits. Raises what the broker refused."""

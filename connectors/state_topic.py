@@ -14,7 +14,7 @@ from functools import partial
 from confluent_kafka import Message
 
 from connectors.client import Settings
-from connectors.outbox import Outbox, noted
+from connectors.outbox import Outbox
 from connectors.places import PlaceReader
 from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS
 from dataflow.protocols import Wakeup
@@ -77,8 +77,7 @@ class KafkaStateTopic:
 
     def forget(self, places: Sequence[Place]) -> None:
         """Put a tombstone for each of some records behind it; nothing waits for these."""
-        for place in places:
-            self._outbox.send(None, place.key, noted, [], place.partition)
+        self._outbox.forget(places)
 
     def close(self) -> None:
         """Give up what is under way."""

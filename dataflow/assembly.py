@@ -78,7 +78,6 @@ Report = Callable[[dict[str, object]], None]
 """Takes a JSON-able event for the coordinator."""
 
 
-FIRST = Incarnation(1)
 DELIVERED = 64 << 10
 """The most bytes of a bin that are handed over without the state topic; less where all bins at once
 would take more than `move_memory`."""
@@ -98,17 +97,17 @@ class Site:
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Of what is left of partitions; None for this worker's share at the flow's start."""
     open_writer: Callable[[SinkNode], SinkWriter]
-    incarnation: Incarnation = FIRST
+    incarnation: Incarnation
+    start: Start
+    """What the flow starts from, of all workers."""
+    in_flight: StateTopic
+    """Where records in flight lie."""
     pulse: Pulse = UNHEARD
     """How this worker is heard of where user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it begins with nothing, and is told all."""
     past: Past = NO_PAST
     """What the sources have ruled in an earlier run that this one repeats."""
-    start: Start | None = None
-    """What the flow starts from, of all workers; None where it has no past and no states."""
-    in_flight: StateTopic | None = None
-    """Where records in flight lie; None where no checkpoint can be taken."""
 
 
 @dataclass(slots=True)
@@ -143,12 +142,9 @@ class Assembly:
         joins, workers = self.site.joins, self.site.workers
         groups = len(self.plan.groups.names)
         # Who joins a running flow is told all by the others.
-        given = None if joins else self.site.start
-        self.start = given or Start.of(self.plan, workers)
+        self.start = Start.of(self.plan, workers) if joins else self.site.start
         self.routing = (
-            Routing.unknown(flow.space, groups)
-            if joins
-            else Routing.of(flow.space, self.start.owners)
+            Routing.unknown(flow.space, groups) if joins else Routing(flow.space, self.start.owners)
         )
         self.retention = Retention(self.site.topic.forget)
         self.retention.welcome(self.start.number)

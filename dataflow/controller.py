@@ -59,24 +59,22 @@ class Controller:
     def __init__(
         self,
         plan: Plan,
-        workers: int,
+        start: Start,
         links: Links,
         clock: Clock,
         journal: Journal,
+        checkpoints: Checkpoints,
         past: Past = NO_PAST,
-        start: Start | None = None,
-        checkpoints: Checkpoints | None = None,
     ) -> None:
-        start = start or Start.of(plan, workers)
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
         self._clock, self.decisions = clock, Decisions(journal)
         self._recorder = Recorder(journal, clock)
-        self._progress = Progress(plan.graph, COORDINATOR, members_of(workers), links)
-        self._routing = Routing.of(plan.flow.space, start.owners)
+        self._progress = Progress(plan.graph, COORDINATOR, members_of(start.workers), links)
+        self._routing = Routing(plan.flow.space, start.owners)
         self._roster = Roster(plan.graph, self._progress, links)
         self._forswearing = Forswearing(plan, self._progress.changes, clock, start.cut.time)
-        members = list(map(WorkerId, range(workers)))
+        members = list(map(WorkerId, range(start.workers)))
         tell = partial(self._tell_all, plan.handover.inputs[0])
         self.reading = Reading(
             plan, members, self._progress, self._forswearing, self.decisions, tell, past.mark
@@ -95,10 +93,6 @@ class Controller:
         )
         self._joining: list[WorkerId] = []
         """Those who may join as soon as no checkpoint is being taken."""
-        self._wanted: str | None = None
-        """The command for which a checkpoint is to be begun, '' where none asks for it."""
-        interval = plan.flow.checkpoint_interval
-        self._checkpoint_at = None if interval is None else clock.monotonic() + interval
         self._events: list[Event] = []
         self._holders = Holders(plan)
 
@@ -173,13 +167,10 @@ class Controller:
 
     def checkpoint(self, id: str = "") -> None:
         """Take one, once nobody joins or leaves. Raises Refused where that cannot be."""
-        if self.checkpoints is None:
-            raise Refused("this flow has nowhere to write checkpoints")
-        if self.checkpoints.under_way or self._wanted is not None:
-            raise Refused("a checkpoint is being taken: wait for its end")
+        self.checkpoints.expect_none()
         if id:
             self.use(id)
-        self._wanted = id
+        self.checkpoints.ask(id)
 
     def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Another worker reads a partition from now on. Raises Refused where that cannot be."""
@@ -241,7 +232,7 @@ class Controller:
                     number = self._plan.groups.number(operator, bin)
                     self.conductor.sizes.note(operator, number, size)
                     self.conductor.sizes.warm(operator, number, heat)
-            case {"event": "frozen", "part": bytes(part)} if self.checkpoints is not None:
+            case {"event": "frozen", "part": bytes(part)}:
                 self.checkpoints.report(worker, part)
             case {"event": "unreadable", "reason": str(reason)}:
                 self._events.append(
@@ -294,7 +285,7 @@ class Controller:
     def done(self) -> bool:
         """Whether the whole computation is over."""
         over = self._progress.settled() and self.conductor.idle and self._recorder.done
-        return over and self._wanted is None and not self._checkpoints_busy
+        return over and not self.checkpoints.pending
 
     @property
     def ready(self) -> bool:
@@ -350,14 +341,9 @@ class Controller:
 
     # -- the steps of a turn
 
-    @property
-    def _checkpoints_busy(self) -> bool:
-        """Whether one is being taken."""
-        return self.checkpoints is not None and self.checkpoints.under_way
-
     def _begin_joining(self) -> None:
         """Decide that newcomers join, unless a checkpoint is being taken."""
-        if not self._checkpoints_busy:
+        if not self.checkpoints.under_way:
             for worker in self._joining:
                 joins = Joins(worker, self._forswearing.open_time())
                 self.decisions.take(joins, partial(self._admit, worker))
@@ -366,7 +352,7 @@ class Controller:
     def _admit(self, worker: WorkerId) -> None:
         forsworn = self._forswearing.open_time()
         self._progress.flush()
-        self.staff.admit(worker, 0 if self.checkpoints is None else self.checkpoints.number)
+        self.staff.admit(worker, self.checkpoints.number)
         for moves in introduction(self._routing, forsworn):
             self._tell(worker, self._plan.migrator.inputs[0], moves)
         self._events.append({"type": "joined", "worker": int(worker)})
@@ -397,26 +383,12 @@ class Controller:
 
     def _take_checkpoint(self) -> None:
         """Go on with the one that is being taken, or begin it; see how far it has come."""
-        if self.checkpoints is None:
-            return
-        if self._wanted is None and self._checkpoint_due():
-            self._wanted = ""
-        if self._wanted is not None and not self.staff.moving and self._all_heard():
-            id, self._wanted = self._wanted, None
+        wanted = self.checkpoints.wanted(going_on=self.forsworn is not None)
+        if wanted and not self.staff.moving and self._all_heard():
             time = self.forsworn if self.forsworn is not None else self._forswearing.last
             members, owners = tuple(self.staff.working), tuple(self.owners())
-            self.checkpoints.begin(Cut(time, members, owners), id)
+            self.checkpoints.begin(Cut(time, members, owners))
         self._events += self.checkpoints.step()
-
-    def _checkpoint_due(self) -> bool:
-        """Whether it is time for another, in a flow that takes them by itself."""
-        interval, now = self._plan.flow.checkpoint_interval, self._clock.monotonic()
-        if interval is None or self._checkpoint_at is None or self._checkpoints_busy:
-            return False
-        if now < self._checkpoint_at:
-            return False
-        self._checkpoint_at = now + interval
-        return self.forsworn is not None
 
     def _all_heard(self) -> bool:
         """Whether every worker has opened, and so knows who takes part."""
@@ -424,7 +396,7 @@ class Controller:
 
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""
-        if self.forsworn is None or self._checkpoints_busy:
+        if self.forsworn is None or self.checkpoints.under_way:
             return
         running = {one.command.id for one in self.conductor.commands}
         for worker in self.staff.relieved(running | self.reading.running):

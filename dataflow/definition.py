@@ -26,7 +26,7 @@ class Definition:
         """Where the records of a keyed stream are with the owners of a group's bins: there, or
         behind an exchange. Behind `key_by` nothing has to travel twice, so it is beside that one's.
         """
-        if group_of(at) == group:
+        if group_of(at.node) == group:
             return at
         if isinstance(at.node, ExchangeNode):
             at = at.node.upstream

@@ -200,11 +200,13 @@ def scope_of(node: Node) -> Scope:
             return max((o.scope for o in upstreams(node)), key=lambda scope: scope.depth)
 
 
-def group_of(output: Output) -> str:
-    """Whose bins' owners have the records of a keyed stream."""
-    node = output.node
+def group_of(node: Node) -> str:
+    """Whose bins' owners have a node's keyed records; before the first exchange any worker may."""
     while not isinstance(node, ExchangeNode | KeyedNode):
-        node = upstreams(node)[0].node
+        before = upstreams(node)
+        if not before:
+            return TOGETHER
+        node = before[0].node
     return node.group
 
 

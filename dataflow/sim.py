@@ -22,7 +22,7 @@ from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.said import Event
 from dataflow.plan import Plan
-from dataflow.protocols import Frame
+from dataflow.protocols import Frame, Links
 from dataflow.rulings import NO_PAST, Past, Ruling
 from dataflow.wire import of_progress
 from dataflow.worker import Worker
@@ -202,16 +202,31 @@ class World:
     """What the flow of now has started from."""
     incarnation: Incarnation = _UNBORN
     """Its life."""
+    start: Start = field(init=False)
+    """The same over its workers."""
 
     @classmethod
     def empty(cls, rng: random.Random) -> Self:
         """Before a flow's first life."""
         return cls(SimTopic(rng), SimTopic(rng))
 
-    def begin(self) -> None:
+    def begin(self, plan: Plan, workers: int) -> None:
         """A new life, from the newest checkpoint."""
         self.before = self.checkpoints[-1] if self.checkpoints else None
+        self.start = Start.of(plan, workers, self.before)
         self.incarnation = Incarnation(self.incarnation + 1)
+
+    def taking(
+        self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
+    ) -> Checkpoints:
+        """The checkpoints of this life; each is durable when `durable` says so."""
+
+        def keep(checkpoint: Checkpoint) -> Callable[[], bool]:
+            self.checkpoints.append(checkpoint)
+            return durable
+
+        forget = self.in_flight.forget
+        return Checkpoints(plan, self.incarnation, self.before, links, clock, keep, forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,35 +416,26 @@ def simulate(
     workers: int,
     rng: random.Random,
     build: Build,
+    world: World,
     commands: Sequence[Command] = (),
     past: Past = NO_PAST,
-    world: World | None = None,
 ) -> Simulation:
-    """Put a plan on simulated workers; in a `world` from the newest checkpoint in it, if any."""
+    """Put a plan on simulated workers; from the newest checkpoint in the world, if any."""
     clock, network = SimClock(), SimNetwork()
-    world = world or World.empty(rng)
-    world.begin()
-    topic, newest = world.state, world.before
+    world.begin(plan, workers)
     written: list[Decision] = []
 
     def journal(decision: Decision) -> Callable[[], bool]:
         written.append(decision)
         return lambda: rng.random() < 0.5
 
-    def keep(checkpoint: Checkpoint) -> Callable[[], bool]:
-        world.checkpoints.append(checkpoint)
-        return lambda: rng.random() < 0.5
-
     links = SimLinks(network, COORDINATOR)
-    checkpoints = Checkpoints(
-        plan, world.incarnation, newest, links, clock, keep, world.in_flight.forget
-    )
-    start = Start.of(plan, workers, newest)
-    controller = Controller(plan, workers, links, clock, journal, past, start, checkpoints)
+    checkpoints = world.taking(plan, links, clock, lambda: rng.random() < 0.5)
+    controller = Controller(plan, world.start, links, clock, journal, checkpoints, past)
     members = map(WorkerId, range(workers))
 
     def hire(me: WorkerId, joins: bool = True) -> Worker:
-        return build(me, SimLinks(network, me), clock, topic, joins)
+        return build(me, SimLinks(network, me), clock, world.state, joins)
 
     built = [hire(me, joins=False) for me in members]
     return Simulation(

@@ -334,7 +334,7 @@ class KeyedStream(Stream[T]):
         if not isinstance(ends[0], KeyedStream):
             raise SetupError(f"loop {name!r}", "what enters has a key, what goes round again none",
                              "end that stream with key_by")  # fmt: skip
-        again = self._flow.exchanged(ends[0]._at, group_of(self._at), on_error)
+        again = self._flow.exchanged(ends[0]._at, group_of(self._at.node), on_error)
         return self._closed(loop, (Stream(self._flow, again), ends[1]), max_rounds, on_error)
 
     def probe(self, name: str) -> KeyedStream[T]:

@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import Literal, Self
 
 from dataflow.assembly import Site
-from dataflow.checkpoint.start import Start
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
 from dataflow.flow import Flow
 from dataflow.hiring import Hiring
@@ -144,13 +143,13 @@ class TestFlow:
         self._traps, self._pending = Traps(), Pending([*faults])
         self._over: MeanderError | None = None
         self._dead = ListDead()
-        self._given = states or {}
         self._plan = Plan(self._traps.laid(flow))
         self.world = world or World.empty(self._rng)
         """The topics that the flow's next life finds."""
-        self._start: Start | None = None
+        if states:
+            self._put(states)
         self.sim: Simulation = simulate(
-            self._plan, workers, self._rng, self._build, commands, past, self.world
+            self._plan, workers, self._rng, self._build, self.world, commands, past
         )
         self._hiring = Hiring(self.sim, self.act)
 
@@ -378,19 +377,17 @@ class TestFlow:
                              "use connectors.testing.TestFlow")  # fmt: skip
         return node.spec.writer(me, self._rng)
 
+    def _put(self, states: Mapping[str, Mapping[object, object]]) -> None:
+        """The flow starts from these, as from a bootstrap."""
+        manifests = tuple(write(self._plan, states, self.world.state))
+        space = self._plan.flow.space
+        self.world.checkpoints.append(Checkpoint(1, Incarnation(0), space, 0, manifests))
+
     def _build(
         self, me: WorkerId, links: SimLinks, clock: SimClock, topic: SimTopic, joins: bool
     ) -> Worker:
         assert self._databases is not None
         database = self._databases.of(me)
-        newest = self.world.before
-        if self._given:
-            manifests, self._given = write(self._plan, self._given, topic), {}
-            space = self._plan.flow.space
-            states = Checkpoint(0, Incarnation(0), space, 0, tuple(manifests))
-            self._start = Start.of(self._plan, self._count, states)
-        elif newest is not None and self._start is None:
-            self._start = Start.of(self._plan, self._count, newest)
         site = Site(
             me,
             self._count,
@@ -402,10 +399,10 @@ class TestFlow:
             lambda node, rests: self._reader(node, me, rests),
             lambda node: self._writer(node, me),
             self.world.incarnation,
+            self.world.start,
+            self.world.in_flight,
             joins=joins,
             past=self._past,
-            start=self._start,
-            in_flight=self.world.in_flight,
         )
         return Worker(self._plan, site, links)
 

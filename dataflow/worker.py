@@ -77,7 +77,7 @@ class Worker:
         self._loading = self._load()
         self._resuming = Resuming(
             site.me, plan, self._assembly.start, self._assembly.inputs, self._progress,
-            site.in_flight or site.topic, site.clock,
+            site.in_flight, site.clock,
         )  # fmt: skip
         self._freezing = Freezing(site.me, links, self._freeze, self._assembly.retention.keep)
         self._prepare()
@@ -244,11 +244,8 @@ class Worker:
                 self._progress.take(sender, update)
 
     def _load(self) -> Loading:
-        """Whoever joins a running flow is no bin's first owner, and begins with nothing."""
         start, site = self._assembly.start, self._site
         keyed = [outlet.keyed for outlet in self._assembly.outlets]
-        if site.joins:
-            return Loading(keyed, (), (), site.topic, site.clock)
         owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
         lacking = [one for one in start.cut.lacking if self._owns(one.operator, one.bin)]
         return Loading(keyed, owned, lacking, site.topic, site.clock)
@@ -281,7 +278,7 @@ class Worker:
     def _notices(self) -> dict[str, list[tuple[Time, bytes]]]:
         """What keys of this worker have asked for before, by operator."""
         space, found = self._plan.flow.space, dict[str, list[tuple[Time, bytes]]]()
-        for operator, time, key in () if self._site.joins else self._assembly.start.cut.notices:
+        for operator, time, key in self._assembly.start.cut.notices:
             if self._owns(operator, Bin(space.bin_of(key))):
                 found.setdefault(operator, []).append((time, key))
         return found
@@ -291,8 +288,6 @@ class Worker:
     def _freeze(self, number: int) -> Persisting:
         """Everything on this worker as it is between two steps."""
         plan, assembly, site = self._plan, self._assembly, self._site
-        if site.in_flight is None:
-            raise MeanderError(member_name(self.me), "it was told to freeze, and cannot write that")
         underway = [
             some
             for node in reversed(plan.nodes)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from schemas.avro import Format
 from state.bins import BinSpace
 from state.ids import Bin, Incarnation, WorkerId
 from state.layer import Remainder
-from state.manifest import AvroTime, Manifest, PlaceRecord, avro_time, time_of
+from state.manifest import AvroTime, Manifest, PlaceRecord, avro_time, place_record, time_of
 from state.time import MIN_TIME, Time
 from state.topic import Place
 
@@ -168,7 +168,7 @@ class Checkpoint:
                 "members": list(cut.members),
                 "owners": list(cut.owners),
                 "remainders": [_lacking_record(one) for one in cut.lacking],
-                "positions": list(map(_position_record, cut.positions)),
+                "positions": [one._asdict() for one in cut.positions],
                 "notices": [
                     {"operator": one.operator, "time": avro_time(one.time), "key": one.key}
                     for one in cut.notices
@@ -212,17 +212,6 @@ class _LackingRecord(TypedDict):
     timers: list[_TimerRecord] | None
 
 
-class _PositionRecord(TypedDict):
-    source: str
-    partition: int
-    worker: WorkerId
-    offset: int
-    end: int | None
-    maximum: int
-    newest: int
-    frontier: int
-
-
 class _NoticeRecord(TypedDict):
     operator: str
     time: AvroTime
@@ -250,7 +239,8 @@ class _CheckpointRecord(TypedDict):
     members: list[int]
     owners: list[int]
     remainders: list[_LackingRecord]
-    positions: list[_PositionRecord]
+    positions: list[dict[str, Any]]
+    """Of `Position`, field by field."""
     notices: list[_NoticeRecord]
     pieces: list[_PieceRecord]
 
@@ -273,21 +263,11 @@ def _lacking(record: _LackingRecord) -> Lacking:
     return Lacking(record["operator"], Bin(record["bin"]), remainder)
 
 
-def _position_record(one: Position) -> _PositionRecord:
-    return {
-        "source": one.source, "partition": one.partition, "worker": one.worker,
-        "offset": one.offset, "end": one.end, "maximum": one.maximum, "newest": one.newest,
-        "frontier": one.frontier,
-    }  # fmt: skip
-
-
 def _piece_record(one: Piece) -> _PieceRecord:
-    place = one.place
     return {
         "node": one.node, "input": one.input, "worker": one.worker, "time": avro_time(one.time),
         "records": one.records, "keyed": one.keyed, "bins": one.bins,
-        "place": {"key": place.key, "partition": place.partition, "offset": place.offset,
-                  "size": place.size},
+        "place": place_record(one.place),
     }  # fmt: skip
 
 

@@ -135,6 +135,13 @@ def time_of(record: AvroTime) -> Time:
     return record if isinstance(record, int) else tuple(record)
 
 
+def place_record(place: Place) -> PlaceRecord:
+    """A place as Avro has it; `Place(**record)` undoes it."""
+    return {
+        "key": place.key, "partition": place.partition, "offset": place.offset, "size": place.size,
+    }  # fmt: skip
+
+
 def _layer_record(layer: LayerPointer) -> _LayerRecord:
     return {
         "incarnation": layer.id.incarnation,
@@ -147,10 +154,7 @@ def _layer_record(layer: LayerPointer) -> _LayerRecord:
         "since": avro_time(layer.description.since),
         "count": layer.count,
         "checksum": layer.checksum.to_bytes(8, "big"),
-        "chunks": [
-            {"key": p.key, "partition": p.partition, "offset": p.offset, "size": p.size}
-            for p in layer.chunks
-        ],
+        "chunks": [place_record(place) for place in layer.chunks],
     }
 
 

@@ -41,8 +41,10 @@ class WiredFlow(TestFlow):
         for me, links in self.links.items():
             links.connect(peer for peer in peers.values() if peer.worker != me)
         super().__init__(flow, workers)
+        links, clock = self.links[COORDINATOR], self.sim.clock
+        checkpoints = self.world.taking(self._plan, links, clock, durable=lambda: True)
         self.controller = Controller(
-            self._plan, workers, self.links[COORDINATOR], self.sim.clock, _journalled
+            self._plan, self.world.start, links, clock, _journalled, checkpoints
         )
 
     def __exit__(self, *_: object) -> None:

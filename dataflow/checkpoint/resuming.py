@@ -17,9 +17,8 @@ import numpy as np
 from dataflow.batch import Batch
 from dataflow.checkpoint.start import Start
 from dataflow.graph import Location
-from dataflow.migrate.groups import TOGETHER
 from dataflow.nested import at
-from dataflow.nodes import ExchangeNode, KeyedNode, Node, group_of, upstreams
+from dataflow.nodes import group_of
 from dataflow.operators.base import InputPort, Message
 from dataflow.plan import Plan
 from dataflow.progress import Progress
@@ -65,11 +64,6 @@ class Resuming:
         """What has not gone on yet, of this worker's own."""
         left = map(self._restricted, self._left)
         return [piece for piece in left if piece.bins is None or any(piece.bins)]
-
-    @property
-    def done(self) -> bool:
-        """Whether all has gone on."""
-        return not self._left
 
     def step(self) -> bool:
         """Put the next piece back, once the one before it has been taken; whether it was."""
@@ -134,23 +128,7 @@ class Resuming:
 
     def _first(self, piece: Piece) -> int:
         """The number of the first bin of whoever owns records at an operator's input."""
-        return self._plan.groups.first(_group(self._nodes[piece.node][1]))
-
-
-def _group(node: Node) -> str:
-    """Whose bins' owners have a node's keyed records; before the first exchange any worker may."""
-    if isinstance(node, ExchangeNode | KeyedNode):
-        return node.group
-    before = upstreams(node)
-    if not before:
-        return TOGETHER
-    return group_of(before[0]) if _exchanged(before[0].node) else TOGETHER
-
-
-def _exchanged(node: Node) -> bool:
-    if isinstance(node, ExchangeNode | KeyedNode):
-        return True
-    return any(_exchanged(before.node) for before in upstreams(node)[:1])
+        return self._plan.groups.first(group_of(self._nodes[piece.node][1]))
 
 
 def _batch(plan: Plan, columns: Columns) -> Batch:

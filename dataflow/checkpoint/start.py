@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dataflow.migrate.routing import evenly_owned
 from dataflow.plan import Plan
 from dataflow.staff import share_of, shared_out
-from state.bins import BinSpace
 from state.checkpoint import BEGINNING, Checkpoint, Cut
-from state.ids import Bin, WorkerId
+from state.ids import WorkerId
 from state.manifest import Manifest
 
 T = TypeVar("T")
@@ -63,11 +63,6 @@ class Start:
     def rank(self, old: WorkerId) -> WorkerId:
         """Who takes the place of one of the checkpoint's workers."""
         return WorkerId(sorted(self.cut.members).index(old) % self.workers)
-
-
-def evenly_owned(space: BinSpace, workers: int, groups: int) -> tuple[WorkerId, ...]:
-    """The owner of each bin of each group, where none has moved yet."""
-    return tuple(space.first_owner(Bin(b), workers) for b in range(space.count)) * groups
 
 
 def laid_out(held: Mapping[T, WorkerId], before: int, workers: int) -> dict[T, WorkerId]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from dataflow.migrate.command import Refused
 from dataflow.migrate.said import Event
 from dataflow.plan import Plan
 from dataflow.protocols import Clock, Links
@@ -62,15 +63,41 @@ class Checkpoints:
         self._plan, self._incarnation = plan, incarnation
         self._links, self._clock, self._write = links, clock, write
         self._taking: _Taking | None = None
+        self._asked: str | None = None
+        """The command for which one is to be begun, '' where none asks for it."""
+        self._next = self._in_an_interval()
+
+    def expect_none(self) -> None:
+        """Raises Refused while one is being taken, or is to be."""
+        if self.pending:
+            raise Refused("a checkpoint is being taken: wait for its end")
+
+    def ask(self, id: str) -> None:
+        """A command asks for one; '' for nobody's."""
+        self._asked = id
+
+    def wanted(self, going_on: bool) -> bool:
+        """Whether one is to be begun: it has been asked for, or it is time for another in a flow
+        that takes them by itself and goes on."""
+        if self._asked is None and self._is_time() and going_on:
+            self._asked = ""
+        return self._asked is not None
+
+    @property
+    def pending(self) -> bool:
+        """Whether one is being taken, or has been asked for."""
+        return self.under_way or self._asked is not None
 
     @property
     def under_way(self) -> bool:
         """Whether one is being taken."""
         return self._taking is not None
 
-    def begin(self, cut: Cut, id: str = "") -> None:
-        """All members freeze, as a command asks or as it is time; `cut` is what is known here."""
+    def begin(self, cut: Cut) -> None:
+        """All members freeze, as is wanted; `cut` is what is known here."""
         assert self._taking is None, "one at a time"
+        assert self._asked is not None, "nobody wants one"
+        id, self._asked = self._asked, None
         self.number += 1
         now, space = self._clock.now_ms(), self._plan.flow.space
         whole = Checkpoint(self.number, self._incarnation, space, now, (), cut)
@@ -105,6 +132,16 @@ class Checkpoints:
         if len(self._kept) > KEPT:
             self._retire(self._kept.popleft())
         return [self._taken(taking)]
+
+    def _is_time(self) -> bool:
+        if self._next is None or self.under_way or self._clock.monotonic() < self._next:
+            return False
+        self._next = self._in_an_interval()
+        return True
+
+    def _in_an_interval(self) -> float | None:
+        interval = self._plan.flow.checkpoint_interval
+        return None if interval is None else self._clock.monotonic() + interval
 
     def _retire(self, old: Checkpoint) -> None:
         """What was in flight then and is in no other may go; layers are their writers'."""

@@ -34,34 +34,34 @@ class Transfer:
     command: str
 
 
+def evenly_owned(space: BinSpace, workers: int, groups: int = 1) -> tuple[WorkerId, ...]:
+    """The owner of each bin of each group, where none has moved yet.
+
+    >>> evenly_owned(BinSpace(1), workers=2)
+    (0, 1)
+    """
+    return tuple(space.first_owner(Bin(b), workers) for b in range(space.count)) * groups
+
+
 class Routing:
     """The owners of all bins over logical time, of each group of operators that moves for itself.
 
-    >>> routing = Routing(BinSpace(1), workers=2)
+    >>> routing = Routing(BinSpace(1), evenly_owned(BinSpace(1), workers=2))
     >>> routing.add(Moves("m", 150, WorkerId(1), (Bin(0),)))
     >>> [routing.owner(Bin(0), t) for t in (149, 150)], routing.owner(Bin(1), 0)
     ([0, 1], 1)
     """
 
-    def __init__(self, space: BinSpace, workers: int, groups: int = 1) -> None:
+    def __init__(self, space: BinSpace, owners: Sequence[WorkerId]) -> None:
+        """`owners` of all bins at first, group after group."""
         self.space = space
-        first = [space.first_owner(Bin(b), workers) for b in range(space.count)]
-        self._owners: Int64s = np.array(first * groups, np.int64)
+        self._owners: Int64s = np.array(owners, np.int64)
         self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
-
-    @staticmethod
-    def of(space: BinSpace, owners: Sequence[WorkerId]) -> Routing:
-        """From these owners on, group after group."""
-        routing = Routing(space, 1, len(owners) // space.count)
-        routing._owners[:] = owners
-        return routing
 
     @staticmethod
     def unknown(space: BinSpace, groups: int) -> Routing:
         """Of a newcomer, who is told by moves whose bins they are."""
-        routing = Routing(space, 1, groups)
-        routing._owners[:] = NOBODY
-        return routing
+        return Routing(space, [NOBODY] * (space.count * groups))
 
     def add(self, moves: Moves) -> None:
         """Note a change, in any order of arrival."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pytest
 
 from dataflow.migrate.command import Migrate, Order, Overlap, Strategy
 from dataflow.protocols import SourceOptions
@@ -12,6 +16,7 @@ from dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 
+R = TypeVar("R")
 Entry = tuple[int, dict[str, int]]
 
 
@@ -198,6 +203,24 @@ def with_aborts(case: Case) -> Case:
         (rng.randint(n + 1, len(case.commands)), Abort(f"a{n}", one.id)) for n, one in aborted
     ]
     return replace(case, staff=(*aborts, *case.staff))
+
+
+def checked(case: Case, check: Callable[[Case], R]) -> R:
+    """What the check of a case gives; where it raises, the test fails with the shortest schedule
+    with which it still does."""
+
+    def fails(other: Case) -> bool:
+        try:
+            check(other)
+        except Exception:
+            return True
+        return False
+
+    try:
+        return check(case)
+    except Exception:
+        found = traceback.format_exc()
+        pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
 
 
 def shortest(case: Case, fails: Callable[[Case], bool]) -> Case:

@@ -4,7 +4,6 @@ and again, has the states and the results of one that was not, whatever was unde
 from __future__ import annotations
 
 import random
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +19,8 @@ from tests.hand import assembly
 from tests.property.budget import CHECKPOINTS, SCHEDULES, seeds
 from tests.property.cases import (
     Case,
+    checked,
     random_case,
-    shortest,
     with_aborts,
     with_some_comings_and_goings,
     with_some_full_bins,
@@ -210,22 +209,15 @@ def test_what_goes_on_from_a_checkpoint_equals_the_reference(
 ) -> None:
     found: Counter[str] = Counter()
 
-    def fails(case: Case) -> bool:
-        try:
-            Lives(case).survive()
-        except Exception:
-            return True
-        return False
+    def lived(case: Case) -> Lives:
+        run = Lives(case)
+        run.survive()
+        return run
 
     for seed in seeds(CHECKPOINTS, FLOOR):
         case = with_some_full_bins(random_case(seed))
         case = with_some_comings_and_goings(with_aborts(case))
-        run = Lives(case)
-        try:
-            run.survive()
-        except Exception:
-            cause = traceback.format_exc()
-            pytest.fail(f"{cause}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
+        run = checked(case, lived)
         found.update(
             flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,
             moving=run.moving,

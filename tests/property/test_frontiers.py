@@ -6,7 +6,6 @@ capabilities), and where it may lead by walking the graph; the tracker has no pa
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -26,7 +25,7 @@ from tests.hand import assembly
 from tests.progress_world import Pointstamp
 from tests.property import shapes
 from tests.property.budget import FLOWS, SCHEDULES, seeds
-from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
+from tests.property.cases import Case, checked, random_case, with_some_comings_and_goings
 
 FLOOR = 40
 LOOKS = 0.2
@@ -130,20 +129,12 @@ def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
 ) -> None:
     namespace, happened = count(), Counter[str]()
 
-    def fails(case: Case) -> bool:
-        try:
-            watch(case, next(namespace), databases, capabilities)
-        except Exception:
-            return True
-        return False
+    def watched(case: Case) -> Counter[str]:
+        return watch(case, next(namespace), databases, capabilities)
 
     for seed in seeds(FLOWS, FLOOR):
         case = with_some_comings_and_goings(random_case(seed))
-        try:
-            happened += watch(case, next(namespace), databases, capabilities)
-        except Exception:
-            found = traceback.format_exc()
-            pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
+        happened += checked(case, watched)
         happened["runs"] += 1
     record_property(f"{SCHEDULES}flows whose frontiers were watched", happened["runs"])
     record_property("looks at all that was outstanding", happened["looks"])

@@ -4,7 +4,6 @@ answers are delayed."""
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -27,8 +26,8 @@ from tests.property import reference, shapes
 from tests.property.budget import ORACLE, SCHEDULES, seeds
 from tests.property.cases import (
     Case,
+    checked,
     random_case,
-    shortest,
     with_aborts,
     with_some_comings_and_goings,
     with_some_full_bins,
@@ -260,22 +259,15 @@ def test_results_and_state_equal_the_reference(
     changes: Counter[str] = Counter()
     moved = spilled = 0
 
-    def fails(case: Case) -> bool:
-        try:
-            Run(case).check(databases, next(namespace))
-        except Exception:
-            return True
-        return False
+    def ran(case: Case) -> Run:
+        run = Run(case)
+        run.check(databases, next(namespace))
+        return run
 
     for seed in seeds(ORACLE, FLOOR):
         case = with_some_full_bins(random_case(seed))
         case = with_some_comings_and_goings(with_aborts(case))
-        run = Run(case)
-        try:
-            run.check(databases, next(namespace))
-        except Exception:
-            found = traceback.format_exc()
-            pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
+        run = checked(case, ran)
         kinds[case.kind] += 1
         changes.update(run.changes)
         moved += len(case.commands)

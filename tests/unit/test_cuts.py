@@ -12,11 +12,16 @@ from dataflow.testing import ListSink, ListSource, TestFlow
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 
 
-def counting() -> Flow:
-    flow = Flow("counts", bins=1, snapshot_interval=0.01)
+def counting(checkpoint_interval: float | None = None) -> Flow:
+    flow = Flow("counts", bins=1, snapshot_interval=0.01, checkpoint_interval=checkpoint_interval)
     words = flow.source(ListSource(LINES)).key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
     return flow
+
+
+def until_read(run: TestFlow, records: int) -> None:
+    while run.counters["read"] < records:
+        run.act()
 
 
 def until_taken(run: TestFlow) -> None:
@@ -29,11 +34,9 @@ def until_taken(run: TestFlow) -> None:
 
 def first_life(flow: Flow, seed: int, workers: int = 2) -> World:
     with TestFlow(flow, workers, seed) as run:
-        while run.counters["read"] < 400:
-            run.act()
+        until_read(run, 400)
         until_taken(run)
-        while run.counters["read"] < 600:
-            run.act()
+        until_read(run, 600)
         until_taken(run)
         return run.world
 
@@ -63,15 +66,13 @@ def test_a_bin_of_which_a_part_is_loaded_is_in_the_cut_as_it_lies_on_the_topic(
 def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> None:
     flow = counting()
     with TestFlow(flow, 1, seed) as run:
-        while run.counters["read"] < 300:
-            run.act()
+        until_read(run, 300)
         until_taken(run)
         run.strike(Join())
         run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 1})
         while not any(event["type"] == "completed" for event in run.events):
             run.act()
-        while run.counters["read"] < 1000:
-            run.act()
+        until_read(run, 1000)
         world = run.world
     with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
@@ -80,8 +81,7 @@ def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> N
 
 def test_one_checkpoint_is_taken_at_a_time() -> None:
     with TestFlow(counting(), 2) as run:
-        while run.counters["read"] < 100:
-            run.act()
+        until_read(run, 100)
         run.strike(Freeze())
         run.strike(Freeze())
         (refused,) = [event for event in run.events if event["type"] == "rejected"]
@@ -91,12 +91,8 @@ def test_one_checkpoint_is_taken_at_a_time() -> None:
 
 
 def test_a_checkpoint_is_taken_as_often_as_the_flow_says() -> None:
-    flow = Flow("counts", bins=1, checkpoint_interval=0.05)
-    words = flow.source(ListSource(LINES)).key_by(lambda word: word)
-    words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
-    with TestFlow(flow, 2) as run:
+    with TestFlow(counting(checkpoint_interval=0.05), 2) as run:
         run.run()
-        assert len(run.world.checkpoints) >= 3
-        assert [one.number for one in run.world.checkpoints] == [
-            1 + n for n in range(len(run.world.checkpoints))
-        ]
+        numbers = [one.number for one in run.world.checkpoints]
+        assert len(numbers) >= 3
+        assert numbers == [*range(1, 1 + len(numbers))]

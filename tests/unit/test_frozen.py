@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from state.codec import PLAIN, StateCodec, encode, seal
+from state.codec import encode, seal
 from state.columns import Layout
 from state.extraction import Extraction
 from state.ids import Bin
@@ -69,8 +70,7 @@ def test_a_bin_is_written_as_it_was_while_it_changes_and_spills(
 
 def test_columns_are_frozen_too(workers: tuple[Database, Database]) -> None:
     layout = Layout((0,), ("int64",))
-    codec: StateCodec = PLAIN
-    store, other = (database.store("columns", codec, layout) for database in workers)
+    store, other = (database.store("columns", layout=layout) for database in workers)
     topic = MemoryTopic()
     traced = Traced(store, topic)
     keys = [encode((int(BIN), n)) for n in range(300)]
@@ -86,8 +86,6 @@ def test_columns_are_frozen_too(workers: tuple[Database, Database]) -> None:
 
 
 def change(store: Store, keys: list[bytes], state: int) -> None:
-    import numpy as np
-
     with store.lend(keys, np.full(len(keys), BIN)) as lent:
         lent.numbers.write(lent.slots, (np.full(len(keys), state),))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.migrate.moves import Moves
-from dataflow.migrate.routing import Routing, Transfer
+from dataflow.migrate.routing import Routing, Transfer, evenly_owned
 from dataflow.operators.errors import OnError
 from dataflow.operators.router import Router
 from schemas.errors import MeanderError
@@ -50,7 +50,7 @@ def owner(given_: list[Moves], bin: Bin, time: int) -> int:
 
 
 def routing(given_: list[Moves]) -> Routing:
-    built = Routing(SPACE, WORKERS)
+    built = Routing(SPACE, evenly_owned(SPACE, WORKERS))
     for moves in given_:
         built.add(moves)
     return built
@@ -112,7 +112,7 @@ class Exchange:
     """A router whose control frontier a test moves."""
 
     def __init__(self, policy: OnError = "dead_letter") -> None:
-        self.bench, self.routing = Bench(), Routing(BinSpace(), 2)
+        self.bench, self.routing = Bench(), Routing(BinSpace(), evenly_owned(BinSpace(), 2))
         self.control = Antichain.of(0)
         errors, self.dead, self.counters = guard(policy, "key_by exchange")
         self.router = Router(
