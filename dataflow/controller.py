@@ -200,7 +200,7 @@ class Controller:
 
     def _owners_at(self, time: int) -> dict[str, dict[Bin, WorkerId]]:
         """By group, who has the bins that can move."""
-        return self._plan.groups.apart(self._routing.owners(time)) if self._plan.keyed else {}
+        return self._plan.groups.apart(self._routing.owners(time)) if self._plan.exchanges else {}
 
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take a worker's report of what it reads, or of a bin of an operator it has installed."""
@@ -327,7 +327,7 @@ class Controller:
     def _check(self, command: Migrate, staff: Sequence[WorkerId] | None = None) -> None:
         if command.id in self.conductor.ids:
             raise used_before(command.id)
-        if not self._plan.keyed:
+        if not (self._plan.keyed or command.staffing):
             raise Refused("this flow has no stateful operator, so there is nothing to move")
         command.check(self._plan.groups, self.staff.staying if staff is None else staff)
         self._forswearing.open_time()

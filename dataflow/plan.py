@@ -47,6 +47,7 @@ class Plan:
         self.ports: dict[str, Ports] = {}
         self.sources = [n for n in self.nodes if isinstance(n, SourceNode)]
         self.keyed = [n for n in self.nodes if isinstance(n, KeyedNode)]
+        self.exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
         if not self.sources:
             raise SetupError(f"flow {flow.name!r}", "it has no source", "call flow.source(...)")
         # The control source has two outputs: commands, and demands of commands without a time.
@@ -106,8 +107,7 @@ class Plan:
         carried[self.handover.inputs[0]] = (Order,)
         carried.update((self.pointers(keyed), (Delivery,)) for keyed in self.keyed)
         carried.update((self.ports[source.name].inputs[0], (Parcel,)) for source in self.sources)
-        exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
-        outputs = {self.ports[exchange.name].outputs[0] for exchange in exchanges}
+        outputs = {self.ports[exchange.name].outputs[0] for exchange in self.exchanges}
         carried.update((e.target, (Batch,)) for e in self.graph.edges if e.source in outputs)
         return {e.id: carried[e.target] for e in self.graph.edges if e.target in carried}
 

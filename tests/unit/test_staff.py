@@ -121,6 +121,18 @@ def test_a_flow_without_state_hands_its_partitions_over() -> None:
     assert sorted(map(str, sink.values)) == sorted(str(v) for part in records for _, v in part)
 
 
+def test_a_leaver_gives_away_keys_that_no_state_is_kept_of() -> None:
+    """Or what is sent to it once it has left is lost."""
+    flow, sink = Flow("f", bins=3), ListSink()
+    lists = [[(n, n % 7) for n in range(1500)] for _ in range(2)]
+    flow.source(ListSource(lists)).key_by(lambda n: n).sink(sink)
+    leave = {"type": "rescale", "id": "r", "workers": 2}
+    with TestFlow(flow, workers=3, faults=[At(Control(leave), records=1)]) as run:
+        run.run()
+        assert run.answer("r").said == "rescaled"
+    assert len(sink.results) == 3000
+
+
 def test_a_leaver_gives_all_away_however_late_it_says_what_it_reads() -> None:
     leave = At(Control({"type": "rescale", "id": "down", "workers": 1}), step=0)
     for seed in range(5):
