@@ -20,7 +20,7 @@ from schemas.status import Event, Failed, Heartbeat, Left, Started
 from tests.brokers import Broker
 from tests.flow_process import UP
 from tests.kafka_tools import consume_all
-from tests.memory import FLAT, growth, own
+from tests.memory import growth, own
 from tests.property.budget import FIRST_SEED, RESCALING
 from tests.rescaled import Rescaled
 
@@ -30,6 +30,9 @@ FLOOR = 2
 """Rescales at least."""
 ENOUGH = 30
 """Rescales after which the memory is judged: before, processes are still warming up."""
+SETTLED = 1.10
+"""What the growth is within once a quarter of the time has passed, in which processes warm up: the
+worker takes up to 15 % more then, and 4 % from there on. A leak of 30 % in all is 1.15 there."""
 STAYS = 0
 """The worker that is there from the beginning to the end: no other lives long enough to grow."""
 
@@ -109,4 +112,5 @@ def test_a_flow_that_is_rescaled_at_random_counts_everything_once_in_little_memo
             f"% of the first quarter's, in the last, of {who}", round(100 * growth(taken))
         )
     for who, taken in flow.memory.items():
-        assert len(flow.ends) < ENOUGH or growth(taken) <= FLAT, f"{who} takes more and more"
+        settled = growth(taken[len(taken) // 4 :])
+        assert len(flow.ends) < ENOUGH or settled <= SETTLED, f"{who} takes more and more"
