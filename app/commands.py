@@ -1,25 +1,21 @@
 """Commands of a flow on their way from the control topic to the controller, and what becomes of
 them on its way to the status topic.
 
-Guarantees that every record of the control topic gets an answer, that a decision is durable before
-a worker hears of it, and that a command is marked as dealt with only when all up to it are.
+Guarantees that every record of the control topic gets an answer, and that a command is marked as
+dealt with only when all decisions up to it are durable.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from app.journal import Journal
 from app.rescaling import Rescaler
-from connectors.control import ControlTopic, Decisions
+from connectors.control import ControlTopic
 from dataflow.controller import Controller
-from dataflow.decisions import Decision, Joins, Leaves, Ruled
 from dataflow.migrate.command import Migrate, Refused
-from dataflow.migrate.instructions import Revoke
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order
 from dataflow.migrate.said import Event as EngineEvent
 from dataflow.plan import Plan
 from schemas import control
@@ -38,7 +34,6 @@ from schemas.status import (
     Planned,
     Queued,
 )
-from state.ids import Incarnation
 
 _Told = PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
 _AS_THEY_ARE: Mapping[str, type[_Told]] = {
@@ -48,50 +43,6 @@ _AS_THEY_ARE: Mapping[str, type[_Told]] = {
 """What the engine says in the words of the status topic."""
 PART = 5_000
 """Ways of bins in one event: a record of some 100 kB."""
-
-
-class Journal:
-    """Writes decisions; implements `dataflow.decisions.Journal`."""
-
-    def __init__(self, decisions: Decisions, incarnation: Incarnation) -> None:
-        self._decisions, self._incarnation = decisions, incarnation
-        self.begun = 0
-        self.durable = 0
-
-    def __call__(self, decision: Decision) -> Callable[[], bool]:
-        """Begin to write; whether it is durable is told by what is returned."""
-        self.begun += 1
-        number = self.begun
-        fields = {"incarnation": self._incarnation, "at": decision.time} | written(decision)
-        self._decisions.append(json.dumps(fields).encode(), self._done)
-        return lambda: self.durable >= number
-
-    def _done(self) -> None:
-        self.durable += 1
-
-
-def written(decision: Decision) -> dict[str, object]:
-    """A decision as it lies on its topic, without what all have.
-
-    >>> from state.ids import WorkerId
-    >>> written(Joins(WorkerId(2), 7))
-    {'type': 'joins', 'worker': 2}
-    """
-    match decision:
-        case Moves(command, _, target, bins):
-            return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
-        case Revoke(command):
-            return {"type": "revoked", "id": command}
-        case Order(source, partition, _, target, offset):
-            place = {"source": source, "partition": partition}
-            new = {} if offset is None else {"offset": offset}
-            return {"type": "partition", **place, "worker": target, **new}
-        case Joins(worker):
-            return {"type": "joins", "worker": worker}
-        case Leaves(worker):
-            return {"type": "leaves", "worker": worker}
-        case Ruled(rulings):
-            return {"type": "ruled", "rulings": [list(ruling) for ruling in rulings]}
 
 
 @dataclass(slots=True)

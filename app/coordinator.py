@@ -21,9 +21,10 @@ from pyspark import SparkContext
 from app import explained
 from app.arguments import Arguments
 from app.clock import SystemClock
-from app.commands import Commands, Journal
+from app.commands import Commands
 from app.crew import Crew
 from app.flow_status import FlowStatus, Show
+from app.journal import Journal
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
 from app.messages import Report

@@ -75,6 +75,16 @@ _PRODUCER_MUST: Values = {
     "message.timeout.ms": 0,
 }
 
+TRANSACTION = 10.0
+"""Seconds after which Kafka gives up a transaction whose producer is gone: until then who reads
+what is committed reads no further."""
+_TRANSACTIONAL_MUST: Values = {
+    "enable.idempotence": True,
+    "transaction.timeout.ms": int(TRANSACTION * 1000),
+    # What has not arrived by then is given back with all of its transaction.
+    "message.timeout.ms": int(TRANSACTION * 1000),
+}
+
 FIXED: Mapping[str, str | int | float | bool] = _CONSUMER_MUST | _PRODUCER_MUST
 """What correctness rests on: a flow's clients have these values whatever the user sets."""
 
@@ -135,6 +145,18 @@ def producer(settings: Settings, **tuning: str | float) -> Producer:
         return Producer(values, error_cb=contact(settings).on_error)
     except KafkaException as error:
         raise translate(error, "Kafka settings") from None
+
+
+def transactional(settings: Settings, id: str, **tuning: str | float) -> Producer:
+    """A producer under an id: whoever had it before commits nothing any more, and what that one had
+    begun is undone. Raises MeanderError, after `ANSWER` seconds."""
+    values = _ALWAYS | _PRODUCER | _dotted(tuning) | dict(settings) | _TRANSACTIONAL_MUST
+    try:
+        made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
+        made.init_transactions(ANSWER)
+    except KafkaException as error:
+        raise translate(error, f"transactions of {id!r}") from None
+    return made
 
 
 class Admin(AdminClient):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connectors.client import Settings
-from connectors.producing import OVERHEAD, Headers, Producing
+from connectors.producing import Headers, Producing, size_of
 
 EVERY = 0.003
 """Seconds from one departure to the next: requests are what a broker's time goes into, and what
@@ -63,8 +63,7 @@ class Freight(Producing):
 
         Raises MeanderError where more is under way than the bound.
         """
-        size = _size(values) + _size(keys) + OVERHEAD * len(values)
-        size += 0 if headers is None else OVERHEAD * sum(map(len, headers))
+        size = size_of(values, keys, headers)
         self._shipped += 1
         self._lots.append(_Lot(values, keys, headers, size))
         self._take_over(size)
@@ -145,7 +144,3 @@ class Freight(Producing):
     def _report(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self._failed(error)
-
-
-def _size(many: Sequence[bytes | None]) -> int:
-    return sum(map(len, filter(None, many)))

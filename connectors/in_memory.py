@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Self
 
@@ -204,6 +205,10 @@ class TopicReader:
         """Nothing is open."""
 
 
+Row = tuple[bytes | None, bytes | None, Headers, int]
+"""Value, key, headers and partition of a record."""
+
+
 class TopicWriter(Unhurried):
     """One worker's way onto a topic; implements `SinkWriter`."""
 
@@ -222,11 +227,20 @@ class TopicWriter(Unhurried):
 
     def write(self, batch: Batch) -> int:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
+        self.made(batch)()
+        return self._ticket()
+
+    def made(self, batch: Batch) -> Callable[[], None]:
+        """What appends it. Raises RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
         places = partitions_of_keys(keys, self._topic.partitions, 0)
         headed: Iterable[Headers] = repeat((), len(values)) if headers is None else headers
+        made = results(self._worker, batch, keys, list(map(self._decode, values)))
+        rows = [*zip(values, keys, map(tuple, headed), places, strict=True)]
+        return partial(self._append, rows, made)
+
+    def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:
         now = self._now_ms()
-        for value, key, those, partition in zip(values, keys, headed, places, strict=True):
-            self._topic.append(value, key, tuple(those), now, partition)
-        self._topic.results += results(self._worker, batch, keys, list(map(self._decode, values)))
-        return self._ticket()
+        for value, key, headers, partition in rows:
+            self._topic.append(value, key, headers, now, partition)
+        self._topic.results += made

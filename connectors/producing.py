@@ -6,7 +6,8 @@ outage is waited for and told once, and that no more bytes are taken over than a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -24,6 +25,14 @@ OVERHEAD = 64
 MOST = 1 << 30
 """Bytes that may be under way where nobody says otherwise."""
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+
+
+def size_of(
+    values: Sequence[bytes | None], keys: Sequence[bytes | None], headers: Sequence[Headers] | None
+) -> int:
+    """About how many bytes many records take that librdkafka has taken over."""
+    size = sum(map(len, chain(filter(None, values), filter(None, keys)))) + OVERHEAD * len(values)
+    return size + (0 if headers is None else OVERHEAD * sum(map(len, headers)))
 
 
 class Producing:

@@ -34,7 +34,8 @@ from dataflow import testing
 from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Planted, Raise, Slow
 from dataflow.flow import Flow
 from dataflow.nodes import SinkNode, SourceNode
-from dataflow.protocols import Partition, Rests, SinkWriter, SourceReader
+from dataflow.once.simulated import InMemory
+from dataflow.protocols import Partition, Rests, SourceReader
 from dataflow.pulse import UNHEARD
 from dataflow.sim import Command, Grow, HandOver, Join, Leave
 from dataflow.testing import Answer, DeadLetter, Result
@@ -293,7 +294,7 @@ class TestFlow(testing.TestFlow):
         until = self._idle.get((topic, partition))
         return until is not None and until > self.sim.actions
 
-    def _writer(self, node: SinkNode, me: WorkerId) -> SinkWriter:
+    def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
         sink = node.spec
         if not isinstance(sink, KafkaSink):
             return super()._writer(node, me)

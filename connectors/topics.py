@@ -48,6 +48,7 @@ class Names:
     status: str
     state: str
     decisions: str
+    marks: str
     checkpoints: str
     in_flight: str
     dead: str
@@ -110,6 +111,10 @@ def internal(prefix: str, flow: str) -> list[Internal]:
         ),
         Internal(
             called.decisions, "what was decided, in order, before it took effect", 1,
+            log, {"retention.ms": _FOR_EVER},
+        ),
+        Internal(
+            called.marks, "how far each worker's committed results go", 1,
             log, {"retention.ms": _FOR_EVER},
         ),
         Internal(

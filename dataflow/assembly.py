@@ -31,8 +31,11 @@ from dataflow.nodes import (
     SourceNode,
     SplitNode,
     StepsNode,
+    group_of,
     scope_of,
 )
+from dataflow.once.sink import OnceSink
+from dataflow.once.transactions import Transactions
 from dataflow.operators.base import InputPort, Operator, OutputPort, Ways
 from dataflow.operators.columns import Columnar
 from dataflow.operators.errors import Guard, OnError
@@ -61,7 +64,6 @@ from dataflow.protocols import (
     SourceReader,
 )
 from dataflow.pulse import UNHEARD, Pulse
-from dataflow.rulings import NO_PAST, Past
 from dataflow.snapshots import Snapshots
 from dataflow.summary import Summary
 from schemas.errors import MeanderError
@@ -106,8 +108,8 @@ class Site:
     """How this worker is heard of where user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it begins with nothing, and is told all."""
-    past: Past = NO_PAST
-    """What the sources have ruled in an earlier run that this one repeats."""
+    transactions: Transactions | None = None
+    """Those in which results leave; None where they leave at least once."""
 
 
 @dataclass(slots=True)
@@ -128,6 +130,8 @@ class Assembly:
     routers: list[Router] = field(default_factory=list)
     outlets: list[Outlet] = field(default_factory=list)
     sources: dict[str, SourceOperator] = field(default_factory=dict)
+    once: list[OnceSink] = field(default_factory=list)
+    """The sinks whose results leave exactly once."""
     start: Start = field(init=False)
     routing: Routing = field(init=False)
     retention: Retention = field(init=False)
@@ -139,10 +143,9 @@ class Assembly:
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
-        joins, workers = self.site.joins, self.site.workers
-        groups = len(self.plan.groups.names)
+        joins, groups = self.site.joins, len(self.plan.groups.names)
         # Who joins a running flow is told all by the others.
-        self.start = Start.of(self.plan, workers) if joins else self.site.start
+        self.start = self.site.start.joining(self.plan) if joins else self.site.start
         self.routing = (
             Routing.unknown(flow.space, groups) if joins else Routing(flow.space, self.start.owners)
         )
@@ -210,9 +213,7 @@ class Assembly:
             case KeyedNode():
                 return self._keyed(node)
             case SinkNode():
-                writer = self.site.open_writer(node)
-                guard = self._guard(node.name, node.on_error)
-                return Sink(self._inputs(node)[0], self._output(node), writer, guard, self.counters)
+                return self._sink(node)
             case AgainNode():
                 guard = self._guard(node.name, node.on_error)
                 return Again(self._inputs(node)[0], self._output(node), node.most, guard)
@@ -249,10 +250,31 @@ class Assembly:
             self.site.clock,
             self.inflight,
             self.counters,
-            self.site.past,
+            self.start.past,
             parcels,
         )
         return self.sources[node.name]
+
+    def _sink(self, node: SinkNode) -> Sink | OnceSink:
+        writer, flow = self.site.open_writer(node), self.plan.flow
+        guard = self._guard(node.name, node.on_error)
+        ports = self._inputs(node)[0], self._output(node)
+        if flow.delivery == "at_least_once":
+            return Sink(*ports, writer, guard, self.counters)
+        sink = OnceSink(
+            node.name,
+            *ports,
+            writer,
+            guard,
+            self.counters,
+            self._pool(node.name, "records", True, self._unfit(node.name)),
+            flow.max_waiting,
+            flow.space,
+            self.start.history.of(node.name, self.plan.groups.first(group_of(node))),
+            scope_of(node).depth - ROOT.depth,
+        )
+        self.once.append(sink)
+        return sink
 
     def _parcels(self, node: SourceNode) -> list[Parcel]:
         """Where this worker goes on with partitions that have been read before."""

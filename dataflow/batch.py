@@ -23,6 +23,7 @@ from state.codec import UnencodableError
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 ROW_BYTES = 128
 """About what a record takes beside its value's bytes: columns, key, and Python's objects."""
 
@@ -76,6 +77,16 @@ class Batch:
             self.times, self.origins, self.partitions, self.offsets, self.indexes, values,
             self.keys, self.hashes, size, packed,
         )  # fmt: skip
+
+    @property
+    def places(self) -> UInt64s:
+        """The hashes whose top bits are the records' bins: those of their keys, or where they have
+        none those of the partitions that they come from. Shape (n,)."""
+        if self.hashes is not None:
+            return self.hashes
+        # Multiples of the golden ratio are spread evenly, however few there are.
+        numbers = self.partitions + (self.origins << 32)
+        return numbers.astype(np.uint64) * _GOLDEN
 
     @property
     def weight(self) -> int:

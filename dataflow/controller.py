@@ -35,7 +35,6 @@ from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
 from dataflow.reading import Place, Reading
-from dataflow.rulings import NO_PAST, Past
 from dataflow.staff import LATEST, Staff, commands_for, introduction, share_of, shared_out
 from dataflow.wire import (
     DataFrame,
@@ -64,7 +63,6 @@ class Controller:
         clock: Clock,
         journal: Journal,
         checkpoints: Checkpoints,
-        past: Past = NO_PAST,
     ) -> None:
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
@@ -73,11 +71,11 @@ class Controller:
         self._progress = Progress(plan.graph, COORDINATOR, members_of(start.workers), links)
         self._routing = Routing(plan.flow.space, start.owners)
         self._roster = Roster(plan.graph, self._progress, links)
-        self._forswearing = Forswearing(plan, self._progress.changes, clock, start.cut.time)
+        self._forswearing = Forswearing(plan, self._progress.changes, clock, start.time)
         members = list(map(WorkerId, range(start.workers)))
         tell = partial(self._tell_all, plan.handover.inputs[0])
         self.reading = Reading(
-            plan, members, self._progress, self._forswearing, self.decisions, tell, past.mark
+            plan, members, self._progress, self._forswearing, self.decisions, tell, start.past.mark
         )
         self.staff = Staff(members, self._roster, clock)
         self.conductor = Conductor(
@@ -353,6 +351,7 @@ class Controller:
         forsworn = self._forswearing.open_time()
         self._progress.flush()
         self.staff.admit(worker, self.checkpoints.number)
+        self.checkpoints.greet(worker)
         for moves in introduction(self._routing, forsworn):
             self._tell(worker, self._plan.migrator.inputs[0], moves)
         self._events.append({"type": "joined", "worker": int(worker)})

@@ -21,6 +21,16 @@ from state.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
+class Begins:
+    """A life of the flow begins; `time` is the least not forsworn."""
+
+    time: int
+    owners: tuple[WorkerId, ...]
+    """Of each bin, group after group."""
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Joins:
     """A worker takes part from now on; `time` is the least not forsworn."""
 
@@ -48,7 +58,7 @@ class Ruled:
         return min(ruling.time for ruling in self.rulings)
 
 
-Decision = Moves | Revoke | Order | Joins | Leaves | Ruled
+Decision = Begins | Moves | Revoke | Order | Joins | Leaves | Ruled
 Journal = Callable[[Decision], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataflow.nodes import ExchangeNode, Node, Output, group_of
+from dataflow.migrate.groups import TOGETHER
+from dataflow.nodes import ExchangeNode, Guarantee, Node, Output, group_of
 from dataflow.operators.errors import OnError
 from dataflow.sound import check
 from schemas.errors import SetupError
@@ -12,8 +13,8 @@ from state.bins import BinSpace
 class Definition:
     """What streams add to."""
 
-    def __init__(self, name: str, space: BinSpace) -> None:
-        self.name, self.space = name, space
+    def __init__(self, name: str, space: BinSpace, delivery: Guarantee) -> None:
+        self.name, self.space, self.delivery = name, space, delivery
         self.nodes: list[Node] = []
 
     def add(self, node: Node) -> Node:
@@ -32,6 +33,12 @@ class Definition:
             at = at.node.upstream
         name = self.name_for(f"{at.node.name} exchange")
         return Output.of(self.add(ExchangeNode(name, at, on_error, group)))
+
+    def placed(self, at: Output, on_error: OnError) -> Output:
+        """Where records without keys are with the owners of their partitions' bins: what has been
+        committed of them is told by these, whoever reads a partition."""
+        name = self.name_for(f"{at.node.name} exchange")
+        return Output.of(self.add(ExchangeNode(name, at, on_error, TOGETHER, keyless=True)))
 
     def name_for(self, wanted: str) -> str:
         """`wanted`, or with a number behind it where that is taken."""

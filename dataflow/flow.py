@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from dataflow.definition import Definition
-from dataflow.nodes import Output, SourceNode
+from dataflow.nodes import Guarantee, Output, SourceNode
 from dataflow.protocols import SourceSpec
 from dataflow.stream import Stream
 from schemas.errors import SetupError
@@ -42,6 +42,10 @@ class Flow(Definition):
     `snapshot_interval`, in seconds, is how often what has changed is written to the state topic.
     `checkpoint_interval`, in seconds, is how often a checkpoint of all is taken, from which the
     flow goes on when it is run again; None for only when a command asks for one.
+    `delivery` says what becomes of results when a flow goes on from a checkpoint: "at_least_once"
+    sends anew what came after it; "exactly_once" does not, and so sends in transactions, which are
+    at least `transaction_interval` seconds apart. Who reads with `isolation.level=read_committed`
+    sees each result once.
     `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
     command waits, against stashing.
     """
@@ -60,6 +64,8 @@ class Flow(Definition):
         moving_latency: float = 0.3,
         snapshot_interval: float = 10.0,
         checkpoint_interval: float | None = None,
+        delivery: Guarantee = "at_least_once",
+        transaction_interval: float = 0.02,
         control_lead: float = 0.25,
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
@@ -73,7 +79,10 @@ class Flow(Definition):
             if bytes < 1:
                 raise SetupError(f"flow {name!r}", f"its {what} is {bytes}, so nothing could pass",
                                  "give it a number of bytes")  # fmt: skip
-        super().__init__(name, BinSpace(bins))
+        if delivery not in ("at_least_once", "exactly_once"):
+            raise SetupError(f"flow {name!r}", f"its delivery is {delivery!r}",
+                             "choose 'at_least_once' or 'exactly_once'")  # fmt: skip
+        super().__init__(name, BinSpace(bins), delivery)
         self.max_inflight, self.max_waiting = max_inflight, max_waiting
         self.max_spill, self.link_credit = max_spill, link_credit
         self.state_memory, self.move_memory = state_memory, move_memory
@@ -84,8 +93,13 @@ class Flow(Definition):
         if checkpoint_interval is not None and not checkpoint_interval > 0:
             raise SetupError(f"flow {name!r}", f"its checkpoint_interval is {checkpoint_interval}",
                              "give it a number of seconds, such as 10, or None")  # fmt: skip
+        if not transaction_interval > 0:
+            raise SetupError(f"flow {name!r}",
+                             f"its transaction_interval is {transaction_interval}",
+                             "give it a number of seconds, such as 0.02")  # fmt: skip
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
         self.checkpoint_interval = checkpoint_interval
+        self.transaction_interval = transaction_interval
 
     def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:
         """A stream of what a source reads."""

@@ -24,6 +24,7 @@ from dataflow.wire import (
     Anything,
     Base,
     Change,
+    CompleteFrame,
     DataFrame,
     FreezeFrame,
     MemberFrame,
@@ -76,7 +77,7 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
             return _unfit(sender) or _misplaced(graph, message)
         case MemberFrame(news):
             return "" if news == "parted" else _unfit(sender)
-        case FreezeFrame():
+        case FreezeFrame() | CompleteFrame():
             return _unfit(sender)
         case DataFrame():
             return _misdirected(plan, sender, message)
@@ -89,7 +90,8 @@ def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
     if carried is None:
         return f"it sent a message on edge {edge}, which leads to no other member"
     keyless = isinstance(payload, Batch) and payload.keys is None
-    if type(payload) not in carried or keyless:
+    placed = plan.graph.edges[edge].target in plan.placed
+    if type(payload) not in carried or (keyless and not placed):
         return f"it sent what edge {edge} does not carry"
     if not plan.graph.has(plan.graph.edges[edge].target, time):
         return f"it sent a message of time {time}, which edge {edge} does not have"

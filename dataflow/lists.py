@@ -7,8 +7,9 @@ run's seed chooses, so that partitions are idle now and then and deliveries take
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -233,8 +234,14 @@ class ListWriter(Unhurried):
 
     def write(self, batch: Batch) -> int:
         """Collect a batch."""
-        self._sink.results.extend(results(self._worker, batch, batch.keys, batch.values))
+        self.made(batch)()
         return self._ticket()
+
+    def made(self, batch: Batch) -> Callable[[], None]:
+        """What collects it, as it is now."""
+        return partial(
+            self._sink.results.extend, results(self._worker, batch, batch.keys, batch.values)
+        )
 
 
 def results(

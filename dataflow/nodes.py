@@ -23,6 +23,8 @@ from state.columns import Layout
 
 Moving = Literal["together", "alone"]
 """Whether an operator's bins move with those of all others that do, or for themselves."""
+Guarantee = Literal["at_least_once", "exactly_once"]
+"""How often a result leaves a flow whose workers are lost and begin anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class ExchangeNode:
     on_error: OnError
     group: str = TOGETHER
     """The operators whose bins are meant."""
+    keyless: bool = False
+    """Whether its records have no keys: they travel to the owner of their partition's bin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,8 @@ class Rulings:
         for one in rulings:
             self._heard[one.origin, one.partition, one.offset, one.last] = one
 
-    def __bool__(self) -> bool:
-        return bool(self._heard)
+    def __len__(self) -> int:
+        return len(self._heard)
 
     def take(self, most: int | None = None) -> tuple[Ruling, ...]:
         """All that have not been taken, or the first so many."""

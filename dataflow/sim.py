@@ -17,10 +17,12 @@ from typing import Literal, Self, TypeVar
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
-from dataflow.decisions import Decision, rulings_of
+from dataflow.decisions import Begins, Decision, rulings_of
 from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.said import Event
+from dataflow.once.history import History, Written
+from dataflow.once.simulated import Ledger
 from dataflow.plan import Plan
 from dataflow.protocols import Frame, Links
 from dataflow.rulings import NO_PAST, Past, Ruling
@@ -197,7 +199,14 @@ class World:
 
     state: SimTopic
     in_flight: SimTopic
+    ledger: Ledger
+    """What is committed."""
+    journal: list[Written] = field(default_factory=list)
+    """All that coordinators have decided, of which of this life so much is durable for certain:"""
+    certain: int = 0
     checkpoints: list[Checkpoint] = field(default_factory=list)
+    unsure: list[Checkpoint] = field(default_factory=list)
+    """Being written: whether one is there, nobody knows yet."""
     before: Checkpoint | None = None
     """What the flow of now has started from."""
     incarnation: Incarnation = _UNBORN
@@ -208,13 +217,37 @@ class World:
     @classmethod
     def empty(cls, rng: random.Random) -> Self:
         """Before a flow's first life."""
-        return cls(SimTopic(rng), SimTopic(rng))
+        return cls(SimTopic(rng), SimTopic(rng), Ledger(random.Random(rng.random())))
 
-    def begin(self, plan: Plan, workers: int) -> None:
-        """A new life, from the newest checkpoint."""
-        self.before = self.checkpoints[-1] if self.checkpoints else None
-        self.start = Start.of(plan, workers, self.before)
+    def begin(self, plan: Plan, workers: int, past: Past) -> None:
+        """A new life, from the newest checkpoint; nothing that the last one does counts any more.
+        `past` is known otherwise than by what is committed."""
         self.incarnation = Incarnation(self.incarnation + 1)
+        self.ledger.begin(self.incarnation)
+        # Of what the last life was writing some is there.
+        del self.journal[self.ledger.rng.randint(self.certain, len(self.journal)) :]
+        history = History(plan.flow.space, self.journal, self.ledger.marks, past)
+        self.checkpoints += [one for one in self.unsure if self.ledger.rng.random() < 0.5]
+        self.unsure.clear()
+        self.before = self.checkpoints[-1] if self.checkpoints else None
+        self.start = Start.of(plan, workers, self.before, history)
+        begins = Begins(self.start.time, self.start.owners, workers)
+        self.journal.append((self.incarnation, begins))
+        self.certain = len(self.journal)
+
+    def write(self, life: Incarnation, decision: Decision) -> Callable[[], bool]:
+        """Begin to write a life's decision, which is durable some turns later."""
+        self.journal.append((life, decision))
+        number = len(self.journal)
+
+        def durable() -> bool:
+            if number <= self.certain:
+                return True
+            if life == self.incarnation and self.ledger.rng.random() < 0.5:
+                self.certain = number
+            return number <= self.certain
+
+        return durable
 
     def taking(
         self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
@@ -222,8 +255,17 @@ class World:
         """The checkpoints of this life; each is durable when `durable` says so."""
 
         def keep(checkpoint: Checkpoint) -> Callable[[], bool]:
-            self.checkpoints.append(checkpoint)
-            return durable
+            self.ledger.expect(checkpoint.incarnation)
+            self.unsure.append(checkpoint)
+
+            def kept() -> bool:
+                self.ledger.expect(checkpoint.incarnation)
+                if checkpoint in self.unsure and durable():
+                    self.unsure.remove(checkpoint)
+                    self.checkpoints.append(checkpoint)
+                return checkpoint not in self.unsure
+
+            return kept
 
         forget = self.in_flight.forget
         return Checkpoints(plan, self.incarnation, self.before, links, clock, keep, forget)
@@ -422,16 +464,17 @@ def simulate(
 ) -> Simulation:
     """Put a plan on simulated workers; from the newest checkpoint in the world, if any."""
     clock, network = SimClock(), SimNetwork()
-    world.begin(plan, workers)
+    world.begin(plan, workers, past)
+    life = world.incarnation
     written: list[Decision] = []
 
     def journal(decision: Decision) -> Callable[[], bool]:
         written.append(decision)
-        return lambda: rng.random() < 0.5
+        return world.write(life, decision)
 
     links = SimLinks(network, COORDINATOR)
     checkpoints = world.taking(plan, links, clock, lambda: rng.random() < 0.5)
-    controller = Controller(plan, world.start, links, clock, journal, checkpoints, past)
+    controller = Controller(plan, world.start, links, clock, journal, checkpoints)
     members = map(WorkerId, range(workers))
 
     def hire(me: WorkerId, joins: bool = True) -> Worker:

@@ -154,7 +154,12 @@ class Stream(Generic[T]):
         self, spec: SinkSpec, name: str = "sink", *, on_error: OnError = "dead_letter"
     ) -> None:
         """Send the values out of the flow; `on_error` is for those that the sink cannot encode."""
-        self._flow.add(SinkNode(self._name(name), self._at, spec, on_error))
+        at = self._placed(on_error) if self._flow.delivery == "exactly_once" else self._at
+        self._flow.add(SinkNode(self._name(name), at, spec, on_error))
+
+    def _placed(self, on_error: OnError) -> Output:
+        """Where each record is on one worker that follows from itself and its time."""
+        return self._flow.placed(self._at, on_error)
 
     def _closed(
         self, loop: LoopNode, ends: tuple[Stream[T], Left], most: int, on_error: OnError
@@ -340,6 +345,9 @@ class KeyedStream(Stream[T]):
     def probe(self, name: str) -> KeyedStream[T]:
         """As on any stream; the key stays."""
         return KeyedStream(self._flow, self._probe(name))
+
+    def _placed(self, _: OnError) -> Output:
+        return self._at
 
     def _process(
         self,

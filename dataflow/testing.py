@@ -41,6 +41,7 @@ from dataflow.migrate.command import Migrate
 from dataflow.migrate.groups import TOGETHER
 from dataflow.nested import outer
 from dataflow.nodes import SinkNode, SourceNode
+from dataflow.once.simulated import InMemory, ListTransactions, OnceWriter
 from dataflow.plan import Plan
 from dataflow.protocols import Rests, SinkWriter, SourceReader
 from dataflow.rulings import NO_PAST, Past
@@ -137,7 +138,7 @@ class TestFlow:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
         self._own = Databases(self._folder.name, 8 << 20) if databases is None else None
         self._databases = self._own or databases
-        self._namespace, self._count, self._past = namespace, workers, past
+        self._namespace, self._count = namespace, workers
         self._rng = random.Random(seed)
         self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
         self._traps, self._pending = Traps(), Pending([*faults])
@@ -371,7 +372,7 @@ class TestFlow:
             return node.spec.resumed(rests, self._rng)
         return node.spec.reader(me, self._count, self._rng)
 
-    def _writer(self, node: SinkNode, me: WorkerId) -> SinkWriter:
+    def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
         if not isinstance(node.spec, ListSink):
             raise SetupError(f"sink {node.name!r}", "it is no list",
                              "use connectors.testing.TestFlow")  # fmt: skip
@@ -388,6 +389,12 @@ class TestFlow:
     ) -> Worker:
         assert self._databases is not None
         database = self._databases.of(me)
+        once = self._plan.flow.delivery == "exactly_once"
+        transactions = ListTransactions(self.world.ledger) if once else None
+
+        def opened(writer: InMemory) -> SinkWriter:
+            return writer if transactions is None else OnceWriter(transactions, writer)
+
         site = Site(
             me,
             self._count,
@@ -397,12 +404,12 @@ class TestFlow:
             lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
             lambda name: Shelf(database, f"{self._namespace}/{name}"),
             lambda node, rests: self._reader(node, me, rests),
-            lambda node: self._writer(node, me),
+            lambda node: opened(self._writer(node, me)),
             self.world.incarnation,
             self.world.start,
             self.world.in_flight,
             joins=joins,
-            past=self._past,
+            transactions=transactions,
         )
         return Worker(self._plan, site, links)
 

@@ -134,6 +134,13 @@ class MarkerFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class CompleteFrame:
+    """From the coordinator: a checkpoint exists."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
 class TakenFrame:
     """A peer gives back credit: its operator has taken so many bytes since it last said so."""
 
@@ -142,7 +149,7 @@ class TakenFrame:
 
 
 ProgressUpdate = ProgressFrame | HeardFrame | Base | OpeningFrame | MemberFrame
-CutFrame = FreezeFrame | MarkerFrame
+CutFrame = FreezeFrame | MarkerFrame | CompleteFrame
 Anything = ProgressUpdate | DataFrame | TakenFrame | CutFrame
 
 
@@ -277,6 +284,8 @@ def _decode_cut(number: object, *said: object) -> CutFrame:
             return FreezeFrame(count(number), named, tuple(map(count, _many(kept))))
         case [sent]:
             return MarkerFrame(count(number), count(sent))
+        case []:
+            return CompleteFrame(count(number))
     raise ValueError(f"{len(said)} parts are no word of a checkpoint")
 
 

@@ -23,6 +23,7 @@ from dataflow.histogram import Histogram
 from dataflow.inbound import read
 from dataflow.meters import Meters, Work
 from dataflow.nodes import scope_of
+from dataflow.once.committing import Committing
 from dataflow.operators.base import Message, Underway
 from dataflow.operators.lanes import Standing
 from dataflow.plan import Plan
@@ -30,11 +31,13 @@ from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
 from dataflow.restore import Loading
 from dataflow.wire import (
+    CompleteFrame,
     DataFrame,
     FreezeFrame,
     MarkerFrame,
     MemberFrame,
     Payload,
+    ProgressFrame,
     TakenFrame,
     encode_data,
     encode_taken,
@@ -79,7 +82,10 @@ class Worker:
             site.me, plan, self._assembly.start, self._assembly.inputs, self._progress,
             site.in_flight, site.clock,
         )  # fmt: skip
-        self._freezing = Freezing(site.me, links, self._freeze, self._assembly.retention.keep)
+        self._committing = self._commits()
+        self._freezing = Freezing(
+            site.me, links, self._freeze, self._assembly.retention.keep, self._committing.allow
+        )
         self._prepare()
         self._totals: dict[str, int | None] = {}
         """How many partitions the coordinator has been told of, by source."""
@@ -94,6 +100,8 @@ class Worker:
             return received
         worked = self._schedule() if self._loading.done else self._load_some()
         worked |= self._freezing.step()
+        worked |= self._committing.step()
+        self._committing.hear(self._progress.rulings)
         self._give_back()
         flushed = self._progress.flush()
         self._links.flush()
@@ -106,6 +114,7 @@ class Worker:
         if self._freezing.busy:
             return LOADING_SECONDS
         naps = [operator.wait_seconds() for operator in self._assembly.operators]
+        naps.append(self._committing.wait_seconds())
         return min((nap for nap in naps if nap is not None), default=IDLE_SECONDS)
 
     @property
@@ -127,7 +136,8 @@ class Worker:
     def idle(self) -> bool:
         """Whether nothing of this worker is under way outside."""
         finished = all(operator.finished() for operator in self._assembly.operators)
-        return finished and not self._freezing.busy and self._site.dead.pending() == 0
+        busy = self._freezing.busy or self._committing.busy
+        return finished and not busy and self._site.dead.pending() == 0
 
     def reports(self) -> list[dict[str, object]]:
         """Events for the coordinator since the last call, JSON-able."""
@@ -216,6 +226,7 @@ class Worker:
     def close(self) -> None:
         """Close what the operators hold open."""
         self._assembly.close()
+        self._committing.close()
 
     def take(self, sender: WorkerId, frame: Frame) -> None:
         """Act on one frame of a peer. Raises MeanderError for one that has no place here."""
@@ -234,14 +245,23 @@ class Worker:
                     )
                 self._put(through, sender, time, payload, _size(frame) if through.credit else None)
                 self._freezing.takes(sender, number, through.target, time, payload)
-            case FreezeFrame() | MarkerFrame() as word:
+            case FreezeFrame() | MarkerFrame() | CompleteFrame() as word:
                 self._freezing.hear(sender, word)
             case update:
                 if isinstance(update, MemberFrame) and update.news == "welcome":
                     self._freezing.welcome(update.checkpoint)
                     # Those layers that it will get are in the checkpoints that there are.
                     self._assembly.retention.welcome(update.checkpoint)
+                if isinstance(update, ProgressFrame):
+                    self._committing.hear(update.rulings)
                 self._progress.take(sender, update)
+
+    def _commits(self) -> Committing:
+        site, start = self._site, self._assembly.start
+        return Committing(
+            site.me, site.incarnation, self._assembly.once, site.transactions, site.clock,
+            self._plan.flow.transaction_interval, start.resumes,
+        )  # fmt: skip
 
     def _load(self) -> Loading:
         start, site = self._assembly.start, self._site

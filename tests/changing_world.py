@@ -9,7 +9,7 @@ from dataflow.capability import Capability
 from dataflow.graph import Graph
 from dataflow.membership import Roster
 from dataflow.nested import outer
-from dataflow.wire import DataFrame, FreezeFrame, MarkerFrame, MemberFrame, TakenFrame
+from dataflow.wire import CutFrame, DataFrame, MemberFrame, TakenFrame
 from state.ids import COORDINATOR, WorkerId
 from state.time import MIN_TIME, Time
 from tests.graphs import Walks
@@ -145,7 +145,7 @@ class Changing(World):
         if member.me == COORDINATOR and isinstance(update, MemberFrame):
             self.roster.take(sender, update)
         else:
-            assert not isinstance(update, DataFrame | TakenFrame | FreezeFrame | MarkerFrame)
+            assert not isinstance(update, DataFrame | TakenFrame | CutFrame)
             member.progress.take(sender, update)
         if member.progress.ended:
             self._end(member)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from dataflow.graph import Location
 from dataflow.protocols import Links
-from dataflow.wire import CutFrame, FreezeFrame, MarkerFrame, Payload, encode_cut
+from dataflow.wire import CompleteFrame, CutFrame, FreezeFrame, MarkerFrame, Payload, encode_cut
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import Time
@@ -53,15 +53,16 @@ class _Recording:
 
 class Freezing:
     """Those of one worker, one at a time; `freeze` is given the number, `keep` which of the earlier
-    ones are kept."""
+    ones are kept; `complete` is called once one exists."""
 
     def __init__(
         self, me: WorkerId, links: Links, freeze: Callable[[int], Contents],
-        keep: Callable[[Sequence[int]], None],
+        keep: Callable[[Sequence[int]], None], complete: Callable[[], None],
     ) -> None:  # fmt: skip
         self.number = 0
         """The last for which this worker has frozen."""
         self._me, self._links, self._freeze, self._keep = me, links, freeze, keep
+        self._complete = complete
         self._sent, self._got = Counter[WorkerId](), Counter[WorkerId]()
         self._markers: dict[WorkerId, MarkerFrame] = {}
         """The newest of each peer."""
@@ -102,6 +103,8 @@ class Freezing:
             case MarkerFrame():
                 self._markers[sender] = frame
                 self._settle()
+            case CompleteFrame():
+                self._complete()
             case FreezeFrame(number, members, kept):
                 if sender != COORDINATOR or self._me not in members:
                     raise MeanderError(member_name(sender), "its word of a checkpoint is none")

@@ -156,7 +156,8 @@ class Persisting:
         header = Header(self._incarnation, self._number, self._me, name, place, self._sequence)
         self._sequence += 1
         batch, rounds = one.batch, rounds_of(one.time)
-        bins = None if batch.hashes is None else self._plan.flow.space.bins_of(batch.hashes)
+        placed = batch.hashes is not None or one.location in self._plan.placed
+        bins = self._plan.flow.space.bins_of(batch.places) if placed else None
         columns = Columns(
             rounds, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
             batch.keys, bins, batch.values,

@@ -115,7 +115,7 @@ class Resuming:
     def _restricted(self, piece: Piece) -> Piece:
         """What of a piece is this worker's."""
         if not piece.keyed:
-            return piece
+            return piece._replace(worker=self._me)
         first, count = self._first(piece), self._plan.flow.space.count
         mine = self._mine
         bins = mine[(mine >= first) & (mine < first + count)] - first

@@ -8,22 +8,26 @@ who are no more is shared out, and newcomers get their share. Cost: O(bins), onc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from dataflow.migrate.routing import evenly_owned
+from dataflow.once.history import NO_HISTORY, History
 from dataflow.plan import Plan
+from dataflow.rulings import Past
 from dataflow.staff import share_of, shared_out
-from state.checkpoint import BEGINNING, Checkpoint, Cut
+from state.checkpoint import BEGINNING, Checkpoint, Cut, Position
 from state.ids import WorkerId
 from state.manifest import Manifest
+from state.time import MIN_TIME
 
 T = TypeVar("T")
 Place = tuple[str, int]
 """A source's name, and one of its partitions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Start:
     """What all workers begin with."""
 
@@ -36,24 +40,45 @@ class Start:
     cut: Cut = BEGINNING
     number: int = 0
     """The checkpoint's; 0 where there is none."""
+    history: History = NO_HISTORY
 
     @staticmethod
-    def of(plan: Plan, workers: int, checkpoint: Checkpoint | None = None) -> Start:
+    def of(
+        plan: Plan, workers: int, checkpoint: Checkpoint | None = None,
+        history: History = NO_HISTORY,
+    ) -> Start:  # fmt: skip
         """A checkpoint over so many workers; None of a flow that has no past and no states."""
         cut = BEGINNING if checkpoint is None else checkpoint.cut
         number = 0 if checkpoint is None else checkpoint.number
         manifests = () if checkpoint is None else checkpoint.manifests
         if cut == BEGINNING:
             evenly = evenly_owned(plan.flow.space, workers, len(plan.groups.names))
-            return Start(workers, evenly, {}, manifests, number=number)
+            return Start(workers, evenly, {}, manifests, number=number, history=history)
+        cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
         owned = laid_out(bins, len(ranks), workers)
         return Start(
             workers, tuple(owned[number] for number in range(len(bins))),
-            laid_out(readers, len(ranks), workers), manifests, cut, number,
+            laid_out(readers, len(ranks), workers), manifests, cut, number, history,
         )  # fmt: skip
+
+    def joining(self, plan: Plan) -> Start:
+        """What a worker begins with that joins later: others tell it all, but what was before."""
+        return Start.of(plan, self.workers, history=self.history)
+
+    @cached_property
+    def past(self) -> Past:
+        """What sources have ruled in earlier lives."""
+        return self.history.past
+
+    @property
+    def time(self) -> int:
+        """No command of an earlier time is outstanding, and none may come: what is out was decided
+        without it."""
+        mark = self.history.mark
+        return max(self.cut.time, mark + (mark > MIN_TIME))
 
     @property
     def resumes(self) -> bool:
@@ -63,6 +88,23 @@ class Start:
     def rank(self, old: WorkerId) -> WorkerId:
         """Who takes the place of one of the checkpoint's workers."""
         return WorkerId(sorted(self.cut.members).index(old) % self.workers)
+
+
+def _with_newer_partitions(plan: Plan, cut: Cut, history: History) -> Cut:
+    """With the partitions that an earlier life began to read after the cut: at the same time."""
+    known = {(one.source, one.partition) for one in cut.positions}
+    newer = list[Position]()
+    for order in history.orders:
+        place = plan.sources[order.source].name, int(order.partition)
+        if place not in known and order.offset is not None:
+            known.add(place)
+            newer.append(
+                Position(
+                    *place, cut.members[len(newer) % len(cut.members)], order.offset, None,
+                    MIN_TIME, MIN_TIME, order.begins,
+                )
+            )  # fmt: skip
+    return replace(cut, positions=(*cut.positions, *newer))
 
 
 def laid_out(held: Mapping[T, WorkerId], before: int, workers: int) -> dict[T, WorkerId]:

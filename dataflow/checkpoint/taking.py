@@ -16,9 +16,9 @@ from dataflow.migrate.command import Refused
 from dataflow.migrate.said import Event
 from dataflow.plan import Plan
 from dataflow.protocols import Clock, Links
-from dataflow.wire import FreezeFrame, encode_cut
+from dataflow.wire import CompleteFrame, FreezeFrame, encode_cut
 from schemas.errors import MeanderError
-from state.checkpoint import Checkpoint, Cut
+from state.checkpoint import BEGINNING, Checkpoint, Cut
 from state.ids import Bin, Incarnation, WorkerId, member_name
 from state.topic import Place
 
@@ -63,8 +63,10 @@ class Checkpoints:
         self._plan, self._incarnation = plan, incarnation
         self._links, self._clock, self._write = links, clock, write
         self._taking: _Taking | None = None
-        self._asked: str | None = None
-        """The command for which one is to be begun, '' where none asks for it."""
+        first = plan.flow.delivery == "exactly_once" and (before is None or before.cut == BEGINNING)
+        self._asked: str | None = "" if first else None
+        """The command for which one is to be begun, '' where none asks for it: before the first
+        nothing leaves exactly once."""
         self._next = self._in_an_interval()
 
     def expect_none(self) -> None:
@@ -108,6 +110,11 @@ class Checkpoints:
         for worker in cut.members:
             self._links.send(worker, word)
 
+    def greet(self, worker: WorkerId) -> None:
+        """A worker joins: it is told of the newest that there is to come back to."""
+        if self._kept and self._kept[-1].cut != BEGINNING:
+            self._links.send(worker, encode_cut(CompleteFrame(self._kept[-1].number)))
+
     def report(self, worker: WorkerId, data: bytes) -> None:
         """A worker's part is durable. Raises MeanderError for what is none."""
         part, taking = Checkpoint.from_bytes(data), self._taking
@@ -129,6 +136,8 @@ class Checkpoints:
             return []
         self._taking = None
         self._kept.append(taking.whole)
+        for worker in taking.whole.cut.members:
+            self._links.send(worker, encode_cut(CompleteFrame(taking.whole.number)))
         if len(self._kept) > KEPT:
             self._retire(self._kept.popleft())
         return [self._taken(taking)]

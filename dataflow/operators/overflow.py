@@ -8,8 +8,8 @@ in the total order come back together. Cost: about 10 us a record, there and bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
 from typing import cast
 
 import numpy as np
@@ -81,8 +81,8 @@ class Overflow:
     def put(self, rows: Rows) -> None:
         """Write some records. Raises MeanderError beyond the budget, or what `refuse` raises."""
         batch, data, kept = rows.batch, [], []
-        assert batch.keys is not None
-        for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+        owned: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
+        for row, (key, value) in enumerate(zip(owned, batch.values, strict=False)):
             try:
                 data.append(codec.encode((key, value)))
             except UnencodableError as error:
@@ -124,31 +124,33 @@ class Overflow:
 
     def _keys(self, rows: Rows) -> list[bytes]:
         b, n = rows.batch, len(rows)
-        assert b.hashes is not None
         arrived = np.arange(self._count, self._count + n)
         self._count += n
         place = [b.origins, b.partitions, b.offsets, b.indexes, rows.marks]
         columns = [*place, arrived] if self._ordered else [arrived, *place]
-        numbers = _bytes(np.stack([b.times, *columns, b.hashes.view(np.int64)], axis=1))
+        numbers = _bytes(np.stack([b.times, *columns, b.places.view(np.int64)], axis=1))
         width = len(numbers) // n
         return [numbers[start : start + width] for start in range(0, len(numbers), width)]
 
     def _rows(self, entries: list[Entry], size: int) -> Rows:
-        columns = _numbers(b"".join(key for key, _ in entries)).reshape(len(entries), -1).T
-        times, *middle, hashes = columns
+        numbers = _numbers(b"".join(key for key, _ in entries)).reshape(len(entries), -1).T
+        times, *middle, hashes = numbers
         place = middle[:5] if self._ordered else middle[1:]
         origins, partitions, offsets, indexes, marks = map(np.ascontiguousarray, place)
-        keys: list[bytes] = []
+        owned: list[bytes | None] = []
         values: list[object] = []
         for _, data in entries:
-            key, value = cast(tuple[bytes, object], codec.decode(data))
-            keys.append(key)
+            key, value = cast(tuple[bytes | None, object], codec.decode(data))
+            owned.append(key)
             values.append(value)
-        whole = np.ascontiguousarray(hashes).view(np.uint64)
         times = np.ascontiguousarray(times)
+        # All records of a place have keys, or none has.
+        keys = [key for key in owned if key is not None]
+        whole = np.ascontiguousarray(hashes).view(np.uint64)
         batch = Batch(
-            times, origins, partitions, offsets, indexes, values, keys, whole, max(size, 1)
-        )
+            times, origins, partitions, offsets, indexes, values, keys or None,
+            whole if keys else None, max(size, 1),
+        )  # fmt: skip
         return Rows(batch, marks, self._rounds)
 
 

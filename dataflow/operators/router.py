@@ -110,8 +110,7 @@ class Router(Quiet):
 
     def _route(self, rows: Rows) -> None:
         batch = rows.batch
-        assert batch.hashes is not None
-        bins = self._routing.space.bins_of(batch.hashes) + self._first
+        bins = self._routing.space.bins_of(batch.places) + self._first
         owners = self._routing.destinations(bins, batch.times)
         several = sorted(set(owners.tolist()))
         for owner in several:

@@ -38,14 +38,15 @@ class Sink:
 
     def schedule(self) -> bool:
         """Write what has come, release what is delivered."""
-        written = False
+        took = False
         messages = self._input.hold()
         while not self._writer.full and (message := next(messages, None)) is not None:
-            written = True
+            took = True
             assert isinstance(message.payload, Batch)
-            capability, batch = self._output.mint(message), message.payload
-            self._under_way.append((self._write(batch), capability, message.arrived, batch))
-        return self._release() or written
+            capability = self._output.mint(message)
+            ticket, batch = written(self._writer, self._guard, self._counters, message.payload)
+            self._under_way.append((ticket, capability, message.arrived, batch))
+        return self._release() or took
 
     def wait_seconds(self) -> float | None:
         """Soon, while deliveries are awaited."""
@@ -64,18 +65,6 @@ class Sink:
         """Close the writer."""
         self._writer.close()
 
-    def _write(self, batch: Batch) -> int:
-        """Write all rows that can be written; the others go the way of the error policy."""
-        while True:
-            try:
-                ticket = self._writer.write(batch)
-            except RowRefused as refused:
-                self._guard.failed(batch, refused.row, refused)
-                batch = batch.take(np.flatnonzero(np.arange(len(batch)) != refused.row))
-            else:
-                self._counters["written"] += len(batch)
-                return ticket
-
     def _release(self) -> bool:
         delivered = self._writer.delivered()
         released = False
@@ -85,3 +74,19 @@ class Sink:
             self._input.stay.over(arrived, len(batch))
             released = True
         return released
+
+
+def written(
+    writer: SinkWriter, guard: Guard, counters: Counter[str], batch: Batch
+) -> tuple[int, Batch]:
+    """Write all rows that can be written; the others go the way of the error policy. The ticket of
+    the former, and those."""
+    while True:
+        try:
+            ticket = writer.write(batch)
+        except RowRefused as refused:
+            guard.failed(batch, refused.row, refused)
+            batch = batch.take(np.flatnonzero(np.arange(len(batch)) != refused.row))
+        else:
+            counters["written"] += len(batch)
+            return ticket, batch

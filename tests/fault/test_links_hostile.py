@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -281,7 +282,7 @@ def test_a_member_that_lists_no_address_or_key_is_named(address: str, key: bytes
 # -- whole flows
 
 
-def counted(source: ListSource, sink: ListSink, **bounds: int) -> Flow:
+def counted(source: ListSource, sink: ListSink, **bounds: Any) -> Flow:
     flow = Flow("f", bins=3, **bounds)
     keyed = flow.source(source).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, value: (n + 1, (value, n + 1))).sink(sink)

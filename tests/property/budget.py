@@ -18,8 +18,8 @@ FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
 PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
 """How many processes run each suite."""
 PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PARTS
-GRAPHS, ORACLE, LOOPS, CREDIT, FRAMES, FLOWS = 0.40, 0.12, 0.05, 0.04, 0.08, 0.07
-REPLAYS, MEMBERS, LINKS, CHECKPOINTS = 0.06, 0.04, 0.02, 0.12
+GRAPHS, ORACLE, LOOPS, CREDIT, FRAMES, FLOWS = 0.28, 0.12, 0.05, 0.04, 0.08, 0.07
+REPLAYS, MEMBERS, LINKS, CHECKPOINTS, ONCE = 0.06, 0.04, 0.02, 0.12, 0.12
 """The share of each suite."""
 SCHEDULES = "schedules of "
 """How the names of properties begin that say how many a suite has run."""

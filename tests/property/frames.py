@@ -159,13 +159,20 @@ def _whole(message: object) -> bool:
             return _numbers(sent) and _whole(base) and _whole(wire.ProgressFrame(changes))
         case wire.MemberFrame(_, members, time, checkpoint):
             return _numbers(time, checkpoint, *members)
+        case wire.FreezeFrame() | wire.MarkerFrame() | wire.CompleteFrame():
+            return _whole_cut(message)
+        case wire.DataFrame(edge, at, payload, checkpoint):
+            return _numbers(edge, checkpoint) and _is_time(at) and _whole_payload(payload)
+    return True
+
+
+def _whole_cut(word: wire.CutFrame) -> bool:
+    match word:
         case wire.FreezeFrame(checkpoint, members, kept):
             return _numbers(checkpoint, *members, *kept)
         case wire.MarkerFrame(checkpoint, sent):
             return _numbers(checkpoint, sent)
-        case wire.DataFrame(edge, at, payload, checkpoint):
-            return _numbers(edge, checkpoint) and _is_time(at) and _whole_payload(payload)
-    return True
+    return _numbers(word.checkpoint)
 
 
 def _whole_payload(payload: wire.Payload) -> bool:

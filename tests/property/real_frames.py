@@ -114,7 +114,7 @@ def _write_wire(message: object) -> Frame:
             return wire.encode_heard(updates)
         case wire.DataFrame(edge, at, payload, checkpoint):
             return wire.encode_data(edge, at, payload, checkpoint)
-        case wire.FreezeFrame() | wire.MarkerFrame():
+        case wire.FreezeFrame() | wire.MarkerFrame() | wire.CompleteFrame():
             return wire.encode_cut(message)
         case wire.TakenFrame(edge, size):
             return wire.encode_taken(edge, size)
@@ -166,6 +166,7 @@ def _of_engine() -> Iterator[Kind]:
         ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
         ("freeze", wire.encode_cut(wire.FreezeFrame(3, tuple(map(WorkerId, range(9))), (1, 2)))),
         ("marker", wire.encode_cut(wire.MarkerFrame(3, 1 << 33))),
+        ("complete", wire.encode_cut(wire.CompleteFrame(3))),
     ]
     outer = [Antichain.of((5 << 40) + n) for n in range(12)]
     bounds = (*outer, Antichain(), Antichain.of((3, 4), (4, 3)))

@@ -3,6 +3,7 @@ and again, has the states and the results of one that was not, whatever was unde
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -89,6 +90,10 @@ class Lives(Run):
 
     def survive(self) -> None:
         """Live again and again, and compare in the end."""
+        with contextlib.ExitStack() as lives:
+            self._live(lives)
+
+    def _live(self, opened: contextlib.ExitStack) -> None:
         self.build()
         rng = random.Random(f"lives {self.case.seed}")
         script: list[Command] = [*self.case.script]
@@ -102,23 +107,31 @@ class Lives(Run):
             workers = self.case.workers if not number else rng.randint(1, 4)
             case = replace(self.case, workers=workers, seed=LIVES * self.case.seed + number)
             marks = [len(sink.results) for sink in (self.raw, self.other_raw, self.sink)]
-            with Mortal(case, self, script, world) as run:
-                last = number == LIVES - 1 or rng.random() < 0.2
-                steps = None if last else rng.randrange(20, 3000)
-                over = run.live(steps, moving=not last and rng.random() < 0.5)
-                world, script = run.world, [*run.sim.commands]
-                raw, other, results = (
-                    sink.results[mark:]
-                    for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
-                )
-                lives.append(Life(world.before, world.incarnation, raw, other, results))
-                self._count(world)
-                if over:
-                    self.check_end(run, lives)
-                    return
+            run = opened.enter_context(Mortal(case, self, script, world))
+            self.haunt(run)
+            last = number == LIVES - 1 or rng.random() < 0.2
+            steps = None if last else rng.randrange(20, 3000)
+            over = run.live(steps, moving=not last and rng.random() < 0.5)
+            world, script = run.world, [*run.sim.commands]
+            raw, other, results = (
+                sink.results[mark:]
+                for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
+            )
+            lives.append(Life(world.before, world.incarnation, raw, other, results))
+            self._count(world)
+            if over:
+                self.check_end(run, lives)
+                return
+            self.outlive(run)
             script.insert(0, Freeze())
             if rng.random() < 0.3:
                 script.append(Join())
+
+    def haunt(self, run: Mortal) -> None:
+        """A new life begins."""
+
+    def outlive(self, run: Mortal) -> None:
+        """A life is over."""
 
     def _count(self, world: World) -> None:
         self.checkpoints = len(world.checkpoints)

@@ -13,6 +13,7 @@ import pytest
 
 from dataflow import Flow, KeyedStream
 from dataflow.migrate.groups import TOGETHER
+from dataflow.nodes import Guarantee
 from dataflow.operators.overflow import Disk
 from dataflow.testing import ListSink, ListSource, Result, TestFlow
 from dataflow.worker import Worker
@@ -60,6 +61,8 @@ class Cramped(TestFlow):
             router._most = self._room
         for outlet in assembly(worker).outlets:
             outlet.keyed._most = self._room
+        for sink in assembly(worker).once:
+            sink._most = self._room
         for loop in loops(worker):
             loop._most = self._room
         return worker
@@ -75,6 +78,7 @@ class Run:
     """One case on simulated workers, and what it has to equal."""
 
     cramped = Cramped
+    delivery: Guarantee = "at_least_once"
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -91,6 +95,8 @@ class Run:
             control_lead=case.control_lead,
             snapshot_interval=case.snapshot_interval,
             move_memory=case.move_memory,
+            delivery=self.delivery,
+            transaction_interval=0.002,
         )
 
     def build(self) -> None:

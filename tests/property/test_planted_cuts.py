@@ -29,7 +29,7 @@ from tests.property.cases import (
 from tests.property.planted import plant
 from tests.property.test_checkpoints import Lives
 
-RUNS = 12
+RUNS = 40
 MOVING = "bins on their way are left out"
 """Seldom in a cut, so this is looked for in flows whose bins move again and again."""
 

@@ -10,8 +10,9 @@ from typing import TypeVar, cast
 
 import pytest
 
-from app.commands import Commands, Journal
+from app.commands import Commands
 from app.crew import Crew
+from app.journal import Journal
 from app.rescaling import Rescaler
 from connectors.control import ControlTopic, RawCommand
 from dataflow import Flow

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from app import explained
-from app.commands import written
+from app.journal import written
 from connectors import KafkaSink, KafkaSource
 from connectors import testing as topics
 from dataflow import Flow

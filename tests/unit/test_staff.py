@@ -18,7 +18,7 @@ from dataflow.faults import At, Control
 from dataflow.migrate.command import Refused
 from dataflow.migrate.parcels import Order
 from dataflow.sim import Join, Simulation
-from dataflow.testing import ListSink, ListSource, TestFlow
+from dataflow.testing import Answer, ListSink, ListSource, TestFlow
 from schemas.control import Rescale
 from schemas.status import Rescaling
 from state.ids import WorkerId
@@ -129,7 +129,7 @@ def test_a_leaver_gives_away_keys_that_no_state_is_kept_of() -> None:
     leave = {"type": "rescale", "id": "r", "workers": 2}
     with TestFlow(flow, workers=3, faults=[At(Control(leave), records=1)]) as run:
         run.run()
-        assert run.answer("r").said == "rescaled"
+        assert run.answer("r") == Answer("rescaled")
     assert len(sink.results) == 3000
 
 

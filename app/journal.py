@@ -1,0 +1,108 @@
+"""The journal of a flow: what was decided in all of its lives, as it lies on the decisions topic.
+
+Guarantees that a decision is durable before a worker hears of it, and that what is read back is
+what was written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from connectors.control import Decisions
+from dataflow.decisions import Begins, Decision, Joins, Leaves, Ruled
+from dataflow.migrate.instructions import Revoke
+from dataflow.migrate.moves import Moves
+from dataflow.migrate.parcels import Order
+from dataflow.once.history import Written
+from dataflow.protocols import Partition
+from dataflow.rulings import Ruling
+from schemas.errors import MeanderError
+from state.ids import Bin, Incarnation, WorkerId
+
+
+class Journal:
+    """Writes decisions of a life; implements `dataflow.decisions.Journal`."""
+
+    def __init__(self, decisions: Decisions, incarnation: Incarnation) -> None:
+        self._decisions, self._incarnation = decisions, incarnation
+        self.begun = 0
+        self.durable = 0
+
+    def __call__(self, decision: Decision) -> Callable[[], bool]:
+        """Begin to write; whether it is durable is told by what is returned."""
+        self.begun += 1
+        number = self.begun
+        self._decisions.append(to_bytes(self._incarnation, decision), self._done)
+        return lambda: self.durable >= number
+
+    def _done(self) -> None:
+        self.durable += 1
+
+
+def to_bytes(incarnation: Incarnation, decision: Decision) -> bytes:
+    """A life's decision as it lies on its topic.
+
+    >>> data = to_bytes(Incarnation(5), Joins(WorkerId(2), 7))
+    >>> data
+    b'{"incarnation": 5, "at": 7, "type": "joins", "worker": 2}'
+    >>> from_bytes(data)
+    (5, Joins(worker=2, time=7))
+    """
+    fields = {"incarnation": incarnation, "at": decision.time} | written(decision)
+    return json.dumps(fields).encode()
+
+
+def from_bytes(data: bytes) -> Written:
+    """The inverse. Raises MeanderError for anything else."""
+    try:
+        fields = json.loads(data)
+        return Incarnation(fields["incarnation"]), _read(fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeanderError(
+            "the decisions topic", f"a record of it is no decision: {data[:100]!r}",
+            "read it with the release that wrote it",
+        ) from error  # fmt: skip
+
+
+def written(decision: Decision) -> dict[str, object]:
+    """A decision as it lies on its topic, without what all have."""
+    match decision:
+        case Begins(_, owners, workers):
+            return {"type": "begins", "owners": list(owners), "workers": workers}
+        case Moves(command, _, target, bins):
+            return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
+        case Revoke(command):
+            return {"type": "revoked", "id": command}
+        case Order(source, partition, _, target, offset):
+            place = {"source": source, "partition": partition}
+            new = {} if offset is None else {"offset": offset}
+            return {"type": "partition", **place, "worker": target, **new}
+        case Joins(worker):
+            return {"type": "joins", "worker": worker}
+        case Leaves(worker):
+            return {"type": "leaves", "worker": worker}
+        case Ruled(rulings):
+            return {"type": "ruled", "rulings": [list(ruling) for ruling in rulings]}
+
+
+def _read(fields: dict[str, Any]) -> Decision:
+    at = fields["at"]
+    match fields:
+        case {"type": "begins", "owners": owners, "workers": workers}:
+            return Begins(at, tuple(map(WorkerId, owners)), workers)
+        case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
+            return Moves(id, at, WorkerId(worker), tuple(map(Bin, bins)))
+        case {"type": "revoked", "id": id}:
+            return Revoke(id, at)
+        case {"type": "partition", "source": source, "partition": partition, "worker": worker}:
+            offset = fields.get("offset")
+            return Order(source, Partition(partition), at, WorkerId(worker), offset)
+        case {"type": "joins", "worker": worker}:
+            return Joins(WorkerId(worker), at)
+        case {"type": "leaves", "worker": worker}:
+            return Leaves(WorkerId(worker), at)
+        case {"type": "ruled", "rulings": rulings}:
+            return Ruled(tuple(Ruling(*ruling) for ruling in rulings))
+    raise ValueError(f"no decision is of type {fields.get('type')!r}")

@@ -1,0 +1,116 @@
+"""A worker's transactions: the results of all its sinks, and the mark that says how far they go.
+
+Guarantees that results and mark are committed together or not at all, in the order in which sinks
+have handed them over, and that no more bytes are taken over than a bound (I6). What comes while one
+is being committed leaves with the next. Ids are derived from the worker's number, so a worker of a
+later life ends what an earlier one of that number had begun (I8).
+"""
+
+from __future__ import annotations
+
+from connectors.client import Settings
+from connectors.committer import Committer, Parcel
+from connectors.sink import KafkaSink, Rows
+from dataflow.batch import Batch
+from dataflow.bound import Bound
+from dataflow.once.marks import Mark
+from dataflow.protocols import SinkWriter, Wakeup, WorkerContext
+from state.ids import WorkerId
+
+
+def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:
+    """Under which a worker commits, in whichever life.
+
+    >>> transactional_id("test.", "delays", WorkerId(2))
+    'test.delays.worker-2'
+    """
+    return f"{prefix}{flow}.worker-{worker}"
+
+
+class KafkaTransactions:
+    """Implements `Transactions`; `most` bounds the bytes under way."""
+
+    def __init__(
+        self, settings: Settings, id: str, marks: str, wakeup: Wakeup, most: int
+    ) -> None:  # fmt: skip
+        """Whoever had the id before commits nothing any more. Raises MeanderError."""
+        self._committer = Committer(settings, id, wakeup.set)
+        self._marks, self._bound = marks, Bound(f"transactions of {id!r}", most)
+        self._written: list[Parcel] = []
+        self._bytes = self._leaving = 0
+        """Taken over, and among these being committed."""
+        self._begun = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being committed. Raises MeanderError where one may have failed."""
+        busy = self._committer.busy
+        if not busy:
+            self._bytes -= self._leaving
+            self._leaving = 0
+        return busy
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything has been taken over that is not being committed."""
+        return bool(self._written)
+
+    @property
+    def full(self) -> bool:
+        """Whether half of the bytes that may be under way are."""
+        return 2 * self._bytes >= self._bound.most
+
+    @property
+    def committed(self) -> int:
+        """How many have been."""
+        return self._begun - self.busy
+
+    def commit(self, mark: Mark) -> None:
+        """Begin to make visible what has been taken over, with its mark, while none is `busy`."""
+        lot = [*self._written, Parcel(self._marks, [mark.to_bytes()], [None])]
+        self._begun += 1
+        self._leaving = self._bytes
+        self._written.clear()
+        self._committer.commit(lot)
+
+    def write(self, parcel: Parcel) -> int:
+        """Take records over; the number of the transaction that they leave in. Raises MeanderError
+        where more is under way than the bound."""
+        self._written.append(parcel)
+        self._bytes += parcel.size
+        self._bound.check(self._bytes, "results of one time wait to be committed together")
+        return self._begun + 1
+
+    def writer(self, spec: KafkaSink, context: WorkerContext) -> SinkWriter:
+        """A sink's way out."""
+        return _Writer(self, spec, context)
+
+    def close(self) -> None:
+        """Give up what is not committed."""
+        self._committer.close()
+
+
+class _Writer:
+    """Implements `SinkWriter`: a ticket is the number of a transaction."""
+
+    def __init__(
+        self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
+    ) -> None:
+        self._transactions, self._topic = transactions, spec.topic
+        self._rows = Rows(spec, context.worker, context.pulse)
+
+    def write(self, batch: Batch) -> int:
+        """Take over one batch. Raises RowRefused for a row that cannot be written."""
+        return self._transactions.write(Parcel(self._topic, *self._rows.written(batch)))
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is under way that it should be given no more for now."""
+        return self._transactions.full
+
+    def delivered(self) -> int:
+        """The last transaction that is committed. Raises MeanderError where one may have failed."""
+        return self._transactions.committed
+
+    def close(self) -> None:
+        """It is closed with the transactions."""

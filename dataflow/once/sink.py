@@ -1,0 +1,167 @@
+"""The sink operator of exactly once: results leave in time order, each in one transaction.
+
+Guarantees that what it has written by the end of a step is all of its input before `mark`, and
+nothing from it on, without what earlier lives have committed (`history`). Records wait for their
+time, on disk past a bound (I6), and are held until their transaction is committed, so that the
+frontier behind it is durable, and a checkpoint has what is not. Cost: a sort per step in which the
+frontier moves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from dataflow.batch import Batch, Int64s
+from dataflow.capability import Held
+from dataflow.nested import at, outer, rounds_of
+from dataflow.once.history import Earlier
+from dataflow.operators.base import InputPort, OutputPort, Underway, least_of
+from dataflow.operators.errors import Guard
+from dataflow.operators.pool import Pool
+from dataflow.operators.rows import Rows, in_order
+from dataflow.operators.sink import written
+from dataflow.protocols import SinkWriter
+from state.antichain import Antichain
+from state.bins import BinSpace
+from state.time import MIN_TIME, Time
+
+
+class _Written(NamedTuple):
+    """Records whose transaction is not known to be committed."""
+
+    ticket: int
+    time: Time
+    """None of them is of an earlier one."""
+    batch: Batch
+    arrived: Int64s
+    """When they came, and those that were refused."""
+
+
+class OnceSink:
+    """One sink on one worker."""
+
+    def __init__(
+        self,
+        name: str,
+        source: InputPort,
+        output: OutputPort,
+        writer: SinkWriter,
+        guard: Guard,
+        counters: Counter[str],
+        waiting: Pool,
+        most: int,
+        space: BinSpace,
+        earlier: Earlier,
+        loops: int,
+    ) -> None:
+        """It lies within so many loops."""
+        self.name = name
+        self._input, self._output, self._writer = source, output, writer
+        self._guard, self._counters, self._waiting = guard, counters, waiting
+        self._most, self._space, self._earlier, self._loops = most, space, earlier, loops
+        self._over = False
+        self._held = Held()
+        self._under_way: deque[_Written] = deque()
+        self._newest = MIN_TIME - 1
+        """The time of the last that has been written."""
+        self.mark = MIN_TIME
+        """All before it has been written."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether what has been written is all before `mark`: in the midst of a time it is not."""
+        return self._newest < self.mark
+
+    def schedule(self) -> bool:
+        """Take records, write those whose time has passed, let go of what is out."""
+        received = not self._over and self._receive()
+        written = self._write()
+        released = self._release()
+        worked = received or written or released
+        if worked or self._over:
+            worked |= self._relieve()
+            times = (one.time for one in self._under_way)
+            self._held.keep(*least_of(*self._waiting.owed, *times))
+        return worked
+
+    def wait_seconds(self) -> float | None:
+        """Soon, while a transaction is awaited."""
+        return 0.001 if self._under_way else None
+
+    def finished(self) -> bool:
+        """Whether all is out."""
+        return not self._under_way
+
+    def underway(self) -> Iterable[Underway]:
+        """What is not known to be out, and what waits for its time."""
+        at = self._input.location
+        out = [Underway.held(at, one.time, one.batch) for one in self._under_way]
+        waiting = self._waiting.rows()
+        return chain(out, (Underway(at, rows.least_time, rows.batch) for rows in waiting))
+
+    def close(self) -> None:
+        """Close the writer."""
+        self._writer.close()
+
+    def _receive(self) -> bool:
+        received = False
+        for message in self._input.hold():
+            received = True
+            self._held.retain(self._output.mint(message))
+            batch, rounds = message.payload, rounds_of(message.time)
+            assert isinstance(batch, Batch)
+            self._waiting.add(Rows.of(batch, 0, rounds, message.arrived))
+        return received
+
+    def _write(self) -> bool:
+        # In the midst of a time it has to go on: only then can a transaction be committed.
+        if self._writer.full and self.complete:
+            return False
+        passed = [min(map(outer, self._input.frontier))] if self._input.frontier else []
+        bound = Antichain.of(*(at(time, (0,) * self._loops) for time in passed))
+        ready, more = self._waiting.passed(bound)
+        for rows in in_order(ready) if ready else ():
+            self._newest = int(rows.batch.times[-1])
+            self._write_rows(self._fresh(rows))
+        waiting = [] if self._waiting.least is None else [self._waiting.least]
+        # Once nothing comes any more, what may be read in a later run comes behind all there was.
+        self.mark = min((*passed, *waiting), default=max(self.mark, self._newest + 1))
+        return bool(ready) or more
+
+    def _fresh(self, rows: Rows) -> Rows:
+        """Those that no earlier life has committed."""
+        out = self._earlier.out(self._bins(rows), rows.batch.times)
+        if not out.any():
+            return rows
+        self._counters["suppressed"] += int(np.count_nonzero(out))
+        gone, rows = rows.split(out)
+        self._input.stay.over_each(gone.arrived)
+        return rows
+
+    def _bins(self, rows: Rows) -> Int64s:
+        return self._space.bins_of(rows.batch.places)
+
+    def _write_rows(self, rows: Rows) -> None:
+        if len(rows):
+            ticket, batch = written(self._writer, self._guard, self._counters, rows.batch)
+            self._under_way.append(_Written(ticket, rows.least_time, batch, rows.arrived))
+
+    def _release(self) -> bool:
+        delivered = self._writer.delivered()
+        released = False
+        while self._under_way and self._under_way[0].ticket <= delivered:
+            self._input.stay.over_each(self._under_way.popleft().arrived)
+            released = True
+        if released:
+            self._earlier.settle(self.mark)
+        return released
+
+    def _relieve(self) -> bool:
+        """Make some room where too much waits; whether anything was done."""
+        self._over = self._waiting.size > self._most
+        return self._over and bool(self._waiting.shed())

@@ -1,0 +1,101 @@
+"""I5 and I8: what a flow commits over all its lives is the reference, record for record, whenever
+it is killed, and whatever those do that believe in an earlier life."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from dataflow.nodes import Guarantee
+from schemas.errors import MeanderError
+from state import codec
+from tests.property.budget import ONCE, SCHEDULES, seeds
+from tests.property.cases import (
+    KINDS,
+    Case,
+    checked,
+    random_case,
+    with_aborts,
+    with_some_comings_and_goings,
+    with_some_full_bins,
+)
+from tests.property.test_checkpoints import Life, Lives, Mortal
+
+FLOOR = 100
+TIMED = tuple(kind for kind in KINDS if kind != "arrival")
+
+
+class OnceLives(Lives):
+    """One case that is killed some times; whom a new life has replaced goes on for a while."""
+
+    delivery: Guarantee = "exactly_once"
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._zombie: Mortal | None = None
+        self.fenced = self.suppressed = 0
+
+    def outlive(self, run: Mortal) -> None:
+        """A life is over, but its workers do not know."""
+        self._zombie = run
+
+    def haunt(self, run: Mortal) -> None:
+        """A new life begins, and the last one goes on for a while."""
+        zombie, self._zombie = self._zombie, None
+        if zombie is None:
+            return
+        try:
+            for _ in range(random.Random(f"zombie {self.case.seed}").choice([0, 100, 1000])):
+                if not zombie.sim.done:
+                    zombie.act()
+                if not run.sim.done:
+                    run.act()
+        except MeanderError:
+            self.fenced += 1
+
+    def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
+        """All that was committed, of all lives, is what one undisturbed life gives."""
+        for sink in (self.raw, self.other_raw):
+            places = Counter((r.partition, r.offset) for r in sink.results)
+            assert not places or max(places.values()) == 1, "a record is committed once (I5)"
+            partitions = {partition for partition, _ in places}
+            for one in partitions:
+                offsets = sorted(offset for partition, offset in places if partition == one)
+                assert offsets == list(range(len(offsets))), "and none is left out (I5)"
+        results, states, _ = self.expected()
+        assert run.state() == {
+            name: {key: codec.encode(state) for key, state in keyed.items()}
+            for name, keyed in states.items()
+        }, "states are the reference's (I5)"
+        wanted = sorted(repr((r.order, r.value)) for r in results)
+        found = sorted(repr((r.place, r.value)) for r in self.sink.results)
+        assert not Counter(found) - Counter(wanted), "nothing else is committed, and nothing twice"
+        assert not Counter(wanted) - Counter(found), "all of the reference is committed (I5)"
+        self.suppressed = run.counters["suppressed"]
+
+
+@pytest.mark.soak
+def test_what_is_committed_over_all_lives_is_the_reference(
+    record_property: Callable[[str, object], None],
+) -> None:
+    found: Counter[str] = Counter()
+
+    def lived(case: Case) -> OnceLives:
+        run = OnceLives(case)
+        run.survive()
+        return run
+
+    for seed in seeds(ONCE, FLOOR):
+        case = with_some_full_bins(random_case(seed, TIMED))
+        case = with_some_comings_and_goings(with_aborts(case))
+        run = checked(case, lived)
+        found.update(
+            flows=1, suppressed=run.suppressed, fenced=run.fenced, results=len(run.sink.results)
+        )
+    record_property(f"{SCHEDULES}flows that commit, and were killed", found["flows"])
+    record_property("their results", found["results"])
+    record_property("results that the last life found committed", found["suppressed"])
+    record_property("lives that tried to go on when they were over", found["fenced"])

@@ -1,0 +1,121 @@
+"""The oracle of exactly once can fail: each of these bugs, planted in the engine, is caught in few
+runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dataflow.checkpoint import start
+from dataflow.migrate.routing import Routing
+from dataflow.once import history
+from dataflow.once.committing import Committing
+from dataflow.once.history import Earlier, History
+from dataflow.once.simulated import Ledger, ListTransactions
+from dataflow.once.sink import OnceSink
+from dataflow.operators import overflow, pool
+from dataflow.sim import World
+from schemas.errors import MeanderError
+from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
+from tests.property.planted import plant
+from tests.property.test_exactly_once import TIMED, OnceLives
+
+RUNS = 40
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _off_by(much: int) -> Callable[..., Any]:
+    commit = ListTransactions.commit
+
+    def moved(transactions: Any, mark: Any) -> None:
+        times = {sink: time + much for sink, time in mark.times.items()}
+        commit(transactions, replace(mark, times=times))
+
+    return moved
+
+
+_of = History.of
+
+
+def _of_the_last_life(lives: Any, sink: str, first: int) -> Any:
+    known = lives._lives
+    lives._lives = dict([*known.items()][-1:])
+    found = _of(lives, sink, first)
+    lives._lives = known
+    return found
+
+
+def _by_the_greatest(earlier: Any, bins: Any, times: Any) -> Any:
+    return times < earlier._mark
+
+
+def _without_moves(life: Any, space: Any) -> Any:
+    return Routing(space, life.begins.owners)
+
+
+_begin = World.begin
+
+
+def _read_before_fencing(world: Any, *how: Any) -> None:
+    known = [*world.ledger.marks]
+    world.ledger.begin(world.incarnation + 1)
+    late, world.ledger.marks = world.ledger.marks, known
+    _begin(world, *how)
+    world.ledger.marks = late
+
+
+_underway = OnceSink.underway
+
+
+def _without_uncommitted(sink: Any) -> Any:
+    kept, sink._under_way = sink._under_way, type(sink._under_way)()
+    found = [*_underway(sink)]
+    sink._under_way = kept
+    return found
+
+
+def _without_its_mark(ledger: Any, mark: Any, show: Any) -> None:
+    ledger.open.remove((mark, show))
+    show()
+
+
+def _without_newer(_: object, cut: Any, __: object) -> Any:
+    return cut
+
+
+BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "a mark is one too high": (ListTransactions, "commit", _off_by(1)),
+    "a mark is too low": (ListTransactions, "commit", _off_by(-(1 << 40))),
+    "a mark is not committed with its results": (Ledger, "settle", _without_its_mark),
+    "only the latest life's marks are consulted": (History, "of", _of_the_last_life),
+    "the greatest mark counts for all workers": (Earlier, "out", _by_the_greatest),
+    "bins have their first owners throughout": (history._Life, "routing", _without_moves),
+    "a life that is over is obeyed": (Ledger, "expect", _nothing),
+    "marks are read before others are fenced off": (World, "begin", _read_before_fencing),
+    "rulings are not committed": (Committing, "hear", _nothing),
+    "what is being committed is left out of a cut": (OnceSink, "underway", _without_uncommitted),
+    "a transaction ends in the midst of a time": (
+        OnceSink, "complete", property(lambda _: True)  # type: ignore[dict-item]
+    ),
+    "partitions that had come come anew": (start, "_with_newer_partitions", _without_newer),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, *BUGS[bug])
+    for module in (overflow, pool):
+        monkeypatch.setattr(module, "SLICE_ROWS", 2)
+    for seed in range(RUNS):
+        case = with_some_comings_and_goings(with_aborts(random_case(seed, TIMED)))
+        try:
+            OnceLives(case).survive()
+        except (AssertionError, MeanderError):
+            return
+    pytest.fail(f"{bug}, and nobody has noticed")
