@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from connectors.control import Decisions
-from dataflow.decisions import Begins, Decision, Joins, Leaves, Ruled
+from dataflow.decisions import Begins, Decision, Joins, Leaves
 from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
 from dataflow.once.history import Written
 from dataflow.protocols import Partition
-from dataflow.rulings import Ruling
 from schemas.errors import MeanderError
 from state.ids import Bin, Incarnation, WorkerId
 
@@ -83,8 +82,6 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "joins", "worker": worker}
         case Leaves(worker):
             return {"type": "leaves", "worker": worker}
-        case Ruled(rulings):
-            return {"type": "ruled", "rulings": [list(ruling) for ruling in rulings]}
 
 
 def _read(fields: dict[str, Any]) -> Decision:
@@ -103,6 +100,4 @@ def _read(fields: dict[str, Any]) -> Decision:
             return Joins(WorkerId(worker), at)
         case {"type": "leaves", "worker": worker}:
             return Leaves(WorkerId(worker), at)
-        case {"type": "ruled", "rulings": rulings}:
-            return Ruled(tuple(Ruling(*ruling) for ruling in rulings))
     raise ValueError(f"no decision is of type {fields.get('type')!r}")

@@ -15,7 +15,7 @@ from functools import partial
 from dataflow import account
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
-from dataflow.decisions import Decisions, Joins, Journal, Leaves, Recorder
+from dataflow.decisions import Decisions, Joins, Journal, Leaves
 from dataflow.forswearing import Forswearing, Pending
 from dataflow.graph import Location
 from dataflow.holding import Holders, Holding
@@ -67,7 +67,6 @@ class Controller:
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
         self._clock, self.decisions = clock, Decisions(journal)
-        self._recorder = Recorder(journal, clock)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(start.workers), links)
         self._routing = Routing(plan.flow.space, start.owners)
         self._roster = Roster(plan.graph, self._progress, links)
@@ -242,8 +241,6 @@ class Controller:
         match read(self._plan, sender, frame):
             case ProgressFrame() | HeardFrame() as update:
                 self._progress.take(sender, update)
-                if isinstance(update, ProgressFrame):
-                    self._recorder.hear(update.rulings)
             case MemberFrame() as news:
                 self._roster.take(sender, news)
                 self.staff.gone(sender)
@@ -268,7 +265,6 @@ class Controller:
             self._finish_orders()
             self._dismiss()
             self._take_checkpoint()
-        self._recorder.write(over=self._progress.settled())
         flushed = self._progress.flush()
         self.staff.announce()
         self._links.flush()
@@ -282,7 +278,7 @@ class Controller:
     @property
     def done(self) -> bool:
         """Whether the whole computation is over."""
-        over = self._progress.settled() and self.conductor.idle and self._recorder.done
+        over = self._progress.settled() and self.conductor.idle
         return over and not self.checkpoints.pending
 
     @property

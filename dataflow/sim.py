@@ -17,7 +17,7 @@ from typing import Literal, Self, TypeVar
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
-from dataflow.decisions import Begins, Decision, rulings_of
+from dataflow.decisions import Begins, Decision
 from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.said import Event
@@ -25,7 +25,7 @@ from dataflow.once.history import History, Written
 from dataflow.once.simulated import Ledger
 from dataflow.plan import Plan
 from dataflow.protocols import Frame, Links
-from dataflow.rulings import NO_PAST, Past, Ruling
+from dataflow.rulings import NO_PAST, Past
 from dataflow.wire import of_progress
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
@@ -345,7 +345,7 @@ class Simulation:
     began: int = 0
     """Decisions taken before what is under way began: see `MOST_ACTIONS`."""
     journal: list[Decision] = field(default_factory=list)
-    """All that the coordinator and the sources have decided."""
+    """All that the coordinator has decided."""
 
     def __post_init__(self) -> None:
         self.hired = len(self.workers)
@@ -368,11 +368,6 @@ class Simulation:
         if self.commands or self.network.reporting:
             return False
         return self.controller.done and all(w.done for w in self.workers)
-
-    @property
-    def rulings(self) -> list[Ruling]:
-        """What the journal says of records' times."""
-        return rulings_of(self.journal)
 
     def act(self) -> None:
         """One decision of the schedule."""

@@ -7,6 +7,7 @@ from dataflow.protocols import SourceOptions
 from dataflow.rulings import NO_PAST, Past
 from state.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource, lane_times
+from tests.overheard import overheard
 from tests.unit.conftest import Start
 
 IDLE = 0.002
@@ -38,6 +39,7 @@ class Timed:
         if waits:
             stream.key_by(lambda v: 0).fold("n", lambda: 0, pass_on).sink(self.folded, "folded")
         self.run: HandFlow = start(flow, workers, past=past)
+        self.rulings = overheard(self.run.sim.controller)
         for feed in self.source.feeds:
             feed.busy = True
         self.run.settle()

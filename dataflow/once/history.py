@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataflow.batch import Int64s
-from dataflow.decisions import Begins, Decision, rulings_of
+from dataflow.decisions import Begins, Decision
 from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
@@ -126,7 +126,7 @@ class History:
         """What sources have ruled."""
         if self._known is not NO_PAST:
             return self._known
-        return Past(self.mark, [*rulings_of(self.orders), *self._rulings])
+        return Past(self.mark, [*map(_begins, self.orders), *self._rulings])
 
     def of(self, sink: str, first: int) -> Earlier:
         """Of a sink whose bins have numbers from `first` on."""
@@ -138,10 +138,15 @@ class History:
         match decision:
             case Begins():
                 self._lives[incarnation] = _Life(decision)
-            case Moves() | Revoke():
+            case Moves() | Revoke() if incarnation == self._last:
                 self._lives[incarnation].changes.append(decision)
-            case Order(offset=int()):
+            case Order(offset=int()) if incarnation == self._last:
                 self.orders.append(decision)
+
+    @property
+    def _last(self) -> Incarnation | None:
+        """The life that had begun last: what an earlier one decides then counts for nothing."""
+        return next(reversed(self._lives), None)
 
     def _mark(self, mark: Mark) -> None:
         marks = self._lives[mark.incarnation].marks
@@ -149,6 +154,16 @@ class History:
             marks[sink][mark.worker] = time
         self.mark = max(self.mark, *mark.times.values())
         self._rulings.extend(mark.rulings)
+
+
+def _begins(order: Order) -> Ruling:
+    """What the order for a partition that nobody had read says of its records' times.
+
+    >>> _begins(Order(0, Partition(3), 7, WorkerId(1), offset=4))
+    Ruling(origin=0, partition=3, offset=4, time=8, last=None)
+    """
+    assert order.offset is not None
+    return Ruling(order.source, order.partition, order.offset, order.begins)
 
 
 NO_HISTORY = History(BinSpace(0))

@@ -18,7 +18,6 @@ from typing import Any
 from unittest import mock
 
 from dataflow import Flow, sim
-from dataflow.decisions import Recorder, rulings_of
 from dataflow.migrate.parcels import Order
 from dataflow.nested import outer
 from dataflow.operators.lanes import Lane
@@ -27,6 +26,7 @@ from dataflow.rulings import Past, Ruling
 from dataflow.sim import NOW_MS, Command, Grow, HandOver, Join, Leave, SimClock
 from dataflow.testing import ListSink, ListSource, TestFlow
 from state import codec
+from tests.overheard import overheard
 from tests.property import shapes
 from tests.property.cases import Entry, random_command, random_partition
 
@@ -129,17 +129,9 @@ def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | N
     paired = left.connect(right, "b", list, shapes.remember, shapes.answer, shapes.ring)
     last = paired.flat_map(doubled).key_by(lambda value: abs(value["v"]) % 4)
     last.fold("c", shapes.empty, shapes.trail).sink(sink)
-    heard: list[Ruling] = []
     unheard: dict[Ruling, int] = {}
     """Moves of partitions, and where these stood before."""
-    hear, rule = Recorder.hear, SourceOperator._rule
-
-    def overhear(recorder: Recorder, rulings: Iterable[Ruling]) -> None:
-        some = tuple(rulings)
-        heard.extend(some)
-        for ruling in some:
-            unheard.pop(ruling, None)
-        hear(recorder, some)
+    rule = SourceOperator._rule
 
     def watch(source: SourceOperator, lane: Lane, time: int) -> None:
         if time > lane.time:
@@ -150,29 +142,41 @@ def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | N
     growth = () if new is None else (Grow("source-2", new),)
     commands = [*variant.commands[:1], *growth, *variant.commands[1:]]
     marks: dict[int, Mark] = {}
-    inflight = 0
+    inflight = told = 0
     with (
         mock.patch.object(sim, "SimClock", partial(SimClock, variant.now_ms)),
-        mock.patch.object(Recorder, "hear", overhear),
         mock.patch.object(SourceOperator, "_rule", watch),
         TestFlow(flow, variant.workers, variant.schedule, commands, past=past) as run,
     ):
+        heard = overheard(run.sim.controller)
         while not run.sim.done:
             run.act()
+            while told < len(heard):
+                unheard.pop(heard[told], None)
+                told += 1
             inflight = max(inflight, *(worker.inflight for worker in run.workers))
             frontiers = run.sim.controller.frontiers().values()
             times = [outer(time) for frontier in frontiers for time in frontier]
             if times and min(times) not in marks:
-                ordered = (one for one in run.sim.journal if isinstance(one, Order))
-                marks[min(times)] = Mark(min(times), (*heard, *rulings_of(ordered)))
+                marks[min(times)] = Mark(min(times), (*heard, *begun(run)))
             ahead = [move for move, stood in unheard.items() if not times or stood < min(times)]
             assert not ahead, f"the sinks' frontier has passed where {ahead} moved unheard"
         assert not run.dead_letters, "nothing fails"
-        counters, rulings = run.counters, tuple(run.sim.rulings)
+        counters, rulings = run.counters, (*heard, *begun(run))
     return Run(
         in_order(decided), in_order(sink), rulings, tuple(marks.values()),
         counters["bumps"], counters["future"], inflight,
     )  # fmt: skip
+
+
+def begun(run: TestFlow) -> list[Ruling]:
+    """What was decided of partitions that came."""
+    orders = (one for one in run.sim.journal if isinstance(one, Order))
+    return [
+        Ruling(one.source, one.partition, one.offset, one.begins)
+        for one in orders
+        if one.offset is not None
+    ]
 
 
 def in_order(sink: ListSink) -> Ordered:
