@@ -27,6 +27,7 @@ from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
+from app.lives import begin
 from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
@@ -199,10 +200,11 @@ def _conduct(
             )
         )
         offset, before = found or (None, None)
+        start = begin(prepared, found)
         crew = _crew(prepared, offset, spark, links, door)
         slots = _slots(spark)
         coordinator = Coordinator(
-            prepared, links, crew, control, decisions, told, slots, written, before
+            prepared, links, crew, control, decisions, told, slots, written, before, start
         )
         opened.callback(coordinator.close)
         if signals is not None:
@@ -292,8 +294,9 @@ class Coordinator:
         slots: int | None,
         written: CheckpointsTopic,
         checkpoint: Checkpoint | None,
+        start: Start,
     ) -> None:
-        self._slots = slots
+        self._slots, self._start = slots, start
         self._written, self._checkpoint = written, checkpoint
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = control, decisions, told
@@ -314,12 +317,13 @@ class Coordinator:
         journal = Journal(self._decisions, self._prepared.incarnation)
         # Before anybody can report to it.
         plan, before = self._prepared.plan, self._checkpoint
-        start = Start.of(plan, self._prepared.options.workers, before)
         checkpoints = Checkpoints(
             plan, self._prepared.incarnation, before, self._links,
             SystemClock(), self._written.write, self._written.forget,
         )  # fmt: skip
-        self._controller = Controller(plan, start, self._links, SystemClock(), journal, checkpoints)
+        self._controller = Controller(
+            plan, self._start, self._links, SystemClock(), journal, checkpoints
+        )
         while not self._crew.connected:
             self._housekeeping()
             if signals is not None and signals.received:

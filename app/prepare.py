@@ -72,12 +72,25 @@ def prepare(module: Path, options: Options) -> Prepared:
         log.warning(
             "flow %r has neither a sink nor a probe: its results go nowhere", plan.flow.name
         )
+    if plan.flow.delivery == "exactly_once":
+        _expect_committable(plan)
     expect_reachable(options.kafka)
     admin = client.admin(options.kafka)
     for topic in _topics(plan):
         partitions_of(admin, topic)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     return Prepared(plan, source, options, names)
+
+
+def _expect_committable(plan: Plan) -> None:
+    """Raises SetupError for a sink that could not leave in a transaction."""
+    for node in plan.nodes:
+        if isinstance(node, SinkNode) and not isinstance(node.spec, KafkaSink):
+            raise SetupError(
+                f"sink {node.name!r}",
+                "only a KafkaSink takes part in transactions, and the flow delivers exactly once",
+                "give the flow delivery='at_least_once', or the sink a topic",
+            )
 
 
 def _topics(plan: Plan) -> list[str]:

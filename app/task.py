@@ -28,6 +28,7 @@ from pyspark import SparkFiles
 
 from app.arguments import Arguments
 from app.clock import SystemClock
+from app.lives import history_of
 from app.loader import load_flow
 from app.messages import (
     FROM_PEER,
@@ -55,13 +56,17 @@ from app.remote_log import RemoteLog
 from connectors import checkpoints
 from connectors.dead_letter import KafkaDeadLetters
 from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
+from connectors.sink import KafkaSink
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import Names, names
+from connectors.transactions import KafkaTransactions, transactional_id
 from dataflow.assembly import Site
 from dataflow.checkpoint.start import Start
 from dataflow.histogram import Histogram
+from dataflow.nodes import SinkNode
 from dataflow.operators.errors import FunctionFailed
 from dataflow.plan import Plan
+from dataflow.protocols import SinkWriter, WorkerContext
 from dataflow.pulse import Pulse
 from dataflow.waits import Wait, Waits
 from dataflow.worker import Worker
@@ -182,6 +187,7 @@ class Task:
             dead = opened.enter_context(
                 contextlib.closing(KafkaDeadLetters.open(context, topics.dead))
             )
+            transactions = self._transactions(plan, context, topics)
             site = Site(
                 me=self._me,
                 workers=arguments.workers,
@@ -191,14 +197,25 @@ class Task:
                 open_store=database.store,
                 open_shelf=lambda name: Shelf(database, name),
                 open_reader=lambda node, rests: node.spec.open(context, dead, rests),
-                open_writer=lambda node: node.spec.open(context),
+                open_writer=lambda node: _writer(node, context, transactions),
                 incarnation=Incarnation(arguments.incarnation),
                 joins=arguments.joins,
                 start=_start(plan, arguments, topics),
                 in_flight=in_flight,
                 pulse=self._pulse,
+                transactions=transactions,
             )
             yield opened.enter_context(contextlib.closing(Worker(plan, site, self._links)))
+
+    def _transactions(
+        self, plan: Plan, context: WorkerContext, topics: Names
+    ) -> KafkaTransactions | None:
+        if plan.flow.delivery == "at_least_once":
+            return None
+        id = transactional_id(context.topic_prefix, context.flow, self._me)
+        return KafkaTransactions(
+            context.settings, id, topics.marks, context.wakeup, context.max_waiting
+        )
 
     def _work(self, worker: Worker) -> None:
         self._heard = time.monotonic()
@@ -318,11 +335,22 @@ class Task:
 
 
 def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
-    """What the flow starts from; who joins it later has no need of that."""
+    """What the flow starts from; who joins it later has no need of states."""
+    life = Incarnation(arguments.incarnation)
+    history = history_of(plan, arguments.kafka, topics, life)
     if arguments.checkpoint is None or arguments.joins:
-        return Start.of(plan, arguments.workers)
+        return Start.of(plan, arguments.workers, history=history)
     found = checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint)
-    return Start.of(plan, arguments.workers, found)
+    return Start.of(plan, arguments.workers, found, history)
+
+
+def _writer(
+    node: SinkNode, context: WorkerContext, transactions: KafkaTransactions | None
+) -> SinkWriter:
+    if transactions is None:
+        return node.spec.open(context)
+    assert isinstance(node.spec, KafkaSink), "the driver has seen to that"
+    return transactions.writer(node.spec, context)
 
 
 def trace_of(error: Exception) -> str:

@@ -22,7 +22,7 @@ from confluent_kafka import (
 
 from connectors import client, topics
 from connectors.client import Fetched, Settings
-from connectors.outbox import Outbox
+from connectors.outbox import Outbox, noted
 from schemas.errors import MeanderError
 
 _MOST = 100
@@ -118,6 +118,11 @@ class Decisions:
     def append(self, decision: bytes, then: Callable[[], None]) -> None:
         """Write one decision; `then` is called from a later `pump`, once it is durable."""
         self._outbox.send(decision, None, _then(then), [])
+
+    def write(self, decision: bytes) -> None:
+        """Write one decision, and wait until it is durable. Raises MeanderError."""
+        self._outbox.send(decision, None, noted, [])
+        self._outbox.flush(client.ANSWER)
 
     def pump(self) -> None:
         """Call back for what has become durable. Raises what the broker refused."""

@@ -27,7 +27,7 @@ from connectors import KafkaSink, KafkaSource
 from dataflow import Flow
 from counting import count, say
 
-flow = Flow("{flow}")
+flow = Flow("{flow}"{options})
 words = flow.source(KafkaSource("{prefix}lines", value="str")).inspect(say).flat_map(str.split)
 counts = words.key_by(lambda word: word).fold("count", init=lambda: 0, step=count)
 counts.sink(KafkaSink("{prefix}counts", value="json"))
@@ -49,12 +49,13 @@ def say(line):
 """
 
 
-def flow_folder(folder: Path, prefix: str, flow: str = "counts") -> Path:
+def flow_folder(folder: Path, prefix: str, flow: str = "counts", **options: object) -> Path:
     """A flow that counts words, with a module of its own beside it; its file."""
     folder.mkdir(exist_ok=True)
     (folder / "counting.py").write_text(COUNTING)
     module = folder / "flow.py"
-    module.write_text(COUNTS.format(flow=flow, prefix=prefix))
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    module.write_text(COUNTS.format(flow=flow, prefix=prefix, options=given))
     return module
 
 
