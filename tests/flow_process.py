@@ -10,13 +10,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from tests.kafka_tools import PATIENCE, Record, create_topic, produce, until
+from connectors.topics import names
+from tests.brokers import Broker
+from tests.kafka_tools import PATIENCE, Record, consume_all, create_topic, produce, until
 
 MEANDER = Path(sys.executable).with_name("meander")
 MARK = "MEANDER_TEST_MARK"
@@ -167,3 +170,10 @@ def alive(pid: int) -> bool:
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def until_silent(broker: Broker, prefix: str, lease: float) -> None:
+    """Another driver may take the flow once the last heartbeat is older than the lease."""
+    records = consume_all(broker.bootstrap, names(prefix, "counts").status)
+    last = max(record.timestamp or 0 for record in records)
+    until(lambda: time.time() * 1000 - last > 1000 * lease, "the lease has passed")

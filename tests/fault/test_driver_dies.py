@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
 from connectors import checkpoints
 from connectors.topics import names
 from tests.brokers import Broker
-from tests.flow_process import MEANDER, flow_folder, kill, lines, meander
+from tests.flow_process import MEANDER, flow_folder, kill, lines, meander, until_silent
 from tests.kafka_tools import consume_all, until
 
 LEASE = 2
@@ -56,7 +55,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
         first.until_gone()
     before = answered(broker, prefix)
     lines(broker.bootstrap, prefix, texts(2000, 3000), create=False, after=2000)
-    until_silent(broker, prefix)
+    until_silent(broker, prefix, LEASE)
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "3", "--until-end") as second:
         assert second.exit_code() == 0, second.said
     after = Counter(answered(broker, prefix)) - Counter(before)
@@ -98,10 +97,3 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
         assert "killed" in str(flow.of("recovering")[0]["reason"])
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 130, flow.said
-
-
-def until_silent(broker: Broker, prefix: str) -> None:
-    """Another driver may take the flow once the last heartbeat is older than the lease."""
-    records = consume_all(broker.bootstrap, names(prefix, "counts").status)
-    last = max(record.timestamp or 0 for record in records)
-    until(lambda: time.time() * 1000 - last > 1000 * LEASE, "the lease has passed")

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.brokers import Broker
-from tests.flow_process import FlowProcess, flow_folder, kill, lines, meander
+from tests.flow_process import FlowProcess, flow_folder, kill, lines, meander, until_silent
 from tests.kafka_tools import consume_all, until
 
 LEASE = 2
@@ -66,7 +66,7 @@ def test_each_result_is_committed_once_however_often_workers_are_killed(
     counting.feed()
     with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:
         flow.until_event("started")
-        for _ in range(3):
+        for _ in range(2):
             lives = len(flow.of("started"))
             counting.feed()
             until(lambda: counting.committed.total() >= rng.randrange(100, 800), "some are out")
@@ -76,3 +76,51 @@ def test_each_result_is_committed_once_however_often_workers_are_killed(
         counting.until_all(flow)
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 130, flow.said
+
+
+def test_a_worker_that_was_stopped_through_a_recovery_commits_nothing_more(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    """It wakes up in the midst of what it was doing, and believes in its life."""
+    counting = Counting(broker, prefix, tmp_path)
+    counting.feed()
+    with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:
+        flow.until_event("started")
+        until(lambda: counting.committed.total() >= 100, "some are out")
+        zombie = flow.workers[1]
+        counting.feed()
+        kill(zombie, signal.SIGSTOP)
+        until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
+        assert alive(zombie), "or it would prove nothing"
+        kill(zombie, signal.SIGCONT)
+        counting.feed()
+        until(lambda: not alive(zombie), "it has noticed")
+        counting.until_all(flow)
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
+
+
+def test_a_driver_that_is_killed_and_run_again_on_more_workers_repeats_nothing(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    counting = Counting(broker, prefix, tmp_path)
+    counting.feed()
+    for workers in ("2", "3"):
+        with meander(tmp_path, broker.bootstrap, *counting.run("--workers", workers)) as flow:
+            flow.until_event("started")
+            before = counting.committed.total()
+            counting.feed()
+            until(lambda: counting.committed.total() > before, "more is out")  # noqa: B023
+            kill(flow.process.pid)
+            flow.until_gone()
+        until_silent(broker, prefix, LEASE)
+    end = counting.run("--workers", "1", "--until-end")
+    with meander(tmp_path, broker.bootstrap, *end) as flow:
+        assert flow.exit_code() == 0, flow.said
+    assert counting.committed == counting.wanted
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
