@@ -4,7 +4,8 @@ A record is a key of `load.KEY` bytes and, where latency is measured, when it wa
 repeats that. F=off leaves out what lets bins move, as a measure of what that costs: no record waits
 for commands to be ruled out, and none may be given. HOME is how many of the workers have bins at
 the start, in place of all; SERVICE what each worker serves per second of the records that were due
-(see `benchmarks.service`); BINS, LEAD, SNAPSHOTS and LATENCY are the flow's own; SHARE is a fixed
+(see `benchmarks.service`); BINS, LEAD, SNAPSHOTS, LATENCY, DELIVERY, TRANSACTIONS and CHECKPOINTS
+are the flow's own; SHARE is a fixed
 share of the workers' time for what is moved ahead, whatever the latency.
 """
 
@@ -83,6 +84,9 @@ flow = Flow(
     "bench", bins=int(asked("BINS", "8")), control_lead=float(asked("LEAD", "0.25")),
     snapshot_interval=float(asked("SNAPSHOTS", "10")),
     moving_latency=float(asked("LATENCY", "0.3")),
+    delivery="exactly_once" if asked("DELIVERY") == "exactly_once" else "at_least_once",
+    transaction_interval=float(asked("TRANSACTIONS", "0.02")),
+    checkpoint_interval=float(asked("CHECKPOINTS")) if asked("CHECKPOINTS") else None,
 )  # fmt: skip
 records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"))
 keyed = records.key_by(key_of)

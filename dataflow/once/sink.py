@@ -20,7 +20,7 @@ from dataflow.batch import Batch, Int64s
 from dataflow.capability import Held
 from dataflow.nested import at, outer, rounds_of
 from dataflow.once.history import Earlier
-from dataflow.operators.base import InputPort, OutputPort, Underway, least_of
+from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
 from dataflow.operators.errors import Guard
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows, in_order
@@ -42,7 +42,7 @@ class _Written(NamedTuple):
     """When they came, and those that were refused."""
 
 
-class OnceSink:
+class OnceSink(Quiet):
     """One sink on one worker."""
 
     def __init__(
@@ -88,10 +88,6 @@ class OnceSink:
             times = (one.time for one in self._under_way)
             self._held.keep(*least_of(*self._waiting.owed, *times))
         return worked
-
-    def wait_seconds(self) -> float | None:
-        """Soon, while a transaction is awaited."""
-        return 0.001 if self._under_way else None
 
     def finished(self) -> bool:
         """Whether all is out."""

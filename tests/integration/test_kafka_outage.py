@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import pytest
 
 from connectors import KafkaSink, KafkaSource, topics
 from connectors.broker import LocalBroker
+from connectors.committer import Committer, Parcel
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import STATE_PARTITIONS
 from dataflow.protocols import Partition
@@ -152,3 +154,19 @@ def test_an_unknown_setting_is_a_sentence_that_names_it() -> None:
     rig = Rig("127.0.0.1:1", "t.")
     with pytest.raises(SetupError, match='No such configuration property: "linger.hours"'):
         KafkaSink("out").open(rig.context(settings={"linger.hours": "1"}))
+
+
+def test_a_transaction_is_committed_once_a_broker_that_was_killed_is_back(
+    running: LocalBroker,
+) -> None:
+    rig = Rig(running.bootstrap, "x.")
+    topic, ended = rig.topic("out", 2), threading.Event()
+    committer = Committer(rig.settings, "x.worker-0", ended.set)
+    running.kill()
+    committer.commit([Parcel(topic, [b"%d" % n for n in range(COUNT)], [None] * COUNT)])
+    running.start()
+    until(ended.is_set, "it has ended")
+    assert not committer.busy
+    committer.close()
+    values = [int(record.value or b"") for record in consume_all(rig.bootstrap, topic)]
+    assert sorted(values) == [*range(COUNT)]

@@ -10,7 +10,7 @@ from schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic
 
-PURPOSES = {"control", "status", "state", "decisions", "checkpoints", "in_flight", "dead"}
+PURPOSES = {"control", "status", "state", "decisions", "marks", "checkpoints", "in_flight", "dead"}
 
 
 @pytest.fixture
@@ -32,6 +32,7 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
         made.status: "delete",
         made.state: "compact",
         made.decisions: "delete",
+        made.marks: "delete",
         made.checkpoints: "delete",
         made.in_flight: "compact",
         made.dead: "delete",

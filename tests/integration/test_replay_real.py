@@ -1,4 +1,4 @@
-"""What a real flow's sources have ruled lies on its decisions topic: with that its logs give the
+"""What a real flow's sources have ruled is committed with its results: with that its logs give the
 same results again, in the same order (I3)."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from connectors.topics import names
 from dataflow import Flow
+from dataflow.once.marks import Mark
 from dataflow.rulings import Past, Ruling
 from dataflow.testing import ListSink, ListSource, TestFlow
 from tests.brokers import Broker
@@ -21,7 +22,7 @@ FLOW = """
 from connectors import KafkaSink, KafkaSource
 from dataflow import Flow
 
-flow = Flow("trail")
+flow = Flow("trail", delivery="exactly_once")
 lines = flow.source(KafkaSource("{prefix}lines", value="str"))
 trail = lines.key_by(lambda line: 0)
 trail = trail.fold("trail", init=lambda: 0, step=lambda n, line: (n + 1, [n, line]))
@@ -29,7 +30,7 @@ trail.sink(KafkaSink("{prefix}trail", value="json"))
 """
 
 
-def test_logs_and_decisions_give_the_results_again(
+def test_logs_and_rulings_give_the_results_again(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     for topic, partitions in (("lines", PARTITIONS), ("trail", 1)):
@@ -46,7 +47,7 @@ def test_logs_and_decisions_give_the_results_again(
         # there, so are all before.
         fed += feed(broker, prefix, fed, int(time.time() * 1000) + 3_600_000)
         answered(broker, prefix, fed)
-        rulings = journalled(broker, prefix, of_the_future=PARTITIONS)
+        rulings = committed(broker, prefix, of_the_future=PARTITIONS)
 
     results = [value for _, value in sorted(said(broker, prefix))]
     assert len(results) == fed
@@ -73,14 +74,14 @@ def said(broker: Broker, prefix: str) -> list[tuple[int, str]]:
     return [tuple(json.loads(record.value or b"")) for record in found]
 
 
-def journalled(broker: Broker, prefix: str, of_the_future: int) -> list[Ruling]:
+def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Ruling]:
     """All rulings, as soon as there are so many about records of the future."""
 
     def read(records: list[Record]) -> list[Ruling]:
-        decisions = [json.loads(record.value or b"") for record in records]
-        return [Ruling(*one) for d in decisions if d["type"] == "ruled" for one in d["rulings"]]
+        marks = [Mark.from_bytes(record.value or b"") for record in records]
+        return [ruling for mark in marks for ruling in mark.rulings]
 
-    topic = names(prefix, "trail").decisions
+    topic = names(prefix, "trail").marks
     return read(
         await_records(
             broker.bootstrap,
