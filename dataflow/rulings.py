@@ -22,6 +22,9 @@ from dataflow.batch import Int64s
 from dataflow.protocols import Partition
 from state.time import MIN_TIME
 
+BEHIND_ALL = 1 << 62
+"""The time of what follows the end of a bounded run: later than all that is out of that run."""
+
 
 class Ruling(NamedTuple):
     """One ruling of one source about the next record of a partition."""
@@ -112,6 +115,8 @@ class Past:
         """What was out before it stays as it was."""
         found = defaultdict[tuple[int, Partition], list[Ruling]](list)
         for ruling in rulings:
+            if ruling.time == BEHIND_ALL:
+                continue  # only who knows what is out can say which time that is
             found[ruling.origin, ruling.partition].append(ruling)
         self._tracks = {place: Track(mark, some) for place, some in found.items()}
         self._blank = Track(mark)

@@ -10,7 +10,7 @@ one comparison per batch behind the greatest mark, before it a look-up per recor
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
 from dataflow.migrate.routing import Routing
 from dataflow.once.marks import Mark
-from dataflow.rulings import NO_PAST, Past, Ruling
+from dataflow.rulings import BEHIND_ALL, NO_PAST, Past, Ruling
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Incarnation, WorkerId
@@ -44,6 +44,14 @@ class _Life:
         default_factory=lambda: defaultdict[str, dict[WorkerId, int]](dict)
     )
     """Of each sink, by worker."""
+    rulings: list[Ruling] = field(default_factory=list)
+
+    def ruled(self) -> Iterator[Ruling]:
+        """What its sources have ruled; where a partition had come to its end, what follows is not
+        before anything that is out of this life."""
+        mark = max((time for marks in self.marks.values() for time in marks.values()), default=0)
+        for one in self.rulings:
+            yield one._replace(time=mark) if one.time == BEHIND_ALL else one
 
     def routing(self, space: BinSpace) -> Routing:
         """Who owned which bin when."""
@@ -115,7 +123,6 @@ class History:
         """The greatest of all: no life to come decides anything for a time before it."""
         self.orders: list[Order] = []
         """Partitions that had come to their topics."""
-        self._rulings: list[Ruling] = []
         for incarnation, decision in journal:
             self._note(incarnation, decision)
         for mark in marks:
@@ -126,7 +133,8 @@ class History:
         """What sources have ruled."""
         if self._known is not NO_PAST:
             return self._known
-        return Past(self.mark, [*map(_begins, self.orders), *self._rulings])
+        ruled = [one for life in self._lives.values() for one in life.ruled()]
+        return Past(self.mark, [*map(_begins, self.orders), *ruled])
 
     def of(self, sink: str, first: int) -> Earlier:
         """Of a sink whose bins have numbers from `first` on."""
@@ -153,12 +161,13 @@ class History:
         for sink, time in mark.times.items():
             marks[sink][mark.worker] = time
         self.mark = max(self.mark, *mark.times.values())
-        self._rulings.extend(mark.rulings)
+        self._lives[mark.incarnation].rulings.extend(mark.rulings)
 
 
 def _begins(order: Order) -> Ruling:
     """What the order for a partition that nobody had read says of its records' times.
 
+    >>> from dataflow.protocols import Partition
     >>> _begins(Order(0, Partition(3), 7, WorkerId(1), offset=4))
     Ruling(origin=0, partition=3, offset=4, time=8, last=None)
     """

@@ -28,7 +28,7 @@ from dataflow.operators.inflight import Inflight, Sent
 from dataflow.operators.lanes import Lane, Pending, Standing
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
-from dataflow.rulings import Past, Ruling
+from dataflow.rulings import BEHIND_ALL, Past, Ruling
 from state.antichain import Antichain
 from state.time import MIN_TIME, from_millis
 
@@ -367,6 +367,10 @@ class SourceOperator:
         for lane in ended:
             # What it has sent may wait for others until the sinks have passed it.
             self._last.append(self._held.open(lane.time + 1))
+            # From now on times pass that what comes later, in another run, must not be of.
+            end = self._reader.rest(lane.partition).offset
+            ruling = Ruling(self._origin, lane.partition, end, BEHIND_ALL)
+            self._progress.rulings.append(ruling)
             self._ended.append(self._parcel(lane, self._reader.rest(lane.partition)))
             lane.capability.drop()
             if lane.held is not None:

@@ -1,0 +1,53 @@
+"""I5 where random lives seldom come: a run that had ended goes on; and flows that cannot commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.prepare import _expect_committable
+from dataflow import Flow
+from dataflow.plan import Plan
+from dataflow.sim import Freeze
+from dataflow.testing import ListSink, ListSource, TestFlow
+from schemas.errors import SetupError
+
+
+def counting(source: ListSource, sink: ListSink) -> Flow:
+    flow = Flow("counts", bins=2, delivery="exactly_once")
+    words = flow.source(source).key_by(lambda word: word)
+    words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(sink)
+    return flow
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_comes_to_a_partition_after_a_run_has_ended_is_answered_by_the_next(seed: int) -> None:
+    """Though it asks for times of before, of which all seems to be out."""
+    sink = ListSink()
+    source = ListSource([[(n, f"w{n % 5}") for n in range(100)], [(900, "x"), (1000, "x")]])
+    with TestFlow(counting(source, sink), 2, seed, commands=[Freeze()]) as run:
+        run.run()
+        world = run.world
+    for _ in range(2):
+        source.partitions[0] = [*source.partitions[0], *((n, "late") for n in range(200, 220))]
+        with TestFlow(counting(source, sink), 2, seed, world=world) as run:
+            run.run()
+    late = [["late", n] for n in range(1, 41)]
+    assert [value for value in sink.values if value in late] == late
+    assert len(sink.values) == 142
+
+
+def test_only_topics_take_part_in_transactions() -> None:
+    with pytest.raises(SetupError, match="sink 'sink': only a KafkaSink takes part in transact"):
+        _expect_committable(Plan(counting(ListSource([[]]), ListSink())))
+
+
+def test_who_applies_records_as_they_arrive_does_not_deliver_exactly_once() -> None:
+    flow = Flow("counts", delivery="exactly_once")
+    words = flow.source(ListSource([[]])).key_by(lambda word: word)
+    with pytest.raises(SetupError, match="operator 'n': it applies records as they arrive"):
+        words.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="arrival")
+
+
+def test_a_delivery_that_there_is_not_is_refused() -> None:
+    with pytest.raises(SetupError, match="its delivery is 'at_most_once'; choose 'at_least_once'"):
+        Flow("counts", delivery="at_most_once")  # type: ignore[arg-type]
