@@ -13,7 +13,7 @@ SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo bench bench-migration test unit soak check format clean
+.PHONY: help venv java demo bench bench-checkpoints bench-migration test unit soak check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,9 @@ demo: java ## run the demo: real flights through Kafka and Spark, bins move, eve
 
 bench: java ## measure Meander beside a plain loop and a bare echo (BENCH="--runs 1" for less)
 	@$(BIN)/python -m benchmarks $(BENCH)
+
+bench-checkpoints: java ## measure checkpoints, recovery and exactly once (BENCH="--runs 1" for less)
+	@$(BIN)/python -m benchmarks.checkpoints $(BENCH)
 
 bench-migration: java ## measure latency while bins move (BENCH="--only 2a --runs 1" for less)
 	@$(BIN)/python -m benchmarks.migration $(BENCH)

@@ -27,12 +27,12 @@ from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
-from app.lives import begin
+from app.lives import Newest, begin, newest_checkpoint
 from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
 from app.options import Options
-from app.prepare import Newest, Prepared, environ, newest_checkpoint, prepare
+from app.prepare import Prepared, environ, prepare
 from app.registry import Door
 from app.rescaling import Rescaler
 from app.signals import Signals
@@ -40,11 +40,13 @@ from app.tenure import beat_seconds, beside, claimed
 from connectors.checkpoints import CheckpointsTopic
 from connectors.control import ControlTopic, Decisions
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
+from connectors.marks import MarksTopic
 from connectors.source import KafkaSource
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
 from dataflow.lost import WorkerLost
+from dataflow.once.trimming import Trimming, untrimmed
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded
@@ -199,12 +201,15 @@ def _conduct(
                 )
             )
         )
+        marks = opened.enter_context(
+            contextlib.closing(MarksTopic(options.kafka, prepared.names.marks))
+        )
         offset, before = found or (None, None)
         start = begin(prepared, found)
         crew = _crew(prepared, offset, spark, links, door)
         slots = _slots(spark)
         coordinator = Coordinator(
-            prepared, links, crew, control, decisions, told, slots, written, before, start
+            prepared, links, crew, control, decisions, told, slots, written, before, start, marks
         )
         opened.callback(coordinator.close)
         if signals is not None:
@@ -295,8 +300,9 @@ class Coordinator:
         written: CheckpointsTopic,
         checkpoint: Checkpoint | None,
         start: Start,
+        marks: MarksTopic,
     ) -> None:
-        self._slots, self._start = slots, start
+        self._slots, self._start, self._marks = slots, start, marks
         self._written, self._checkpoint = written, checkpoint
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = control, decisions, told
@@ -317,9 +323,11 @@ class Coordinator:
         journal = Journal(self._decisions, self._prepared.incarnation)
         # Before anybody can report to it.
         plan, before = self._prepared.plan, self._checkpoint
+        once = plan.flow.delivery == "exactly_once"
         checkpoints = Checkpoints(
             plan, self._prepared.incarnation, before, self._links,
             SystemClock(), self._written.write, self._written.forget,
+            Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
         )  # fmt: skip
         self._controller = Controller(
             plan, self._start, self._links, SystemClock(), journal, checkpoints

@@ -68,8 +68,9 @@ def from_bytes(data: bytes) -> Written:
 def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have."""
     match decision:
-        case Begins(_, owners, workers):
-            return {"type": "begins", "owners": list(owners), "workers": workers}
+        case Begins(_, owners, workers, number):
+            begun = {"owners": list(owners), "workers": workers, "checkpoint": number}
+            return {"type": "begins", **begun}
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
         case Revoke(command):
@@ -87,8 +88,8 @@ def written(decision: Decision) -> dict[str, object]:
 def _read(fields: dict[str, Any]) -> Decision:
     at = fields["at"]
     match fields:
-        case {"type": "begins", "owners": owners, "workers": workers}:
-            return Begins(at, tuple(map(WorkerId, owners)), workers)
+        case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
+            return Begins(at, tuple(map(WorkerId, owners)), workers, number)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, bins)))
         case {"type": "revoked", "id": id}:

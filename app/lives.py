@@ -9,14 +9,16 @@ is to be read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from typing import NamedTuple
 
 from app.journal import from_bytes, to_bytes
-from app.prepare import Newest, Prepared
-from connectors import client
+from app.prepare import Prepared
+from connectors import checkpoints, client
 from connectors.client import Settings
 from connectors.control import Decisions
 from connectors.topics import Names
@@ -27,10 +29,51 @@ from dataflow.decisions import Begins, Joins
 from dataflow.once.history import NO_HISTORY, History, Written
 from dataflow.once.marks import Mark
 from dataflow.plan import Plan
+from dataflow.restore import expect_fits
+from state.checkpoint import BEGINNING, Checkpoint
 from state.ids import Incarnation, WorkerId
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """Ids that are fenced off side by side."""
+
+
+class Newest(NamedTuple):
+    """The checkpoint that a flow starts from."""
+
+    offset: int
+    checkpoint: Checkpoint
+
+
+def newest_checkpoint(prepared: Prepared) -> Newest | None:
+    """The checkpoint that the flow starts from; None where it starts without states. Raises
+    SetupError where it cannot start from it."""
+    settings, names = prepared.options.kafka, prepared.names
+    counts = _counting(journal(settings, names.decisions))
+    found = checkpoints.newest(settings, names.checkpoints, counts)
+    if found is None:
+        return None
+    offset, checkpoint = found
+    expect_fits(checkpoint, prepared.plan)
+    log.info("starts from checkpoint %d: states of %s", checkpoint.number,
+             ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
+    return Newest(offset, checkpoint)
+
+
+def _counting(decided: Iterable[Written]) -> Callable[[int, Checkpoint], bool]:
+    """Which checkpoints count: the last life's, and the one that it has begun with; what an earlier
+    life has written meanwhile does not."""
+    begun = [(life, one.checkpoint) for life, one in decided if isinstance(one, Begins)]
+    if not begun:
+        return lambda *_: True
+    last, began_with = begun[-1]
+
+    def counts(offset: int, checkpoint: Checkpoint) -> bool:
+        bootstrapped = checkpoint.cut == BEGINNING
+        return bootstrapped or checkpoint.incarnation == last or offset == began_with
+
+    return counts
 
 
 def begin(prepared: Prepared, found: Newest | None) -> Start:
@@ -39,8 +82,9 @@ def begin(prepared: Prepared, found: Newest | None) -> Start:
     checkpoint = None if found is None else found.checkpoint
     if plan.flow.delivery == "exactly_once":
         _fence(prepared, _registered(journal(options.kafka, names.decisions)))
-    start = Start.of(plan, options.workers, checkpoint)
-    begins = Begins(start.time, start.owners, options.workers)
+    begins = Start.of(plan, options.workers, checkpoint).begins
+    if found is not None and begins.checkpoint is not None:
+        begins = replace(begins, checkpoint=found.offset)
     with contextlib.closing(Decisions(options.kafka, names.decisions)) as decisions:
         decisions.write(to_bytes(prepared.incarnation, begins))
     history = history_of(plan, options.kafka, names, prepared.incarnation)
@@ -51,9 +95,17 @@ def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) 
     """What lives before this one have left behind, which has begun."""
     if plan.flow.delivery == "at_least_once":
         return NO_HISTORY
-    before = takewhile(lambda one: one[0] != life, journal(settings, names.decisions))
+    begun = _until(journal(settings, names.decisions), life)
     marks = map(Mark.from_bytes, whole(settings, names.marks))
-    return History(plan.flow.space, before, (mark for mark in marks if mark.incarnation < life))
+    return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))
+
+
+def _until(decided: Iterable[Written], life: Incarnation) -> Iterator[Written]:
+    """What was decided up to the beginning of a life, and that."""
+    for one in decided:
+        yield one
+        if one[0] == life:
+            return
 
 
 def journal(settings: Settings, topic: str) -> Iterator[Written]:

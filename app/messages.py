@@ -15,6 +15,7 @@ from msgpack.exceptions import UnpackException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from dataflow.histogram import BOUNDS
+from dataflow.lost import WorkerLost
 from dataflow.operators.errors import told
 from schemas.errors import MeanderError, SetupError
 
@@ -289,6 +290,8 @@ class Failure(_Message):
     trace: str
     lost: int | None = None
     """The member whose link broke, where that is the cause."""
+    again: bool = False
+    """Whether the flow may go on without it, from a checkpoint."""
 
     @staticmethod
     def from_bytes(data: bytes) -> Failure:
@@ -305,11 +308,12 @@ class Failure(_Message):
         return Failure(
             concerns=known.concerns, cause=known.cause, remedy=known.remedy,
             setup=isinstance(known, SetupError), trace=trace, lost=lost,
+            again=isinstance(known, WorkerLost),
         )  # fmt: skip
 
     def error(self) -> MeanderError:
         """As it was raised at the worker."""
-        kind = SetupError if self.setup else MeanderError
+        kind = SetupError if self.setup else WorkerLost if self.again else MeanderError
         return kind(self.concerns, self.cause, self.remedy)
 
 

@@ -11,23 +11,20 @@ import logging
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
 
 from app.clock import SystemClock
 from app.loader import Source, collect, load_flow
 from app.options import Options
-from connectors import checkpoints, client, status
+from connectors import client, status
 from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
 from connectors.topics import Names, ensure_internal, group, partitions_of
 from dataflow.nodes import ProbeNode, SinkNode
 from dataflow.plan import Plan
-from dataflow.restore import expect_fits
 from schemas.errors import SetupError
 from schemas.status import Claimed
-from state.checkpoint import Checkpoint
 from state.ids import Incarnation
 
 log = logging.getLogger(__name__)
@@ -112,26 +109,6 @@ def claim(prepared: Prepared) -> None:
             f"another driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
             f"stop that one; if it is dead, wait {holder.lease:g} s",
         )
-
-
-class Newest(NamedTuple):
-    """The checkpoint that a flow starts from."""
-
-    offset: int
-    checkpoint: Checkpoint
-
-
-def newest_checkpoint(prepared: Prepared) -> Newest | None:
-    """The checkpoint that the flow starts from; None where it starts without states. Raises
-    SetupError where it cannot start from it."""
-    found = checkpoints.newest(prepared.options.kafka, prepared.names.checkpoints)
-    if found is None:
-        return None
-    offset, checkpoint = found
-    expect_fits(checkpoint, prepared.plan)
-    log.info("starts from checkpoint %d: states of %s", checkpoint.number,
-             ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
-    return Newest(offset, checkpoint)
 
 
 def environ() -> dict[str, str]:

@@ -86,11 +86,17 @@ def _payload(topic: str, checkpoint: Checkpoint) -> bytes:
     return payload
 
 
-def newest(settings: Settings, topic: str) -> tuple[int, Checkpoint] | None:
-    """The last checkpoint and its offset; None where there is none."""
+def newest(
+    settings: Settings, topic: str, counts: Callable[[int, Checkpoint], bool] = lambda *_: True
+) -> tuple[int, Checkpoint] | None:
+    """The last checkpoint that counts, and its offset; None where there is none."""
     with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
         low, high = client.watermarks(consumer, topic, 0)
-    return (high - 1, read(settings, topic, high - 1)) if low < high else None
+    for offset in range(high - 1, low - 1, -1):
+        found = read(settings, topic, offset)
+        if counts(offset, found):
+            return offset, found
+    return None
 
 
 def last(settings: Settings, topic: str, most: int) -> list[Checkpoint]:

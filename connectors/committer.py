@@ -9,15 +9,28 @@ tried again, so an outage is waited for; where nobody knows what became of one, 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from connectors.client import Settings, contact, transactional, translate
-from connectors.producing import ANYWHERE, Headers, size_of
-from schemas.errors import MeanderError
+from connectors.client import TRANSACTION, Settings, contact, transactional, transient, translate
+from connectors.producing import ANYWHERE, Headers, Report, size_of
+from dataflow.lost import WorkerLost
+
+PAUSE = 0.1
+"""Seconds before a lot that was given back is tried again."""
+_GIVEN_BACK = {
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError._STATE,
+}
+"""What is said of records of a transaction that could not be sent in time, or was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,9 @@ class Committer:
         self._producer = transactional(settings, id, **tuning)
         self._lots = SimpleQueue[Lot | None]()
         self._begun = self._ended = 0
-        self._failure: MeanderError | None = None
+        self._failure: Exception | None = None
+        self._refused: tuple[KafkaError, str] | None = None
+        """Why the lot under way cannot be taken, and by which topic."""
         self._thread = threading.Thread(target=self._work, name=f"commits {id}", daemon=True)
         self._thread.start()
 
@@ -75,9 +90,9 @@ class Committer:
         while (lot := self._lots.get()) is not None:
             try:
                 while not self._committed(lot):
-                    pass
-            except KafkaException as error:
-                self._failure = translate(error, f"transactions of {self._id!r}")
+                    time.sleep(PAUSE)
+            except Exception as error:  # noqa: BLE001 - it is raised where the lot is looked after
+                self._failure = error
                 self._done()
                 return
             self._ended += 1
@@ -85,30 +100,61 @@ class Committer:
         del self._producer
 
     def _committed(self, lot: Lot) -> bool:
-        """Whether a lot is out; else Kafka has given it back whole. Raises KafkaException where
-        that is not known."""
+        """Whether a lot is out; else Kafka has given it back whole, and may take it later. Raises
+        MeanderError for what it refuses, WorkerLost where nobody knows what has become of it."""
+        self._refused = None
         try:
             self._producer.begin_transaction()
             for parcel in lot:
                 self._send(parcel)
             _patiently(self._producer.commit_transaction)
         except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
-                raise
-            _patiently(self._producer.abort_transaction)
+            self._undo(error)
             return False
         return True
 
+    def _undo(self, error: KafkaException) -> None:
+        """Give a lot up. Raises where it is not to be tried again."""
+        where = f"transactions of {self._id!r}"
+        lost = WorkerLost(where, translate(error, where).cause, "run the flow again")
+        if error.args[0].fatal():
+            raise lost from None
+        try:
+            self._producer.abort_transaction(TRANSACTION)
+        except KafkaException:
+            raise lost from None
+        if self._refused is not None:
+            raise translate(*self._refused)
+        if not (transient(error.args[0]) or error.args[0].code() in _GIVEN_BACK):
+            raise translate(error, where)
+
     def _send(self, parcel: Parcel) -> None:
-        headers = parcel.headers
+        headers, report = parcel.headers, partial(self._report, parcel.topic)
         for row, (value, key) in enumerate(zip(parcel.values, parcel.keys, strict=True)):
             theirs = None if headers is None else headers[row]
-            while True:
-                try:
-                    self._producer.produce(parcel.topic, value, key, ANYWHERE, headers=theirs)
-                    break
-                except BufferError:
-                    self._producer.poll(0.05)
+            while not self._produced(parcel.topic, value, key, report, theirs):
+                self._producer.poll(0.05)
+
+    def _produced(
+        self, topic: str, value: bytes | None, key: bytes | None, report: Report,
+        headers: Headers | None,
+    ) -> bool:  # fmt: skip
+        """Whether there was room. Raises KafkaException."""
+        try:
+            self._producer.produce(topic, value, key, ANYWHERE, on_delivery=report, headers=headers)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._refused = error.args[0], f"topic {topic!r}"
+            raise
+        return True
+
+    def _report(self, topic: str, error: KafkaError | None, _: Message) -> None:
+        """The first that is refused for good is why all of the lot is given back."""
+        known = error is None or self._refused is not None
+        if not known and not (transient(error) or error.code() in _GIVEN_BACK):  # type: ignore[union-attr,arg-type]
+            self._refused = error, f"topic {topic!r}"  # type: ignore[assignment]
 
 
 def _patiently(step: Callable[[], None]) -> None:

@@ -378,12 +378,13 @@ class Controller:
 
     def _take_checkpoint(self) -> None:
         """Go on with the one that is being taken, or begin it; see how far it has come."""
+        time = self.forsworn if self.forsworn is not None else self._forswearing.last
         wanted = self.checkpoints.wanted(going_on=self.forsworn is not None)
         if wanted and not self.staff.moving and self._all_heard():
-            time = self.forsworn if self.forsworn is not None else self._forswearing.last
             members, owners = tuple(self.staff.working), tuple(self.owners())
-            self.checkpoints.begin(Cut(time, members, owners))
-        self._events += self.checkpoints.step()
+            self.checkpoints.begin(Cut(time, members, owners), self.frontiers().values())
+        # Once the sources have ended marks may be of any time.
+        self._events += self.checkpoints.step(time if self.forsworn is not None else LATEST)
 
     def _all_heard(self) -> bool:
         """Whether every worker has opened, and so knows who takes part."""

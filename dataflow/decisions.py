@@ -25,6 +25,8 @@ class Begins:
     owners: tuple[WorkerId, ...]
     """Of each bin, group after group."""
     workers: int
+    checkpoint: int | None = None
+    """Which one it goes on from; None where the flow begins anew."""
 
 
 @dataclass(frozen=True, slots=True)

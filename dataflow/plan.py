@@ -121,6 +121,28 @@ class Plan:
         return {edge.target for edge in self.graph.edges if edge.source in outputs}
 
     @cached_property
+    def reached(self) -> dict[int, set[str]]:
+        """The sinks to which each source leads, by its number."""
+        found = {self.origin(source): set[str]() for source in self.sources}
+        for node in self.nodes:
+            if isinstance(node, SinkNode):
+                for source in self._sources_of(node):
+                    found[self.origin(source)].add(node.name)
+        return found
+
+    def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
+        """From which a sink's records may come."""
+        left, seen = [sink.upstream.node], dict[str, Node]()
+        while left:
+            node = left.pop()
+            if node.name not in seen:
+                seen[node.name] = node
+                left += [upstream.node for upstream in upstreams(node)]
+                again = (n for n in self.nodes if isinstance(n, AgainNode) and n.loop is node)
+                left += [one.upstream.node for one in again]
+        return [node for node in seen.values() if isinstance(node, SourceNode)]
+
+    @cached_property
     def commanded(self) -> set[Location]:
         """Where only the coordinator's word counts."""
         return {self.migrator.inputs[0], self.handover.inputs[0]}

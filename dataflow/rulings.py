@@ -11,7 +11,7 @@ ruling per move of an idle partition and per run of records of the future; nothi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,8 +41,8 @@ class Ruling(NamedTuple):
 
 
 class Rulings:
-    """Those that have been heard and not yet been journalled; of several about the same place the
-    last is enough, as no record came between them.
+    """Those that have been heard and not yet been committed; of several about the same place the
+    one of the latest time is enough, as no record came between them.
 
     >>> heard = Rulings()
     >>> heard.add([Ruling(0, Partition(1), 7, 5), Ruling(0, Partition(1), 7, 9)])
@@ -54,9 +54,15 @@ class Rulings:
         self._heard: dict[tuple[int, int, int, int | None], Ruling] = {}
 
     def add(self, rulings: Iterable[Ruling]) -> None:
-        """Some have been heard, in the order in which they were made."""
+        """Some have been heard, of one place perhaps from several of its readers, in any order."""
         for one in rulings:
-            self._heard[one.origin, one.partition, one.offset, one.last] = one
+            place = one.origin, one.partition, one.offset, one.last
+            known = self._heard.get(place)
+            if known is None or one.time > known.time:
+                self._heard[place] = one
+
+    def __iter__(self) -> Iterator[Ruling]:
+        return iter(self._heard.values())
 
     def __len__(self) -> int:
         return len(self._heard)
@@ -110,20 +116,27 @@ class Past:
     True
     """
 
-    def __init__(self, mark: int = MIN_TIME, rulings: Iterable[Ruling] = ()) -> None:
+    def __init__(
+        self, mark: int = MIN_TIME, rulings: Iterable[Ruling] = (),
+        marks: Mapping[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """`marks` are of single sources, where what is out of others says nothing of theirs."""
         self.mark = mark
         """What was out before it stays as it was."""
+        self._marks = marks or {}
         found = defaultdict[tuple[int, Partition], list[Ruling]](list)
         for ruling in rulings:
             if ruling.time == BEHIND_ALL:
                 continue  # only who knows what is out can say which time that is
             found[ruling.origin, ruling.partition].append(ruling)
-        self._tracks = {place: Track(mark, some) for place, some in found.items()}
-        self._blank = Track(mark)
+        self._tracks = {place: Track(self._of(place[0]), some) for place, some in found.items()}
 
     def of(self, origin: int, partition: Partition) -> Track:
         """What has been ruled about a partition of a source, named by its number in the flow."""
-        return self._tracks.get((origin, partition), self._blank)
+        return self._tracks.get((origin, partition)) or Track(self._of(origin))
+
+    def _of(self, origin: int) -> int:
+        return self._marks.get(origin, self.mark)
 
 
 NO_PAST = Past()

@@ -17,7 +17,7 @@ from typing import Literal, Self, TypeVar
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
-from dataflow.decisions import Begins, Decision
+from dataflow.decisions import Decision
 from dataflow.lists import ListSource
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.said import Event
@@ -226,14 +226,14 @@ class World:
         self.ledger.begin(self.incarnation)
         # Of what the last life was writing some is there.
         del self.journal[self.ledger.rng.randint(self.certain, len(self.journal)) :]
-        history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.checkpoints += [one for one in self.unsure if self.ledger.rng.random() < 0.5]
         self.unsure.clear()
         self.before = self.checkpoints[-1] if self.checkpoints else None
-        self.start = Start.of(plan, workers, self.before, history)
-        begins = Begins(self.start.time, self.start.owners, workers)
+        begins = Start.of(plan, workers, self.before).begins
         self.journal.append((self.incarnation, begins))
         self.certain = len(self.journal)
+        history = History(plan.flow.space, self.journal, self.ledger.marks, past)
+        self.start = Start.of(plan, workers, self.before, history)
 
     def write(self, life: Incarnation, decision: Decision) -> Callable[[], bool]:
         """Begin to write a life's decision, which is durable some turns later."""
@@ -268,7 +268,9 @@ class World:
             return kept
 
         forget = self.in_flight.forget
-        return Checkpoints(plan, self.incarnation, self.before, links, clock, keep, forget)
+        return Checkpoints(
+            plan, self.incarnation, self.before, links, clock, keep, forget, self.ledger.trimming()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from dataflow.wire import (
     ProgressFrame,
     TakenFrame,
     encode_data,
+    encode_progress,
     encode_taken,
 )
 from schemas.errors import MeanderError
@@ -255,6 +256,13 @@ class Worker:
                 if isinstance(update, ProgressFrame):
                     self._committing.hear(update.rulings)
                 self._progress.take(sender, update)
+                if isinstance(update, MemberFrame) and update.news == "joins":
+                    self._greet(*update.members)
+
+    def _greet(self, newcomer: WorkerId) -> None:
+        """It has heard of no ruling, and may be the first to commit what needs some."""
+        if rulings := self._committing.heard:
+            self._links.send(newcomer, encode_progress((), 0, rulings))
 
     def _commits(self) -> Committing:
         site, start = self._site, self._assembly.start

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeVar
 
+from dataflow.decisions import Begins
 from dataflow.migrate.routing import evenly_owned
 from dataflow.once.history import NO_HISTORY, History
 from dataflow.plan import Plan
-from dataflow.rulings import Past
+from dataflow.rulings import NO_PAST, Past
 from dataflow.staff import share_of, shared_out
 from state.checkpoint import BEGINNING, Checkpoint, Cut, Position
 from state.ids import WorkerId
@@ -27,7 +27,7 @@ Place = tuple[str, int]
 """A source's name, and one of its partitions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Start:
     """What all workers begin with."""
 
@@ -41,6 +41,8 @@ class Start:
     number: int = 0
     """The checkpoint's; 0 where there is none."""
     history: History = NO_HISTORY
+    past: Past = NO_PAST
+    """What sources have ruled in earlier lives."""
 
     @staticmethod
     def of(
@@ -53,7 +55,8 @@ class Start:
         manifests = () if checkpoint is None else checkpoint.manifests
         if cut == BEGINNING:
             evenly = evenly_owned(plan.flow.space, workers, len(plan.groups.names))
-            return Start(workers, evenly, {}, manifests, number=number, history=history)
+            past = history.past(plan.reached)
+            return Start(workers, evenly, {}, manifests, BEGINNING, number, history, past)
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
@@ -62,16 +65,18 @@ class Start:
         return Start(
             workers, tuple(owned[number] for number in range(len(bins))),
             laid_out(readers, len(ranks), workers), manifests, cut, number, history,
+            history.past(plan.reached),
         )  # fmt: skip
 
     def joining(self, plan: Plan) -> Start:
         """What a worker begins with that joins later: others tell it all, but what was before."""
         return Start.of(plan, self.workers, history=self.history)
 
-    @cached_property
-    def past(self) -> Past:
-        """What sources have ruled in earlier lives."""
-        return self.history.past
+    @property
+    def begins(self) -> Begins:
+        """What the journal is told of it."""
+        number = self.number if self.resumes else None
+        return Begins(self.time, self.owners, self.workers, number)
 
     @property
     def time(self) -> int:

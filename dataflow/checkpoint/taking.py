@@ -9,15 +9,17 @@ and checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dataflow.migrate.command import Refused
 from dataflow.migrate.said import Event
+from dataflow.once.trimming import Trimming
 from dataflow.plan import Plan
 from dataflow.protocols import Clock, Links
 from dataflow.wire import CompleteFrame, FreezeFrame, encode_cut
 from schemas.errors import MeanderError
+from state.antichain import Antichain
 from state.checkpoint import BEGINNING, Checkpoint, Cut
 from state.ids import Bin, Incarnation, WorkerId, member_name
 from state.topic import Place
@@ -54,12 +56,13 @@ class Checkpoints:
         clock: Clock,
         write: Write,
         forget: Callable[[Sequence[Place]], None],
+        trimming: Trimming,
     ) -> None:
         self.number = 0 if before is None else before.number
         """The last that was begun, in this life or before."""
         self._kept = deque([] if before is None else [before])
         """Those that are kept: the one with which this life has begun, and its own."""
-        self._forget = forget
+        self._forget, self._trimming = forget, trimming
         self._plan, self._incarnation = plan, incarnation
         self._links, self._clock, self._write = links, clock, write
         self._taking: _Taking | None = None
@@ -95,12 +98,14 @@ class Checkpoints:
         """Whether one is being taken."""
         return self._taking is not None
 
-    def begin(self, cut: Cut) -> None:
-        """All members freeze, as is wanted; `cut` is what is known here."""
+    def begin(self, cut: Cut, out: Iterable[Antichain]) -> None:
+        """All members freeze, as is wanted; `cut` is what is known here, and what the frontiers
+        `out` have passed has left the flow."""
         assert self._taking is None, "one at a time"
         assert self._asked is not None, "nobody wants one"
         id, self._asked = self._asked, None
         self.number += 1
+        self._trimming.begins(self.number, out)
         now, space = self._clock.now_ms(), self._plan.flow.space
         whole = Checkpoint(self.number, self._incarnation, space, now, (), cut)
         self._taking = _Taking(whole, id, self._clock.monotonic())
@@ -124,8 +129,9 @@ class Checkpoints:
             )
         taking.parts[worker] = part
 
-    def step(self) -> list[Event]:
-        """See how far it has come; what has happened."""
+    def step(self, time: int) -> list[Event]:
+        """See how far it has come; what has happened. Nobody has come to a later `time`."""
+        self._trimming.look(time)
         taking = self._taking
         if taking is None or len(taking.parts) < len(taking.whole.cut.members):
             return []
@@ -140,6 +146,7 @@ class Checkpoints:
             self._links.send(worker, encode_cut(CompleteFrame(taking.whole.number)))
         if len(self._kept) > KEPT:
             self._retire(self._kept.popleft())
+        self._trimming.kept(self._kept[0].number)
         return [self._taken(taking)]
 
     def _is_time(self) -> bool:

@@ -48,6 +48,11 @@ class Committing:
         if self._transactions is not None:
             self._heard.add(rulings)
 
+    @property
+    def heard(self) -> list[Ruling]:
+        """Those that this worker has not committed: who joins has to commit them too."""
+        return [*self._heard]
+
     def allow(self) -> None:
         """There is a checkpoint to come back to."""
         self._allowed = True

@@ -10,7 +10,7 @@ one comparison per batch behind the greatest mark, before it a look-up per recor
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +52,11 @@ class _Life:
         mark = max((time for marks in self.marks.values() for time in marks.values()), default=0)
         for one in self.rulings:
             yield one._replace(time=mark) if one.time == BEHIND_ALL else one
+
+    def mark_of(self, sinks: Collection[str]) -> int:
+        """The greatest of some sinks'."""
+        some = (time for sink in sinks for time in self.marks.get(sink, {}).values())
+        return max(some, default=MIN_TIME)
 
     def routing(self, space: BinSpace) -> Routing:
         """Who owned which bin when."""
@@ -128,13 +133,16 @@ class History:
         for mark in marks:
             self._mark(mark)
 
-    @property
-    def past(self) -> Past:
-        """What sources have ruled."""
+    def past(self, reached: Mapping[int, Collection[str]]) -> Past:
+        """What sources have ruled; `reached` are the sinks to which each leads, by its number."""
         if self._known is not NO_PAST:
             return self._known
         ruled = [one for life in self._lives.values() for one in life.ruled()]
-        return Past(self.mark, [*map(_begins, self.orders), *ruled])
+        marks = {
+            source: max([MIN_TIME, *(life.mark_of(sinks) for life in self._lives.values())])
+            for source, sinks in reached.items()
+        }
+        return Past(self.mark, [*map(_begins, self.orders), *ruled], marks)
 
     def of(self, sink: str, first: int) -> Earlier:
         """Of a sink whose bins have numbers from `first` on."""
@@ -144,6 +152,10 @@ class History:
 
     def _note(self, incarnation: Incarnation, decision: Decision) -> None:
         match decision:
+            case Begins(checkpoint=None):
+                # What is out of before has nothing to do with a flow that begins anew.
+                self.orders.clear()
+                self._lives = {incarnation: _Life(decision)}
             case Begins():
                 self._lives[incarnation] = _Life(decision)
             case Moves() | Revoke() if incarnation == self._last:
@@ -157,11 +169,12 @@ class History:
         return next(reversed(self._lives), None)
 
     def _mark(self, mark: Mark) -> None:
-        marks = self._lives[mark.incarnation].marks
+        if (life := self._lives.get(mark.incarnation)) is None:
+            return
         for sink, time in mark.times.items():
-            marks[sink][mark.worker] = time
-        self.mark = max(self.mark, *mark.times.values())
-        self._lives[mark.incarnation].rulings.extend(mark.rulings)
+            life.marks[sink][mark.worker] = time
+        self.mark = max([self.mark, *mark.times.values()])
+        life.rulings.extend(mark.rulings)
 
 
 def _begins(order: Order) -> Ruling:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from dataflow.batch import Batch
 from dataflow.once.marks import Mark
+from dataflow.once.trimming import Trimming
 from dataflow.protocols import SinkWriter
 from schemas.errors import MeanderError
 from state.ids import Incarnation
@@ -28,6 +29,8 @@ class Ledger:
 
     rng: random.Random
     marks: list[Mark] = field(default_factory=list)
+    forgotten: int = 0
+    """How many before those that are."""
     life: Incarnation | None = None
     open: list[tuple[Mark, Show]] = field(default_factory=list)
     """Being committed."""
@@ -39,6 +42,19 @@ class Ledger:
                 self.settle(mark, show)
         self.open.clear()
         self.life = life
+
+    def trimming(self) -> Trimming:
+        """Of the marks, some turns after it was asked for."""
+
+        def ask() -> Callable[[], int | None]:
+            end = self.forgotten + len(self.marks)
+            return lambda: end if self.rng.random() < 0.9 else None
+
+        return Trimming(ask, self._forget)
+
+    def _forget(self, end: int) -> None:
+        del self.marks[: end - self.forgotten]
+        self.forgotten = end
 
     def expect(self, life: Incarnation) -> None:
         """Raises MeanderError for a life that is over."""
@@ -98,7 +114,7 @@ class ListTransactions:
                 one()
 
         self.begun += 1
-        self._pace = self._ledger.rng.choice([0.5, 0.5, 0.02])
+        self._pace = self._ledger.rng.choice([0.5, 0.02])
         self._open = mark, show
         self._ledger.open.append(self._open)
 

@@ -30,6 +30,9 @@ from state.antichain import Antichain
 from state.bins import BinSpace
 from state.time import MIN_TIME, Time
 
+SLICE = 1024
+"""Records written between two looks whether there is room, and those of the last one's time."""
+
 
 class _Written(NamedTuple):
     """Records whose transaction is not known to be committed."""
@@ -39,7 +42,7 @@ class _Written(NamedTuple):
     """None of them is of an earlier one."""
     batch: Batch
     arrived: Int64s
-    """When they came, and those that were refused."""
+    """When they came."""
 
 
 class OnceSink(Quiet):
@@ -122,12 +125,23 @@ class OnceSink(Quiet):
         bound = Antichain.of(*(at(time, (0,) * self._loops) for time in passed))
         ready, more = self._waiting.passed(bound)
         for rows in in_order(ready) if ready else ():
-            self._newest = int(rows.batch.times[-1])
-            self._write_rows(self._fresh(rows))
+            self._write_some(rows)
         waiting = [] if self._waiting.least is None else [self._waiting.least]
         # Once nothing comes any more, what may be read in a later run comes behind all there was.
         self.mark = min((*passed, *waiting), default=max(self.mark, self._newest + 1))
         return bool(ready) or more
+
+    def _write_some(self, rows: Rows) -> None:
+        """Write records that are in order, up to the end of a time at which there is no room."""
+        while len(rows):
+            times = rows.batch.times
+            end = int(np.searchsorted(times, times[min(len(rows), SLICE) - 1], side="right"))
+            some, rows = rows.cut(end)
+            if self._writer.full and int(times[0]) > self._newest:
+                self._waiting.add(some)
+            else:
+                self._newest = int(times[end - 1])
+                self._write_rows(self._fresh(some))
 
     def _fresh(self, rows: Rows) -> Rows:
         """Those that no earlier life has committed."""
@@ -144,8 +158,8 @@ class OnceSink(Quiet):
 
     def _write_rows(self, rows: Rows) -> None:
         if len(rows):
-            ticket, batch = written(self._writer, self._guard, self._counters, rows.batch)
-            self._under_way.append(_Written(ticket, rows.least_time, batch, rows.arrived))
+            ticket = written(self._writer, self._guard, self._counters, rows.batch)
+            self._under_way.append(_Written(ticket, rows.least_time, rows.batch, rows.arrived))
 
     def _release(self) -> bool:
         delivered = self._writer.delivered()

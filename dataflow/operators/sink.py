@@ -44,8 +44,8 @@ class Sink:
             took = True
             assert isinstance(message.payload, Batch)
             capability = self._output.mint(message)
-            ticket, batch = written(self._writer, self._guard, self._counters, message.payload)
-            self._under_way.append((ticket, capability, message.arrived, batch))
+            ticket = written(self._writer, self._guard, self._counters, message.payload)
+            self._under_way.append((ticket, capability, message.arrived, message.payload))
         return self._release() or took
 
     def wait_seconds(self) -> float | None:
@@ -76,11 +76,8 @@ class Sink:
         return released
 
 
-def written(
-    writer: SinkWriter, guard: Guard, counters: Counter[str], batch: Batch
-) -> tuple[int, Batch]:
-    """Write all rows that can be written; the others go the way of the error policy. The ticket of
-    the former, and those."""
+def written(writer: SinkWriter, guard: Guard, counters: Counter[str], batch: Batch) -> int:
+    """Write all rows that can be written; the others go the way of the error policy."""
     while True:
         try:
             ticket = writer.write(batch)
@@ -89,4 +86,4 @@ def written(
             batch = batch.take(np.flatnonzero(np.arange(len(batch)) != refused.row))
         else:
             counters["written"] += len(batch)
-            return ticket, batch
+            return ticket

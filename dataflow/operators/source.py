@@ -368,8 +368,7 @@ class SourceOperator:
             # What it has sent may wait for others until the sinks have passed it.
             self._last.append(self._held.open(lane.time + 1))
             # From now on times pass that what comes later, in another run, must not be of.
-            end = self._reader.rest(lane.partition).offset
-            ruling = Ruling(self._origin, lane.partition, end, BEHIND_ALL)
+            ruling = Ruling(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
             self._progress.rulings.append(ruling)
             self._ended.append(self._parcel(lane, self._reader.rest(lane.partition)))
             lane.capability.drop()

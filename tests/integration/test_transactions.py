@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 
 from connectors.committer import Committer, Parcel
+from connectors.marks import MarksTopic
 from connectors.whole import whole
 from schemas.errors import MeanderError
 from tests.brokers import Broker
@@ -77,3 +79,16 @@ def test_what_a_producer_had_begun_is_undone_when_another_takes_its_id(
     assert read(broker, prefix + "a") == [b"after"]
     first.close()
     second.close()
+
+
+def test_marks_that_nobody_needs_go(broker: Broker, prefix: str) -> None:
+    create_topic(broker.bootstrap, prefix + "marks")
+    one = Opened(broker, prefix + "one")
+    one.commit(prefix + "marks", b"early", b"late")
+    with closing(MarksTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")) as marks:
+        end = marks.ask()
+        until(lambda: end() is not None, "the answer has come")
+        assert end() == 3, "with the transaction's own"
+        marks.forget(1)
+        until(lambda: read(broker, prefix + "marks") == [b"late"], "the first has gone")
+    one.close()

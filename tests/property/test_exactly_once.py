@@ -6,9 +6,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from unittest import mock
 
 import pytest
 
+from dataflow.checkpoint import taking
 from dataflow.nodes import Guarantee
 from schemas.errors import MeanderError
 from state import codec
@@ -24,7 +26,7 @@ from tests.property.cases import (
 )
 from tests.property.test_checkpoints import Life, Lives, Mortal
 
-FLOOR = 100
+FLOOR = 50
 TIMED = tuple(kind for kind in KINDS if kind != "arrival")
 
 
@@ -36,7 +38,12 @@ class OnceLives(Lives):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._zombie: Mortal | None = None
-        self.fenced = self.suppressed = 0
+        self.fenced = self.suppressed = self.forgotten = 0
+
+    def survive(self) -> None:
+        """Where one checkpoint is kept, marks are forgotten soon; three are seldom taken."""
+        with mock.patch.object(taking, "KEPT", 1 if self.case.seed % 2 else taking.KEPT):
+            super().survive()
 
     def outlive(self, run: Mortal) -> None:
         """A life is over, but its workers do not know."""
@@ -75,6 +82,7 @@ class OnceLives(Lives):
         assert not Counter(found) - Counter(wanted), "nothing else is committed, and nothing twice"
         assert not Counter(wanted) - Counter(found), "all of the reference is committed (I5)"
         self.suppressed = run.counters["suppressed"]
+        self.forgotten = run.world.ledger.forgotten
 
 
 @pytest.mark.soak
@@ -93,9 +101,11 @@ def test_what_is_committed_over_all_lives_is_the_reference(
         case = with_some_comings_and_goings(with_aborts(case))
         run = checked(case, lived)
         found.update(
-            flows=1, suppressed=run.suppressed, fenced=run.fenced, results=len(run.sink.results)
-        )
+            flows=1, suppressed=run.suppressed, fenced=run.fenced, forgotten=run.forgotten,
+            results=len(run.sink.results),
+        )  # fmt: skip
     record_property(f"{SCHEDULES}flows that commit, and were killed", found["flows"])
     record_property("their results", found["results"])
     record_property("results that the last life found committed", found["suppressed"])
+    record_property("marks that were forgotten meanwhile", found["forgotten"])
     record_property("lives that tried to go on when they were over", found["fenced"])

@@ -16,6 +16,7 @@ from dataflow.once.committing import Committing
 from dataflow.once.history import Earlier, History
 from dataflow.once.simulated import Ledger, ListTransactions
 from dataflow.once.sink import OnceSink
+from dataflow.once.trimming import Trimming
 from dataflow.operators import overflow, pool
 from dataflow.sim import World
 from schemas.errors import MeanderError
@@ -23,7 +24,7 @@ from tests.property.cases import random_case, with_aborts, with_some_comings_and
 from tests.property.planted import plant
 from tests.property.test_exactly_once import TIMED, OnceLives
 
-RUNS = 40
+RUNS = 100
 
 
 def _nothing(*_: object) -> None:
@@ -85,6 +86,10 @@ def _without_its_mark(ledger: Any, mark: Any, show: Any) -> None:
     show()
 
 
+def _at_once(trimming: Any, number: int, _: Any) -> None:
+    trimming._unneeded[number] = trimming._ask()() or 0
+
+
 def _without_newer(_: object, cut: Any, __: object) -> Any:
     return cut
 
@@ -103,6 +108,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a transaction ends in the midst of a time": (
         OnceSink, "complete", property(lambda _: True)  # type: ignore[dict-item]
     ),
+    "marks are forgotten while they are needed": (Trimming, "begins", _at_once),
     "partitions that had come come anew": (start, "_with_newer_partitions", _without_newer),
 }  # fmt: skip
 

@@ -1,0 +1,160 @@
+"""Measure what checkpoints, recovery and exactly once cost: `python -m benchmarks.checkpoints`.
+
+Writes results/checkpoints.json and docs/checkpoints.png. What is compared takes turns, so that a
+noisy machine is noisy for all. A recovery is the longest time without a result after a worker is
+killed; both workers begin anew then, and load their states from the state topic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks import drain, latency, load, openloop, report
+from benchmarks.running import PARTITIONS, ROOT, Running
+from benchmarks.states import States
+from benchmarks.wave import Wave
+from connectors.broker import LocalBroker
+
+AT_MOST = {
+    "eos_p50_ms": 20, "eos_p99_ms": 45, "p99_ratio_checkpointing": 1.5,
+    "recovery_1m_cold_ms": 5000,
+}  # fmt: skip
+AT_LEAST = {"throughput_unaligned_over_none": 0.95}
+METHOD = (
+    "keyed count over 100,000 keys, one result to Kafka per record, 2 partitions, 2 workers, all on"
+    " one machine. Latency: open loop, {rate:,} records/s, {seconds:g} s after {warm:g} s of"
+    " warm-up, to a consumer that reads what is committed. Throughput: {records:,} records that lie"
+    " on the topic. Checkpoints every second. Recovery: {keys:,} keys, 1,000 records/s, a"
+    " checkpoint every 5 s, kill -9 of a worker. Medians of {runs} runs."
+)
+ONCE = {"DELIVERY": "exactly_once"}
+EVERY_SECOND = {"CHECKPOINTS": "1"}
+SAMPLES, WATCHED = 0.01, 30.0
+"""Seconds between two looks at the results' topic, and for how long after a kill."""
+Part = Callable[[str], dict[str, float]]
+
+
+def latencies(rate: int, seconds: float) -> list[Part]:
+    """At least once and exactly once, with and without checkpoints."""
+    return [
+        lambda b: latency.flow(b, rate, seconds).named("none_"),
+        lambda b: latency.flow(b, rate, seconds, **EVERY_SECOND).named("checkpointing_"),
+        lambda b: latency.flow(b, rate, seconds, **ONCE).named("eos_"),
+        lambda b: latency.flow(b, rate, seconds, **ONCE, **EVERY_SECOND).named("eos_every_second_"),
+    ]
+
+
+def drains(source: str, records: int) -> Part:
+    """A backlog with and without checkpoints, and exactly once."""
+
+    def once(bootstrap: str) -> dict[str, float]:
+        return {
+            "drain_none": drain.flow(bootstrap, source, records),
+            "drain_unaligned": drain.flow(bootstrap, source, records, **EVERY_SECOND),
+            "drain_once": drain.flow(bootstrap, source, records, **ONCE),
+        }
+
+    return once
+
+
+def recovery(keys: int) -> Part:
+    """From the kill of a worker until results come again."""
+
+    def once(bootstrap: str) -> dict[str, float]:
+        # Each run has states of its own: it leaves checkpoints of its source behind.
+        with States(bootstrap).flow(keys, {"CHECKPOINTS": "5"}) as loaded:
+            wave = Wave.fixed(1000)
+            with openloop.generating(bootstrap, loaded.source, wave, keys):
+                time.sleep(latency.WARM_UP)
+                taken = len([one for one in loaded.flow.said if one.type == "checkpointed"])
+                while len([o for o in loaded.flow.said if o.type == "checkpointed"]) == taken:
+                    time.sleep(SAMPLES)
+                os.kill(loaded.flow.workers[1], signal.SIGKILL)
+                return {"recovery_ms": 1000 * silence(loaded.flow)}
+
+    return once
+
+
+def silence(flow: Running) -> float:
+    """The longest time without a result from now on, seconds."""
+    began = changed = time.monotonic()
+    longest, known = 0.0, flow.results()
+    for _ in itertools.count():
+        now, count = time.monotonic(), flow.results()
+        if count != known:
+            longest, known, changed = max(longest, now - changed), count, now
+        if now - began > WATCHED:
+            return max(longest, now - changed)
+        time.sleep(SAMPLES)
+    raise AssertionError("it has an end")
+
+
+def figures(middle: dict[str, float]) -> dict[str, float]:
+    """What is asked for, by id, of the medians."""
+    found: dict[str, float] = {}
+    found |= {name: middle[name] for name in ("eos_p50_ms", "eos_p99_ms") if name in middle}
+    if "checkpointing_p99_ms" in middle:
+        ratio = middle["checkpointing_p99_ms"] / middle["none_p99_ms"]
+        found["p99_ratio_checkpointing"] = ratio
+    if "drain_unaligned" in middle:
+        ratio = middle["drain_unaligned"] / middle["drain_none"]
+        found["throughput_unaligned_over_none"] = ratio
+    if "recovery_ms" in middle:
+        found["recovery_1m_cold_ms"] = middle["recovery_ms"]
+    return found
+
+
+def main(
+    runs: Annotated[int, typer.Option(min=1, help="Of each part.")] = 3,
+    rate: Annotated[int, typer.Option(help="Records per second where latency counts.")] = 5_000,
+    seconds: Annotated[float, typer.Option(help="Of each measurement of latency.")] = 20.0,
+    records: Annotated[int, typer.Option(help="To be drained; 0 for no drains.")] = 1_000_000,
+    keys: Annotated[int, typer.Option(help="Of a recovery; 0 for none.")] = 1_000_000,
+) -> None:
+    """Measure everything; takes about half an hour as it is. Nothing else should run."""
+    console = Console(stderr=True)
+    measured: dict[str, list[float]] = defaultdict(list)
+    source = "backlog"
+    parts = [
+        *latencies(rate, seconds),
+        *([drains(source, records)] if records else []),
+        *([recovery(keys)] if keys else []),
+    ]
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with LocalBroker() as broker, Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("benchmarks", total=runs * len(parts))
+        # What has just started compiles itself, and what commits goes other ways than an echo.
+        latency.flow(broker.bootstrap, rate, 2 * seconds, **ONCE)
+        load.create(broker.bootstrap, source, partitions=PARTITIONS)
+        load.fill(broker.bootstrap, source, records)
+        for part in runs * parts:
+            for name, value in part(broker.bootstrap).items():
+                measured[name].append(value)
+                bar.console.print(f"{name}: {value:,.4g}")
+            bar.advance(task)
+    found = figures({name: statistics.median(values) for name, values in measured.items()})
+    method = METHOD.format(
+        rate=rate, seconds=seconds, warm=latency.WARM_UP, records=records, keys=keys, runs=runs
+    )
+    path = report.write("checkpoints", method, measured, found)
+    picture = report.bars(found, AT_LEAST | AT_MOST, "Checkpoints: measured over wanted")
+    picture.savefig(ROOT / "docs" / "checkpoints.png")
+    for name, value in found.items():
+        wanted = f">= {AT_LEAST[name]}" if name in AT_LEAST else f"<= {AT_MOST[name]}"
+        console.print(f"{name}: {value:.3g} (wanted {wanted})")
+    console.print(f"written to {path} and docs/checkpoints.png")
+
+
+if __name__ == "__main__":
+    typer.run(main)

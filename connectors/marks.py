@@ -1,0 +1,67 @@
+"""The marks topic, as the coordinator sees it: where it ends, and that its beginning may go.
+
+Guarantees that nothing here blocks the caller: a thread asks and deletes. What goes wrong costs
+room on the topic only, and is told in the log. Cost: a request per checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from connectors import client
+from connectors.client import Settings
+from schemas.errors import MeanderError
+
+log = logging.getLogger(__name__)
+
+
+class MarksTopic:
+    """For the coordinator only."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        self._settings, self._topic = settings, topic
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="marks")
+
+    def ask(self) -> Callable[[], int | None]:
+        """Begin to ask where it ends; the answer, once it is there."""
+        asked = self._thread.submit(self._end)
+        return lambda: _answer(asked)
+
+    def forget(self, end: int) -> None:
+        """What lies before an offset may go."""
+        self._thread.submit(self._delete, end).add_done_callback(_told)
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self) -> int | None:
+        try:
+            with contextlib.closing(client.consumer(self._settings, "meander.marks")) as consumer:
+                return client.watermarks(consumer, self._topic, 0)[1]
+        except MeanderError as error:
+            log.warning("where the marks end is not known, so all stay: %s", error)
+            return None
+
+    def _delete(self, end: int) -> None:
+        place = TopicPartition(self._topic, 0, end)
+        # It is kept until it has answered: let go of, it never does.
+        admin = client.admin(self._settings)
+        try:
+            admin.delete_records([place])[place].result(client.ANSWER)
+        except (KafkaException, MeanderError, TimeoutError) as error:
+            log.warning("marks before offset %d stay: %s", end, error)
+
+
+def _told(done: Future[None]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.error("marks could not be deleted", exc_info=error)
+
+
+def _answer(asked: Future[int | None]) -> int | None:
+    return asked.result() if asked.done() and not asked.cancelled() else None
