@@ -26,7 +26,7 @@ from tests.property.cases import (
 )
 from tests.property.test_checkpoints import Life, Lives, Mortal
 
-FLOOR = 50
+FLOOR = 30
 TIMED = tuple(kind for kind in KINDS if kind != "arrival")
 
 
