@@ -6,10 +6,14 @@ import pytest
 
 from app.prepare import _expect_committable
 from dataflow import Flow
+from dataflow.once.marks import Mark
 from dataflow.plan import Plan
+from dataflow.protocols import Partition
+from dataflow.rulings import Ruling
 from dataflow.sim import Freeze
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import SetupError
+from state.ids import Incarnation, WorkerId
 
 
 def counting(source: ListSource, sink: ListSink) -> Flow:
@@ -51,3 +55,11 @@ def test_who_applies_records_as_they_arrive_does_not_deliver_exactly_once() -> N
 def test_a_delivery_that_there_is_not_is_refused() -> None:
     with pytest.raises(SetupError, match="its delivery is 'at_most_once'; choose 'at_least_once'"):
         Flow("counts", delivery="at_most_once")  # type: ignore[arg-type]
+
+
+def test_marks_of_version_1_stay_readable() -> None:
+    golden = bytes.fromhex("010e02020873696e6b640004000608120002000a12021000")
+    rulings = Ruling(0, Partition(3), 4, 9), Ruling(1, Partition(0), 5, 9, last=8)
+    mark = Mark(Incarnation(7), WorkerId(1), {"sink": 50}, rulings)
+    assert mark.to_bytes() == golden
+    assert Mark.from_bytes(golden) == mark
