@@ -147,10 +147,10 @@ def producer(settings: Settings, **tuning: str | float) -> Producer:
         raise translate(error, "Kafka settings") from None
 
 
-def transactional(settings: Settings, id: str, **tuning: str | float) -> Producer:
+def transactional(settings: Settings, id: str) -> Producer:
     """A producer under an id: whoever had it before commits nothing any more, and what that one had
     begun is undone. Raises MeanderError, after `ANSWER` seconds."""
-    values = _ALWAYS | _PRODUCER | _dotted(tuning) | dict(settings) | _TRANSACTIONAL_MUST
+    values = _ALWAYS | _PRODUCER | dict(settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
         made.init_transactions(ANSWER)

@@ -54,20 +54,17 @@ Lot = Sequence[Parcel]
 class Committer:
     """Commits lots under an id; `done` is called, in its thread, after each."""
 
-    def __init__(
-        self, settings: Settings, id: str, done: Callable[[], None], **tuning: str | float
-    ) -> None:
+    def __init__(self, settings: Settings, id: str, done: Callable[[], None]) -> None:
         """Whoever had the id before commits nothing any more. Raises MeanderError."""
         self._id, self._done = id, done
         self._contact = contact(settings)
-        self._producer = transactional(settings, id, **tuning)
+        self._producer = transactional(settings, id)
         self._lots = SimpleQueue[Lot | None]()
         self._begun = self._ended = 0
         self._failure: Exception | None = None
         self._refused: tuple[KafkaError, str] | None = None
         """Why the lot under way cannot be taken, and by which topic."""
-        self._thread = threading.Thread(target=self._work, name=f"commits {id}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, name=f"commits {id}", daemon=True).start()
 
     @property
     def busy(self) -> bool:
@@ -125,7 +122,7 @@ class Committer:
             raise lost from None
         if self._refused is not None:
             raise translate(*self._refused)
-        if not (transient(error.args[0]) or error.args[0].code() in _GIVEN_BACK):
+        if not _comes_back(error.args[0]):
             raise translate(error, where)
 
     def _send(self, parcel: Parcel) -> None:
@@ -152,9 +149,13 @@ class Committer:
 
     def _report(self, topic: str, error: KafkaError | None, _: Message) -> None:
         """The first that is refused for good is why all of the lot is given back."""
-        known = error is None or self._refused is not None
-        if not known and not (transient(error) or error.code() in _GIVEN_BACK):  # type: ignore[union-attr,arg-type]
-            self._refused = error, f"topic {topic!r}"  # type: ignore[assignment]
+        if error is not None and self._refused is None and not _comes_back(error):
+            self._refused = error, f"topic {topic!r}"
+
+
+def _comes_back(error: KafkaError) -> bool:
+    """Whether what was given back for this is worth another try."""
+    return transient(error) or error.code() in _GIVEN_BACK
 
 
 def _patiently(step: Callable[[], None]) -> None:

@@ -33,14 +33,18 @@ class Definition:
             return at
         if isinstance(at.node, ExchangeNode):
             at = at.node.upstream
-        name = self.name_for(f"{at.node.name} exchange")
-        return Output.of(self.add(ExchangeNode(name, at, on_error, group)))
+        return self._behind_exchange(at, group, on_error)
 
     def placed(self, at: Output, on_error: OnError) -> Output:
         """Where records without keys are with the owners of their partitions' bins: what has been
         committed of them is told by these, whoever reads a partition."""
+        return self._behind_exchange(at, TOGETHER, on_error, keyless=True)
+
+    def _behind_exchange(
+        self, at: Output, group: str, on_error: OnError, *, keyless: bool = False
+    ) -> Output:
         name = self.name_for(f"{at.node.name} exchange")
-        return Output.of(self.add(ExchangeNode(name, at, on_error, TOGETHER, keyless=True)))
+        return Output.of(self.add(ExchangeNode(name, at, on_error, group, keyless)))
 
     def name_for(self, wanted: str) -> str:
         """`wanted`, or with a number behind it where that is taken."""

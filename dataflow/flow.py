@@ -15,7 +15,7 @@ so that a chain of stateful operators on one key travels once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from dataflow.definition import Definition
 from dataflow.nodes import Guarantee, Output, SourceNode
@@ -79,7 +79,7 @@ class Flow(Definition):
             if bytes < 1:
                 raise SetupError(f"flow {name!r}", f"its {what} is {bytes}, so nothing could pass",
                                  "give it a number of bytes")  # fmt: skip
-        if delivery not in ("at_least_once", "exactly_once"):
+        if delivery not in get_args(Guarantee):
             raise SetupError(f"flow {name!r}", f"its delivery is {delivery!r}",
                              "choose 'at_least_once' or 'exactly_once'")  # fmt: skip
         super().__init__(name, BinSpace(bins), delivery)

@@ -48,8 +48,6 @@ class Plan:
         self.sources = [n for n in self.nodes if isinstance(n, SourceNode)]
         self.keyed = [n for n in self.nodes if isinstance(n, KeyedNode)]
         self.exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
-        self.keyless = {n.name for n in self.exchanges if n.keyless}
-        """The exchanges whose records have no keys."""
         if not self.sources:
             raise SetupError(f"flow {flow.name!r}", "it has no source", "call flow.source(...)")
         # The control source has two outputs: commands, and demands of commands without a time.
@@ -117,7 +115,7 @@ class Plan:
     def placed(self) -> set[Location]:
         """Where records come in that have no keys, and belong to the owners of their partitions'
         bins."""
-        outputs = {self.ports[name].outputs[0] for name in self.keyless}
+        outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.keyless}
         return {edge.target for edge in self.graph.edges if edge.source in outputs}
 
     @cached_property

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -67,10 +66,10 @@ class Rulings:
     def __len__(self) -> int:
         return len(self._heard)
 
-    def take(self, most: int | None = None) -> tuple[Ruling, ...]:
-        """All that have not been taken, or the first so many."""
-        places = [*islice(self._heard, most)]
-        return tuple(self._heard.pop(place) for place in places)
+    def take(self) -> tuple[Ruling, ...]:
+        """All that have not been taken."""
+        taken, self._heard = tuple(self._heard.values()), {}
+        return taken
 
 
 class Track:

@@ -142,7 +142,7 @@ class History:
             source: max([MIN_TIME, *(life.mark_of(sinks) for life in self._lives.values())])
             for source, sinks in reached.items()
         }
-        return Past(self.mark, [*map(_begins, self.orders), *ruled], marks)
+        return Past(self.mark, [*map(begins, self.orders), *ruled], marks)
 
     def of(self, sink: str, first: int) -> Earlier:
         """Of a sink whose bins have numbers from `first` on."""
@@ -177,11 +177,11 @@ class History:
         life.rulings.extend(mark.rulings)
 
 
-def _begins(order: Order) -> Ruling:
+def begins(order: Order) -> Ruling:
     """What the order for a partition that nobody had read says of its records' times.
 
     >>> from dataflow.protocols import Partition
-    >>> _begins(Order(0, Partition(3), 7, WorkerId(1), offset=4))
+    >>> begins(Order(0, Partition(3), 7, WorkerId(1), offset=4))
     Ruling(origin=0, partition=3, offset=4, time=8, last=None)
     """
     assert order.offset is not None

@@ -135,26 +135,24 @@ class OnceSink(Quiet):
         """Write records that are in order, up to the end of a time at which there is no room."""
         while len(rows):
             times = rows.batch.times
+            if self._writer.full and int(times[0]) > self._newest:
+                self._waiting.add(rows)
+                return
             end = int(np.searchsorted(times, times[min(len(rows), SLICE) - 1], side="right"))
             some, rows = rows.cut(end)
-            if self._writer.full and int(times[0]) > self._newest:
-                self._waiting.add(some)
-            else:
-                self._newest = int(times[end - 1])
-                self._write_rows(self._fresh(some))
+            self._newest = int(times[end - 1])
+            self._write_rows(self._fresh(some))
 
     def _fresh(self, rows: Rows) -> Rows:
         """Those that no earlier life has committed."""
-        out = self._earlier.out(self._bins(rows), rows.batch.times)
+        bins = self._space.bins_of(rows.batch.places)
+        out = self._earlier.out(bins, rows.batch.times)
         if not out.any():
             return rows
         self._counters["suppressed"] += int(np.count_nonzero(out))
         gone, rows = rows.split(out)
         self._input.stay.over_each(gone.arrived)
         return rows
-
-    def _bins(self, rows: Rows) -> Int64s:
-        return self._space.bins_of(rows.batch.places)
 
     def _write_rows(self, rows: Rows) -> None:
         if len(rows):

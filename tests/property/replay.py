@@ -20,6 +20,7 @@ from unittest import mock
 from dataflow import Flow, sim
 from dataflow.migrate.parcels import Order
 from dataflow.nested import outer
+from dataflow.once.history import begins
 from dataflow.operators.lanes import Lane
 from dataflow.operators.source import SourceOperator
 from dataflow.rulings import Past, Ruling
@@ -172,11 +173,7 @@ def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | N
 def begun(run: TestFlow) -> list[Ruling]:
     """What was decided of partitions that came."""
     orders = (one for one in run.sim.journal if isinstance(one, Order))
-    return [
-        Ruling(one.source, one.partition, one.offset, one.begins)
-        for one in orders
-        if one.offset is not None
-    ]
+    return [begins(one) for one in orders if one.offset is not None]
 
 
 def in_order(sink: ListSink) -> Ordered:

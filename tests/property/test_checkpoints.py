@@ -26,7 +26,7 @@ from tests.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
-from tests.property.test_migration_oracle import DIFFERS, Cramped, Run
+from tests.property.test_migration_oracle import DIFFERS, Cramped, Run, encoded
 
 FLOOR = 100
 LIVES = 4
@@ -152,10 +152,7 @@ class Lives(Run):
             self.check_counts(run, line)
             return
         results, states, _ = self.expected()
-        assert run.state() == {
-            name: {key: codec.encode(state) for key, state in keyed.items()}
-            for name, keyed in states.items()
-        }, "states are the reference's (I5)"
+        assert run.state() == encoded(states), "states are the reference's (I5)"
         wanted = Counter(repr((r.order, r.value)) for r in results)
         found = [Counter(map(answer, life.results)) for life in line]
         assert not found[-1] - wanted, "what is answered is the reference's (I5)"

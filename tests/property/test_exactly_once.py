@@ -13,7 +13,6 @@ import pytest
 from dataflow.checkpoint import taking
 from dataflow.nodes import Guarantee
 from schemas.errors import MeanderError
-from state import codec
 from tests.property.budget import ONCE, SCHEDULES, seeds
 from tests.property.cases import (
     KINDS,
@@ -25,6 +24,7 @@ from tests.property.cases import (
     with_some_full_bins,
 )
 from tests.property.test_checkpoints import Life, Lives, Mortal
+from tests.property.test_migration_oracle import encoded
 
 FLOOR = 30
 TIMED = tuple(kind for kind in KINDS if kind != "arrival")
@@ -73,10 +73,7 @@ class OnceLives(Lives):
                 offsets = sorted(offset for partition, offset in places if partition == one)
                 assert offsets == list(range(len(offsets))), "and none is left out (I5)"
         results, states, _ = self.expected()
-        assert run.state() == {
-            name: {key: codec.encode(state) for key, state in keyed.items()}
-            for name, keyed in states.items()
-        }, "states are the reference's (I5)"
+        assert run.state() == encoded(states), "states are the reference's (I5)"
         wanted = sorted(repr((r.order, r.value)) for r in results)
         found = sorted(repr((r.place, r.value)) for r in self.sink.results)
         assert not Counter(found) - Counter(wanted), "nothing else is committed, and nothing twice"

@@ -39,6 +39,14 @@ FLOOR = 150
 DIFFERS = "results are not the reference's"
 
 
+def encoded(states: States) -> dict[str, dict[bytes, bytes]]:
+    """The reference's states as a flow tells them."""
+    return {
+        name: {key: codec.encode(state) for key, state in keyed.items()}
+        for name, keyed in states.items()
+    }
+
+
 class Cramped(TestFlow):
     """Whose operators have no more room for records that wait than a case says."""
 
@@ -189,10 +197,7 @@ class Run:
         got = [(record.order, record.value) for record in self.records(self.sink)]
         wanted = sorted(repr((r.order, r.value)) for r in results)
         assert sorted(map(repr, got)) == wanted, DIFFERS
-        assert run.state() == {
-            name: {key: codec.encode(state) for key, state in keyed.items()}
-            for name, keyed in states.items()
-        }, "states are the reference's (I4)"
+        assert run.state() == encoded(states), "states are the reference's (I4)"
         self.check_refused(run, refused)
 
     def check_refused(self, run: TestFlow, refused: Refusals) -> None:
