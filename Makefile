@@ -9,6 +9,7 @@ PROCESSES ?= 3
 CORES  ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 SECONDS ?= 300
 RESCALING ?= 600
+KILLS  ?= 200
 SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
 
@@ -36,11 +37,11 @@ test: java ## run all tests, with one real broker
 unit: venv ## run the unit tests and doctests alone (no broker)
 	@$(BIN)/pytest $(CODE) tests/unit
 
-soak: java ## try random runs for SECONDS (300) on all cores, then rescales for RESCALING (600)
+soak: java ## try random runs for SECONDS (300) on all cores, rescales for RESCALING (600), and KILLS (200)
 	@MEANDER_PROPERTY_SECONDS=$(SECONDS) MEANDER_SEED=$(SEED) MEANDER_PARTS=$(CORES) \
 		$(BIN)/pytest -n $(CORES) --dist each -m soak --timeout $$(($(SECONDS) + 600)) tests/property
-	@MEANDER_RESCALE_SECONDS=$(RESCALING) MEANDER_SEED=$(SEED) \
-		$(BIN)/pytest -m soak --timeout $$(($(RESCALING) + 600)) tests/fault
+	@MEANDER_RESCALE_SECONDS=$(RESCALING) MEANDER_KILLS=$(KILLS) MEANDER_SEED=$(SEED) \
+		$(BIN)/pytest -m soak --timeout $$(($(RESCALING) + 60 * $(KILLS) + 600)) tests/fault
 
 check: venv ## lint, format, types, and the one-way imports
 	@$(BIN)/ruff check .

@@ -34,9 +34,9 @@ from app.options import Options
 from app.prepare import Prepared, environ, prepare
 from app.tenure import beat_seconds, beside, claimed
 from connectors import checkpoints, leftovers
+from dataflow.checkpoint.fitting import expect_fits
 from dataflow.initial import Initial
 from dataflow.nodes import KeyedNode
-from dataflow.restore import expect_fits
 from schemas.errors import MeanderError, SetupError
 from state.checkpoint import BEGINNING, Checkpoint
 from state.manifest import Manifest
@@ -141,7 +141,7 @@ def _kept(
             f"flow {prepared.flow!r}",
             f"it has run: its checkpoint {before.number} says how far, and new states would not fit"
             " what has been read",
-            f"delete topic {prepared.names.checkpoints} to have it start from states alone",
+            f"forget that with meander reset {prepared.flow}, to have it start from states alone",
         )
     if not replace:
         expect_fits(before, prepared.plan)

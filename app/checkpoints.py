@@ -6,15 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 from app.following import show_end
+from app.lives import journal
 from app.output import Output, size
+from app.savepoints import Known, kept
 from connectors import client
-from connectors.checkpoints import last
 from connectors.client import Settings
 from connectors.topics import Names, expect_ran
-from dataflow.checkpoint.taking import KEPT
-from schemas.status import Checkpointed, Event
+from schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 
-COLUMNS = ("number", "age", "entries", "state", "in flight", "records", "workers", "bins")
+COLUMNS = (
+    "number", "savepoint", "age", "policy", "settled", "written", "entries", "state", "in flight",
+    "records", "workers", "bins",
+)  # fmt: skip
 
 
 def show_checkpoint(output: Output, events: Iterator[Event]) -> int:
@@ -23,34 +26,56 @@ def show_checkpoint(output: Output, events: Iterator[Event]) -> int:
 
 
 def _end(event: Event) -> str:
-    return taken(event) if isinstance(event, Checkpointed) else ""
+    match event:
+        case Checkpointed():
+            return taken(event)
+        case CheckpointFailed():
+            return given_up(event)
+        case Finished():
+            return "the flow has stopped"
+    return ""
+
+
+def given_up(event: CheckpointFailed) -> str:
+    """What people are told of one that was not taken.
+
+    >>> given_up(CheckpointFailed(id="", number=3, reason="it was not done within 600 s"))
+    'checkpoint 3 was given up: it was not done within 600 s; the flow goes on'
+    """
+    return f"checkpoint {event.number} was given up: {event.reason}; the flow goes on"
 
 
 def taken(event: Checkpointed) -> str:
     """What people are told of one.
 
     >>> taken(Checkpointed(
-    ...     id="", number=3, ms=18.2, state_bytes=2048, in_flight_bytes=0, in_flight=0
+    ...     id="", number=3, policy="unaligned", ms=18.2, settle_ms=0, write_ms=9.1,
+    ...     state_bytes=2048, in_flight_bytes=0, in_flight=0,
     ... ))
-    'checkpoint 3 taken in 18 ms: state 2.0 kB, no records in flight'
+    'checkpoint 3 (unaligned) taken in 18 ms: state 2.0 kB, no records in flight'
     """
+    name = f", savepoint {event.savepoint}" if event.savepoint else ""
     records = f"{event.in_flight:,} records in flight, {size(event.in_flight_bytes)}"
+    held = records if event.in_flight else "no records in flight"
     return (
-        f"checkpoint {event.number} taken in {event.ms:,.0f} ms: state {size(event.state_bytes)},"
-        f" {records if event.in_flight else 'no records in flight'}"
+        f"checkpoint {event.number}{name} ({event.policy}) taken in {event.ms:,.0f} ms:"
+        f" state {size(event.state_bytes)}, {held}"
     )
 
 
 def rows(settings: Settings, names: Names, flow: str) -> Sequence[Sequence[object]]:
-    """The checkpoints of a flow, the newest first, as `COLUMNS` says. Raises SetupError for a flow
-    that has never run."""
+    """The checkpoints that a flow can go on from, the newest first, as `COLUMNS` says. Raises
+    SetupError for a flow that has never run."""
     expect_ran(client.admin(settings), names.control, flow)
     now = time.time() * 1000
+    known = Known.by(journal(settings, names.decisions))
+    called = {offset: name for name, offset in known.savepoints.items()}
     return [
         [
-            one.number, f"{max(0.0, now - one.millis) / 1000:,.0f} s", f"{one.entries:,}",
-            size(one.state_bytes), size(one.in_flight_bytes), f"{one.in_flight:,}",
-            len(one.cut.members), len(one.manifests),
+            one.number, called.get(offset, ""), f"{max(0.0, now - one.millis) / 1000:,.0f} s",
+            one.policy, f"{one.settle_ms:,.0f} ms", f"{one.write_ms:,.0f} ms",
+            f"{one.entries:,}", size(one.state_bytes), size(one.in_flight_bytes),
+            f"{one.in_flight:,}", len(one.cut.members), len(one.manifests),
         ]
-        for one in last(settings, names.checkpoints, KEPT)
+        for offset, one in kept(settings, names.checkpoints, known).items()
     ][::-1]  # fmt: skip

@@ -1,5 +1,5 @@
 """The command line: `meander run | bootstrap | status | migrate | rescale | checkpoint |
-checkpoints | topics | config | broker | demo`.
+checkpoints | stop | reset | topics | config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. What Meander raises on purpose is one
@@ -12,16 +12,14 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
-from uuid import uuid4
 
 import typer
 
-from app import cli_bootstrap, cli_broker, cli_topics
-from app.checkpoints import COLUMNS, rows, show_checkpoint
-from app.following import follow, produce
+from app import cli_bootstrap, cli_broker, cli_checkpoints, cli_topics
+from app.following import give, new_id
 from app.given import kafka, settings
 from app.migrating import parse_bins, show, show_abort, show_plan
 from app.options import Options
@@ -36,9 +34,8 @@ from app.watching import Watch
 from connectors.client import FIXED
 from connectors.status import StatusReader, Told
 from connectors.topics import names
-from schemas.control import Abort, Command, Migrate, Rescale, TakeCheckpoint
+from schemas.control import Abort, Migrate, Rescale
 from schemas.errors import SetupError
-from schemas.status import Event
 
 app = typer.Typer(
     cls=Commands,
@@ -90,6 +87,16 @@ def run(
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Where, on 127.0.0.1; 0 is any free port.")
     ] = 0,
+    begin_from: Annotated[
+        str | None,
+        typer.Option("--from", help="Go on from this checkpoint: a savepoint's name, or a number."
+                     "  Else from the newest.", show_default=False),
+    ] = None,
+    allow_dropped_state: Annotated[
+        bool,
+        typer.Option("--allow-dropped-state", help="Drop what the checkpoint has of operators and"
+                     " sources that the flow has no more."),
+    ] = False,
     lease: Annotated[
         float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
     ] = 10.0,
@@ -110,7 +117,8 @@ def run(
     log_to(output, context.obj)
     options = Options(
         kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
-        until_end=until_end, start=start, lease=lease, patience=patience,
+        until_end=until_end, start=start, begin_from=begin_from,
+        allow_dropped_state=allow_dropped_state, lease=lease, patience=patience,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"
@@ -232,14 +240,14 @@ def migrate(
         cause = "all keys of a bin move together, so more would move than the keys named"
         raise SetupError("--key", cause, "add --whole-bins if they may, or name --bins")
     command = Migrate.model_construct(
-        type="migrate", id=name or _new_id(), worker=worker,
+        type="migrate", id=name or new_id(), worker=worker,
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
         time=at, strategy=strategy, prepared=prepared, overlap=overlap, order=order,
         operator=operator, dry_run=dry_run,
     )  # fmt: skip
     cluster = kafka(config, set_, bootstrap)
     shown = show_plan if dry_run else show if wait else None
-    _give(command, cluster, prefix, flow, output, shown)
+    give(command, cluster, prefix, flow, output, shown)
 
 
 @app.command(epilog="Example: meander abort counts m1")
@@ -258,10 +266,10 @@ def abort(
 
     Exit code 0: it has ended; 1: there is nothing to end.
     """
-    order = Abort.model_construct(type="abort", id=name or _new_id(), command=command)
+    order = Abort.model_construct(type="abort", id=name or new_id(), command=command)
     cluster = kafka(config, set_, bootstrap)
     output = Output.of(as_json)
-    _give(order, cluster, prefix, flow, output, show_abort if wait else None)
+    give(order, cluster, prefix, flow, output, show_abort if wait else None)
 
 
 @app.command(epilog="Example: meander rescale counts --workers 3")
@@ -281,68 +289,15 @@ def rescale(
     Exit code 0: all have come or gone; 1: not all, or without a share, or it was rejected.
     """
     output = Output.of(as_json)
-    command = Rescale.model_construct(type="rescale", id=name or _new_id(), workers=workers)
+    command = Rescale.model_construct(type="rescale", id=name or new_id(), workers=workers)
     cluster = kafka(config, set_, bootstrap)
-    _give(command, cluster, prefix, flow, output, show_staff if wait else None)
+    give(command, cluster, prefix, flow, output, show_staff if wait else None)
 
 
-@app.command(epilog="Example: meander checkpoint counts")
-def checkpoint(
-    flow: Flow,
-    name: CommandId = None,
-    wait: Wait = True,
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
-    """Take a checkpoint of a running flow, from which it goes on when it is run again.
-
-    Exit code 0: it is taken; 1: it was rejected.
-    """
-    command = TakeCheckpoint.model_construct(type="checkpoint", id=name or _new_id())
-    cluster = kafka(config, set_, bootstrap)
-    _give(command, cluster, prefix, flow, Output.of(as_json), show_checkpoint if wait else None)
-
-
-@app.command(epilog="Example: meander checkpoints counts")
-def checkpoints(
-    flow: Flow,
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
-    """List a flow's checkpoints, the newest first: it goes on from that when it is run again."""
-    output, cluster = Output.of(as_json), kafka(config, set_, bootstrap)
-    with output.working("asking Kafka"):
-        found = rows(cluster, names(prefix, flow), flow)
-    output.table(f"checkpoints of {flow}", COLUMNS, found)
-
-
-def _new_id() -> str:
-    return f"cli-{uuid4().hex[:8]}"
-
-
-def _give(
-    command: Command,
-    cluster: dict[str, str],
-    prefix: str,
-    flow: str,
-    output: Output,
-    show: Callable[[Output, Iterator[Event]], int] | None,
-) -> None:
-    """Put a command on its topic and, where it is to be shown, follow it to its end."""
-    topics = names(prefix, flow)
-    if show is None:
-        produce(cluster, topics, flow, command)
-        output.say(f"{command.id}: on {topics.control}")
-        return
-    output.say(f"{command.id}:")
-    if code := show(output, follow(cluster, topics, flow, command)):
-        raise typer.Exit(code)
+app.command(epilog="Example: meander checkpoint counts --savepoint v1")(cli_checkpoints.checkpoint)
+app.command(epilog="Example: meander checkpoints counts --drop v1")(cli_checkpoints.checkpoints)
+app.command(epilog="Example: meander stop counts --savepoint v1")(cli_checkpoints.stop)
+app.command(epilog="Example: meander reset counts")(cli_checkpoints.reset)
 
 
 @app.command("config", epilog="Example: meander config --set sasl.username=me")

@@ -25,6 +25,7 @@ from schemas.status import (
     BinMoved,
     BinSpoilt,
     Checkpointed,
+    CheckpointFailed,
     CommandRejected,
     Completed,
     Event,
@@ -35,10 +36,14 @@ from schemas.status import (
     Queued,
 )
 
-_Told = PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
+_Told = (
+    PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
+    | CheckpointFailed
+)  # fmt: skip
 _AS_THEY_ARE: Mapping[str, type[_Told]] = {
     "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
     "bin_spoilt": BinSpoilt, "layer_spoilt": LayerSpoilt, "checkpointed": Checkpointed,
+    "checkpoint_failed": CheckpointFailed,
 }  # fmt: skip
 """What the engine says in the words of the status topic."""
 PART = 5_000
@@ -72,6 +77,9 @@ class Commands:
         self._plan, self._rescaler = plan, rescaler
         self._topic, self._journal, self._controller = topic, journal, controller
         self._open: deque[Open] = deque()
+        self._stop: control.Stop | None = None
+        """What ends the flow once its savepoint is taken, if it asks for one."""
+        self._saved = False
         self._offsets: dict[str, int] = {}
 
     def take(self) -> Iterator[Event]:
@@ -102,8 +110,12 @@ class Commands:
                 if not waited:
                     self._controller.abort(other, by)
                 yield from waited
-            case control.TakeCheckpoint(id=name):
-                self._controller.checkpoint(name)
+            case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
+                self._controller.checkpoint(name, policy, savepoint or "")
+            case control.Stop(id=name, savepoint=savepoint):
+                if savepoint:
+                    self._controller.checkpoint(name, savepoint=savepoint)
+                self._stop, self._saved = command, savepoint is None
             case control.Migrate():
                 asked = Migrate.asked(command, self._plan.flow.space)
                 if command.dry_run:
@@ -123,10 +135,29 @@ class Commands:
         while self._open and self._open[0].settled(self._journal.durable):
             self._topic.done(self._open.popleft().offset)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the flow is to end: a later life does not find what has ended it."""
+        if self._stop is None or not self._saved or self._open:
+            return False
+        self._topic.settle()
+        return True
+
     def happened(self) -> Iterator[Event]:
         """What became of commands since the last call."""
         for event in self._controller.events():
             yield from self._translate(event)
+            self._note_savepoint(event)
+
+    def _note_savepoint(self, event: EngineEvent) -> None:
+        """The flow ends once it is taken, and goes on if it cannot be."""
+        if self._stop is None:
+            return
+        match event:
+            case {"type": "checkpointed", "id": id} if id == self._stop.id:
+                self._saved = True
+            case {"type": "checkpoint_failed", "id": id} if id == self._stop.id:
+                self._stop = None
 
     def _planned(self, command: Migrate, offset: int) -> Iterator[Event]:
         """What a command would do, in parts that fit into a record each. Raises Refused."""

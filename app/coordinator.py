@@ -35,6 +35,7 @@ from app.options import Options
 from app.prepare import Prepared, environ, prepare
 from app.registry import Door
 from app.rescaling import Rescaler
+from app.savepoints import writing
 from app.signals import Signals
 from app.tenure import beat_seconds, beside, claimed
 from connectors.checkpoints import CheckpointsTopic
@@ -50,7 +51,6 @@ from dataflow.once.trimming import Trimming, untrimmed
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded
-from state.checkpoint import Checkpoint
 from state.ids import COORDINATOR, WorkerId
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,9 @@ PACE = 0.005
 """Seconds from one turn to the next while nobody waits for a bin: progress is heard of together."""
 EXPLAIN = 0.25
 """Seconds between two looks at what is waited for."""
-FAILURES, SHORT_LIFE = 3, 60.0
-"""Lives in a row that end within so many seconds, before the flow is taken not to come further."""
+FAILURES = 3
+"""Lives in a row that end before they have taken a checkpoint, before the flow is taken not to come
+further."""
 IDLE = 0.02
 """Seconds between two looks at the control topic when nothing else happens."""
 
@@ -102,7 +103,7 @@ def run(
         told = opened.enter_context(claimed(prepared, show, board))
         if board.address:
             log.info("metrics are at %s", board.address)
-        found = newest_checkpoint(prepared)
+        found = newest_checkpoint(prepared, options.begin_from)
         context = _await_spark(spark, prepared, told, signals)
         result = _live(prepared, found, context, told, signals)
         told.finished(result.counters)
@@ -125,21 +126,20 @@ def _live(
     signals: Signals | None,
 ) -> Result:
     """Life after life: where a worker is lost the flow goes on from its newest checkpoint, unless
-    that has become of several short lives in a row."""
+    several lives in a row have begun with the same."""
     failures = 0
     while True:
-        began = time.monotonic()
         try:
             return _conduct(prepared, found, spark, told, signals)
         except _LifeLost as lost:
-            failures = failures + 1 if time.monotonic() - began < SHORT_LIFE else 1
             said = f"{lost.cause.concerns}: {lost.cause.cause}"
-            if failures > FAILURES:
-                raise _in_a_row(lost) from lost
             log.warning("%s: this life of the flow ends", said)
             newest = _newest_after(lost, prepared)
             if newest is None:
                 raise lost.cause from lost
+            failures = failures + 1 if newest == found else 1
+            if failures > FAILURES:
+                raise _in_a_row(lost) from lost
             found, prepared = newest, prepared.anew(lost.workers)
             told.recovers(prepared, newest.checkpoint.number, said)
 
@@ -147,7 +147,7 @@ def _live(
 def _in_a_row(lost: _LifeLost) -> MeanderError:
     return MeanderError(
         lost.cause.concerns,
-        f"{lost.cause.cause}, after {FAILURES} others in a row within {SHORT_LIFE:g} s each",
+        f"{lost.cause.cause}, as {FAILURES} others did in a row before they had taken a checkpoint",
         "see what they have in common, such as a record that no worker survives, and run the flow"
         " again",
     )
@@ -204,12 +204,11 @@ def _conduct(
         marks = opened.enter_context(
             contextlib.closing(MarksTopic(options.kafka, prepared.names.marks))
         )
-        offset, before = found or (None, None)
         start = begin(prepared, found)
-        crew = _crew(prepared, offset, spark, links, door)
+        crew = _crew(prepared, None if found is None else found.offset, spark, links, door)
         slots = _slots(spark)
         coordinator = Coordinator(
-            prepared, links, crew, control, decisions, told, slots, written, before, start, marks
+            prepared, links, crew, control, decisions, told, slots, written, found, start, marks
         )
         opened.callback(coordinator.close)
         if signals is not None:
@@ -298,12 +297,12 @@ class Coordinator:
         told: FlowStatus,
         slots: int | None,
         written: CheckpointsTopic,
-        checkpoint: Checkpoint | None,
+        found: Newest | None,
         start: Start,
         marks: MarksTopic,
     ) -> None:
         self._slots, self._start, self._marks = slots, start, marks
-        self._written, self._checkpoint = written, checkpoint
+        self._written, self._found = written, found
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = control, decisions, told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
@@ -319,16 +318,11 @@ class Coordinator:
         self._bins: dict[WorkerId, int] | None = None
 
     def conduct(self, signals: Signals | None) -> int | None:
-        """Run until a bounded run has ended (None) or a signal has come (its number)."""
+        """Run until a bounded run has ended, or a command stops it (None), or a signal has come
+        (its number)."""
         journal = Journal(self._decisions, self._prepared.incarnation)
         # Before anybody can report to it.
-        plan, before = self._prepared.plan, self._checkpoint
-        once = plan.flow.delivery == "exactly_once"
-        checkpoints = Checkpoints(
-            plan, self._prepared.incarnation, before, self._links,
-            SystemClock(), self._written.write, self._written.forget,
-            Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
-        )  # fmt: skip
+        plan, checkpoints = self._prepared.plan, self._checkpoints(journal)
         self._controller = Controller(
             plan, self._start, self._links, SystemClock(), journal, checkpoints
         )
@@ -350,11 +344,24 @@ class Coordinator:
                 self._housekeeping()
                 for event in (*commands.take(), *commands.happened()):
                     self._note(event)
+            if commands.stopped:
+                return None
             if not worked:
                 self._links.wait(0.001 if self._controller.busy else IDLE)
             elif not self._controller.busy:
                 time.sleep(PACE)
         return None
+
+    def _checkpoints(self, journal: Journal) -> Checkpoints:
+        plan, found = self._prepared.plan, self._found
+        before, savepoints = (None, ()) if found is None else (found.checkpoint, found.savepoints)
+        once = plan.flow.delivery == "exactly_once"
+        return Checkpoints(
+            plan, self._prepared.incarnation, before, self._links, SystemClock(),
+            writing(self._written.write, journal), self._written.forget,
+            Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
+            savepoints, 0 if found is None else found.last,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Ask nothing more."""

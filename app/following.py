@@ -10,20 +10,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import typer
 
 from app.output import Output
 from app.overview import Overview, overview
-from connectors import client
+from connectors import client, control
 from connectors.client import Settings
-from connectors.control import give
 from connectors.status import StatusReader
-from connectors.topics import Names, expect_ran
-from schemas.control import Command, Rescale
+from connectors.topics import Names, expect_ran, names
+from schemas.control import Command, Rescale, Stop
 from schemas.errors import MeanderError, SetupError
 from schemas.status import (
     Aborted,
     Accepted,
     Checkpointed,
+    CheckpointFailed,
     Claimed,
     CommandRejected,
     Completed,
@@ -42,21 +45,21 @@ from schemas.status import (
 START = "start it with meander run"
 
 
-def produce(settings: Settings, names: Names, flow: str, command: Command) -> int:
+def produce(settings: Settings, topics: Names, flow: str, command: Command) -> int:
     """Put a command on the control topic; its offset there. Raises SetupError for no such flow."""
-    expect_ran(client.admin(settings), names.control, flow)
-    return give(settings, names.control, command.model_dump_json().encode())
+    expect_ran(client.admin(settings), topics.control, flow)
+    return control.give(settings, topics.control, command.model_dump_json().encode())
 
 
-def follow(settings: Settings, names: Names, flow: str, command: Command) -> Iterator[Event]:
+def follow(settings: Settings, topics: Names, flow: str, command: Command) -> Iterator[Event]:
     """Produce a command and yield its events to the last, with those of the moves it brings about.
 
     Raises SetupError when no driver runs the flow, MeanderError when it ends meanwhile.
     """
-    with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
+    with contextlib.closing(StatusReader(settings, topics.status, flow)) as reader:
         seen = overview(flow, reader.recent())
         _expect_driver(seen, f"{START}, or leave the command for it with --no-wait")
-        offset = produce(settings, names, flow, command)
+        offset = produce(settings, topics, flow, command)
         left = f"{START}: {command.id!r} lies on its topic, and will be obeyed"
         accepted = False
         for told in reader.follow():
@@ -65,6 +68,9 @@ def follow(settings: Settings, names: Names, flow: str, command: Command) -> Ite
                 continue
             seen.take(told)
             event = told.event
+            if isinstance(event, Finished) and isinstance(command, Stop):
+                yield event
+                return
             if isinstance(event, Failed | Finished):
                 raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
             if isinstance(event, Recovering):
@@ -75,11 +81,36 @@ def follow(settings: Settings, names: Names, flow: str, command: Command) -> Ite
                     "see meander status, and give it again under another id",
                 )
             accepted = accepted or _begins(event, offset)
+            accepted |= isinstance(event, Checkpointed) and event.id == command.id
             last = _ends(event, command, offset, accepted)
             if last or (accepted and _goes_on(event, command)):
                 yield event
             if last:
                 return
+
+
+def new_id() -> str:
+    """A command's that the user gave none."""
+    return f"cli-{uuid4().hex[:8]}"
+
+
+def give(
+    command: Command,
+    cluster: Settings,
+    prefix: str,
+    flow: str,
+    output: Output,
+    show: Callable[[Output, Iterator[Event]], int] | None,
+) -> None:
+    """Put a command on its topic and, where it is to be shown, follow it to its end."""
+    topics = names(prefix, flow)
+    if show is None:
+        produce(cluster, topics, flow, command)
+        output.say(f"{command.id}: on {topics.control}")
+        return
+    output.say(f"{command.id}:")
+    if code := show(output, follow(cluster, topics, flow, command)):
+        raise typer.Exit(code)
 
 
 def show_end(output: Output, events: Iterator[Event], said: Callable[[Event], str]) -> int:
@@ -91,6 +122,8 @@ def show_end(output: Output, events: Iterator[Event], said: Callable[[Event], st
             return 1
         if words := said(event):
             output.say(words)
+        if isinstance(event, CheckpointFailed):
+            return 1
     return 0
 
 
@@ -106,8 +139,10 @@ def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
             return event.offset == offset
         case Planned(last=last):
             return last and event.offset == offset
-        case Checkpointed(id=id):
+        case CheckpointFailed(id=id):
             return id == command.id
+        case Checkpointed(id=id):
+            return id == command.id and not isinstance(command, Stop)
         case Completed() | Rescaled() | Aborted():
             by = event.by if isinstance(event, Aborted) else ""
             return by == command.id or (accepted and event.id == command.id)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from connectors.control import Decisions
-from dataflow.decisions import Begins, Decision, Joins, Leaves
+from dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves
 from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
@@ -83,6 +83,10 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "joins", "worker": worker}
         case Leaves(worker):
             return {"type": "leaves", "worker": worker}
+        case Keeps(savepoint, offset):
+            return {"type": "keeps", "savepoint": savepoint, "offset": offset}
+        case Drops(savepoint):
+            return {"type": "drops", "savepoint": savepoint}
 
 
 def _read(fields: dict[str, Any]) -> Decision:
@@ -101,4 +105,8 @@ def _read(fields: dict[str, Any]) -> Decision:
             return Joins(WorkerId(worker), at)
         case {"type": "leaves", "worker": worker}:
             return Leaves(WorkerId(worker), at)
+        case {"type": "keeps", "savepoint": savepoint, "offset": offset}:
+            return Keeps(savepoint, offset, at)
+        case {"type": "drops", "savepoint": savepoint}:
+            return Drops(savepoint, at)
     raise ValueError(f"no decision is of type {fields.get('type')!r}")

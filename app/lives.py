@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -18,19 +19,21 @@ from typing import NamedTuple
 
 from app.journal import from_bytes, to_bytes
 from app.prepare import Prepared
+from app.savepoints import Known, chosen, kept, savepoints
 from connectors import checkpoints, client
 from connectors.client import Settings
 from connectors.control import Decisions
+from connectors.source import KafkaSource, gone
 from connectors.topics import Names
 from connectors.transactions import transactional_id
 from connectors.whole import whole
+from dataflow.checkpoint.fitting import expect_fits
 from dataflow.checkpoint.start import Start
 from dataflow.decisions import Begins, Joins
 from dataflow.once.history import NO_HISTORY, History, Written
 from dataflow.once.marks import Mark
 from dataflow.plan import Plan
-from dataflow.restore import expect_fits
-from state.checkpoint import BEGINNING, Checkpoint
+from state.checkpoint import Checkpoint
 from state.ids import Incarnation, WorkerId
 
 log = logging.getLogger(__name__)
@@ -44,36 +47,43 @@ class Newest(NamedTuple):
 
     offset: int
     checkpoint: Checkpoint
+    savepoints: tuple[Checkpoint, ...]
+    """All that there are."""
+    last: int
+    """The greatest number that a checkpoint has."""
 
 
-def newest_checkpoint(prepared: Prepared) -> Newest | None:
-    """The checkpoint that the flow starts from; None where it starts without states. Raises
-    SetupError where it cannot start from it."""
-    settings, names = prepared.options.kafka, prepared.names
-    counts = _counting(journal(settings, names.decisions))
-    found = checkpoints.newest(settings, names.checkpoints, counts)
+def newest_checkpoint(prepared: Prepared, wanted: str | None = None) -> Newest | None:
+    """The checkpoint that the flow starts from, the newest or that of a name or number; None where
+    it starts without states. Raises SetupError where it cannot start from it."""
+    settings, topic = prepared.options.kafka, prepared.names.checkpoints
+    known = Known.by(journal(settings, prepared.names.decisions))
+    if wanted is None:
+        found = checkpoints.newest(settings, topic, known.counts)
+    else:
+        among = kept(settings, topic, known)
+        offset = chosen(among, known, wanted)
+        found = offset, among[offset]
     if found is None:
         return None
     offset, checkpoint = found
-    expect_fits(checkpoint, prepared.plan)
+    ((_, newest),) = checkpoints.last(settings, topic, 1)
+    plan, options = prepared.plan, prepared.options
+    outside = unread(settings, plan, checkpoint)
+    expect_fits(checkpoint, plan, options.allow_dropped_state, outside)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
-    return Newest(offset, checkpoint)
+    return Newest(offset, checkpoint, savepoints(settings, topic, known), newest.number)
 
 
-def _counting(decided: Iterable[Written]) -> Callable[[int, Checkpoint], bool]:
-    """Which checkpoints count: the last life's, and the one that it has begun with; what an earlier
-    life has written meanwhile does not."""
-    begun = [(life, one.checkpoint) for life, one in decided if isinstance(one, Begins)]
-    if not begun:
-        return lambda *_: True
-    last, began_with = begun[-1]
-
-    def counts(offset: int, checkpoint: Checkpoint) -> bool:
-        bootstrapped = checkpoint.cut == BEGINNING
-        return bootstrapped or checkpoint.incarnation == last or offset == began_with
-
-    return counts
+def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> list[str]:
+    """Where source topics do not hold any more what comes next."""
+    topics = {one.name: one.spec.topic for one in plan.sources if isinstance(one.spec, KafkaSource)}
+    left = defaultdict[str, dict[int, int]](dict)
+    for one in checkpoint.cut.positions:
+        if one.source in topics:
+            left[topics[one.source]][one.partition] = one.offset
+    return [wrong for topic, places in left.items() for wrong in gone(settings, topic, places)]
 
 
 def begin(prepared: Prepared, found: Newest | None) -> Start:
@@ -81,7 +91,8 @@ def begin(prepared: Prepared, found: Newest | None) -> Start:
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
     if plan.flow.delivery == "exactly_once":
-        _fence(prepared, _registered(journal(options.kafka, names.decisions)))
+        workers = registered(journal(options.kafka, names.decisions))
+        fence(options.kafka, options.prefix, prepared.flow, workers)
     begins = Start.of(plan, options.workers, checkpoint).begins
     if found is not None and begins.checkpoint is not None:
         begins = replace(begins, checkpoint=found.offset)
@@ -113,7 +124,7 @@ def journal(settings: Settings, topic: str) -> Iterator[Written]:
     return map(from_bytes, whole(settings, topic))
 
 
-def _registered(decided: Iterable[Written]) -> int:
+def registered(decided: Iterable[Written]) -> int:
     """How many numbers workers have had, in whichever life."""
     known = [0]
     for _, decision in decided:
@@ -125,12 +136,9 @@ def _registered(decided: Iterable[Written]) -> int:
     return max(known)
 
 
-def _fence(prepared: Prepared, workers: int) -> None:
-    options = prepared.options
-    ids = [
-        transactional_id(options.prefix, prepared.flow, WorkerId(worker))
-        for worker in range(workers)
-    ]
+def fence(settings: Settings, prefix: str, flow: str, workers: int) -> None:
+    """None of so many workers commits anything any more."""
+    ids = [transactional_id(prefix, flow, WorkerId(worker)) for worker in range(workers)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for _ in pool.map(partial(client.transactional, options.kafka), ids):
+        for _ in pool.map(partial(client.transactional, settings), ids):
             pass

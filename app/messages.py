@@ -248,6 +248,30 @@ class Unreadable(_Part):
     reason: str
 
 
+class HeldBack(_Part):
+    """The sender's sources send nothing later for a checkpoint."""
+
+    event: Literal["held"]
+    checkpoint: int
+    furthest: int
+    """The latest time that they have sent."""
+
+
+class Settled(_Part):
+    """As little of the sender is in flight as a checkpoint allows."""
+
+    event: Literal["settled"]
+    checkpoint: int
+
+
+class Unwritten(_Part):
+    """The sender cannot write its part of a checkpoint."""
+
+    event: Literal["unwritten"]
+    checkpoint: int
+    reason: str
+
+
 class Frozen(_Part):
     """The sender's part of a checkpoint is durable."""
 
@@ -273,7 +297,17 @@ class Report(_Message):
     kind: Literal["report"] = "report"
     events: list[
         Annotated[
-            Installed | Prepared | StagedPart | Spoilt | Bins | Unreadable | Frozen | Reads,
+            Installed
+            | Prepared
+            | StagedPart
+            | Spoilt
+            | Bins
+            | Unreadable
+            | HeldBack
+            | Settled
+            | Unwritten
+            | Frozen
+            | Reads,
             Field(discriminator="event"),
         ]
     ]

@@ -20,6 +20,11 @@ class Options:
     """Stop at what the source topics hold now."""
     start: str = "earliest"
     """Where sources begin: 'earliest', 'latest' or milliseconds since 1970."""
+    begin_from: str | None = None
+    """Which checkpoint to go on from, by its number or its name as a savepoint; None for the
+    newest."""
+    allow_dropped_state: bool = False
+    """Whether states and records in flight may be dropped of operators that the flow has not."""
     lease: float = 10.0
     """How long a worker, or the driver, may be silent before it counts as dead."""
     patience: float = 30.0

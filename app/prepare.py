@@ -16,10 +16,11 @@ from uuid import uuid4
 from app.clock import SystemClock
 from app.loader import Source, collect, load_flow
 from app.options import Options
-from connectors import client, status
+from connectors import client
 from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
+from connectors.status import StatusTopic
 from connectors.topics import Names, ensure_internal, group, partitions_of
 from dataflow.nodes import ProbeNode, SinkNode
 from dataflow.plan import Plan
@@ -96,16 +97,21 @@ def _topics(plan: Plan) -> list[str]:
     return [spec.topic for spec in [*specs, *sinks] if isinstance(spec, KafkaSource | KafkaSink)]
 
 
-def claim(prepared: Prepared) -> None:
+def claim(prepared: Prepared, status: StatusTopic) -> None:
     """Take the flow, once all stands that can be seen to without. Raises SetupError while another
     has it."""
     options, driver = prepared.options, prepared.driver
     claimed = Claimed(driver=driver, incarnation=prepared.incarnation, lease=options.lease)
-    holder = status.claim(options.kafka, prepared.names.status, prepared.flow, claimed)
-    if holder.driver != driver:
+    claim_for(status, prepared.flow, claimed)
+
+
+def claim_for(status: StatusTopic, flow: str, claimed: Claimed) -> None:
+    """Take a flow by a claim. Raises SetupError while another driver has it."""
+    holder = status.claim(flow, claimed)
+    if holder.driver != claimed.driver:
         age = (SystemClock().now_ms() - holder.millis) / 1000
         raise SetupError(
-            f"flow {prepared.flow!r}",
+            f"flow {flow!r}",
             f"another driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
             f"stop that one; if it is dead, wait {holder.lease:g} s",
         )

@@ -25,9 +25,9 @@ T = TypeVar("T")
 def claimed(prepared: Prepared, show: Show, board: Board) -> Iterator[FlowStatus]:
     """Have the flow while the block lasts, and tell if it fails. Raises SetupError while another
     driver has it."""
-    claim(prepared)
     topic = StatusTopic(prepared.options.kafka, prepared.names.status)
     with contextlib.closing(topic) as status:
+        claim(prepared, status)
         told = FlowStatus(prepared, status, show, board)
         try:
             yield told

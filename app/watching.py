@@ -11,7 +11,7 @@ from typing import Self
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from app.checkpoints import taken
+from app.checkpoints import given_up, taken
 from app.migrating import begins
 from app.output import Output, at_millis, size
 from app.staffing import sentence
@@ -19,6 +19,7 @@ from schemas.status import (
     Accepted,
     BinMoved,
     Checkpointed,
+    CheckpointFailed,
     CommandRejected,
     Completed,
     Event,
@@ -129,4 +130,6 @@ def _sentence(event: Event) -> str:
             return f"goes on from checkpoint {number}: {reason}"
         case Checkpointed(id=id) if id:
             return f"{id}: {taken(event)}"
+        case CheckpointFailed():
+            return given_up(event)
     return ""

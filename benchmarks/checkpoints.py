@@ -1,8 +1,8 @@
 """Measure what checkpoints, recovery and exactly once cost: `python -m benchmarks.checkpoints`.
 
-Writes results/checkpoints.json and docs/checkpoints.png. What is compared takes turns, so that a
-noisy machine is noisy for all. A recovery is the longest time without a result after a worker is
-killed; both workers begin anew then, and load their states from the state topic.
+Writes results/checkpoints.json and two pictures, docs/checkpoints*.png. What is compared takes
+turns, so that a noisy machine is noisy for all. A recovery is the longest time without a result
+after a worker is killed; both workers begin anew then, and load their states from the state topic.
 """
 
 from __future__ import annotations
@@ -14,32 +14,40 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import drain, latency, load, openloop, report
+from benchmarks import drain, held, kills, latency, load, openloop, report
 from benchmarks.running import PARTITIONS, ROOT, Running
 from benchmarks.states import States
 from benchmarks.wave import Wave
 from connectors.broker import LocalBroker
 
 AT_MOST = {
-    "eos_p50_ms": 20, "eos_p99_ms": 45, "p99_ratio_checkpointing": 1.5,
-    "recovery_1m_cold_ms": 5000,
+    "unaligned_ms_300kb": 50, "unaligned_excess_ms": 100, "p99_ratio_checkpointing": 1.5,
+    "eos_p50_ms": 20, "eos_p99_ms": 45, "recovery_1m_cold_ms": 5000,
 }  # fmt: skip
-AT_LEAST = {"throughput_unaligned_over_none": 0.95}
+AT_LEAST = {
+    "aligned_over_unaligned": 200, "throughput_unaligned_over_none": 0.95,
+    "progress_under_kills": 0.9,
+}  # fmt: skip
 METHOD = (
     "keyed count over 100,000 keys, one result to Kafka per record, 2 partitions, 2 workers, all on"
     " one machine. Latency: open loop, {rate:,} records/s, {seconds:g} s after {warm:g} s of"
     " warm-up, to a consumer that reads what is committed. Throughput: {records:,} records that lie"
     " on the topic. Checkpoints every second. Recovery: {keys:,} keys, 1,000 records/s, a"
-    " checkpoint every 5 s, kill -9 of a worker. Medians of {runs} runs."
+    " checkpoint every 5 s, kill -9 of a worker. Durations: a keyed operator sleeps 8 ms for each"
+    " record, of 54 bytes (300kb), 190 (1mb) or 1,024 (10mb, 100mb); a chain, and a fan-in of two"
+    " sources; medians of 5 unaligned checkpoints, one aligned. Kills: 2 ms for each record, a"
+    " checkpoint every second, a worker killed every 10 s for {killing:g} s. Medians of {runs}"
+    " runs."
 )
 ONCE = {"DELIVERY": "exactly_once"}
-EVERY_SECOND = {"CHECKPOINTS": "1"}
+EVERY_SECOND, ALIGNED = {"CHECKPOINTS": "1"}, {"POLICY": "aligned"}
 SAMPLES, WATCHED = 0.01, 30.0
 """Seconds between two looks at the results' topic, and for how long after a kill."""
 Part = Callable[[str], dict[str, float]]
@@ -62,7 +70,28 @@ def drains(source: str, records: int) -> Part:
         return {
             "drain_none": drain.flow(bootstrap, source, records),
             "drain_unaligned": drain.flow(bootstrap, source, records, **EVERY_SECOND),
+            "drain_aligned": drain.flow(bootstrap, source, records, **EVERY_SECOND, **ALIGNED),
             "drain_once": drain.flow(bootstrap, source, records, **ONCE),
+        }
+
+    return once
+
+
+def durations() -> list[Part]:
+    """By what is in flight, of a chain and a fan-in; and how fast its topic is."""
+    rate: Part = lambda b: {"topic_bytes_per_s": held.topic_rate(b)}  # noqa: E731
+    shapes = [(load_, fan) for load_ in held.LOADS for fan in (False, True)]
+    return [rate, *(partial(held.durations, load_=load_, fan=fan) for load_, fan in shapes)]
+
+
+def killings(seconds: float) -> Part:
+    """What is finished while workers are killed."""
+
+    def once(bootstrap: str) -> dict[str, float]:
+        return {
+            "undisturbed_per_minute": kills.finished(bootstrap, seconds, None),
+            "unaligned_killed_per_minute": kills.finished(bootstrap, seconds, "unaligned"),
+            "aligned_killed_per_minute": kills.finished(bootstrap, seconds, "aligned"),
         }
 
     return once
@@ -81,7 +110,12 @@ def recovery(keys: int) -> Part:
                 while len([o for o in loaded.flow.said if o.type == "checkpointed"]) == taken:
                     time.sleep(SAMPLES)
                 os.kill(loaded.flow.workers[1], signal.SIGKILL)
-                return {"recovery_ms": 1000 * silence(loaded.flow)}
+                killed = time.time()
+                found = {"recovery_ms": 1000 * silence(loaded.flow)}
+                for name, type in (("lost", "recovering"), ("started", "started")):
+                    at = [one.at for one in loaded.flow.said if one.type == type][-1]
+                    found[f"recovery_{name}_ms"] = 1000 * (at - killed)
+                return found
 
     return once
 
@@ -110,6 +144,20 @@ def figures(middle: dict[str, float]) -> dict[str, float]:
     if "drain_unaligned" in middle:
         ratio = middle["drain_unaligned"] / middle["drain_none"]
         found["throughput_unaligned_over_none"] = ratio
+    if "chain_300kb_unaligned_ms" in middle:
+        small = [middle[f"{shape}_300kb_unaligned_ms"] for shape in ("chain", "fan")]
+        waited = [middle[f"{shape}_300kb_aligned_ms"] for shape in ("chain", "fan")]
+        found["unaligned_ms_300kb"] = small[0]
+        found["aligned_over_unaligned"] = min(a / u for a, u in zip(waited, small, strict=True))
+        found["unaligned_excess_ms"] = max(
+            middle[f"{shape}_{one.name}_unaligned_ms"]
+            - 1000 * middle[f"{shape}_{one.name}_in_flight_bytes"] / middle["topic_bytes_per_s"]
+            for shape in ("chain", "fan")
+            for one in held.LOADS
+        )
+    if "unaligned_killed_per_minute" in middle:
+        ratio = middle["unaligned_killed_per_minute"] / middle["undisturbed_per_minute"]
+        found["progress_under_kills"] = ratio
     if "recovery_ms" in middle:
         found["recovery_1m_cold_ms"] = middle["recovery_ms"]
     return found
@@ -121,13 +169,17 @@ def main(
     seconds: Annotated[float, typer.Option(help="Of each measurement of latency.")] = 20.0,
     records: Annotated[int, typer.Option(help="To be drained; 0 for no drains.")] = 1_000_000,
     keys: Annotated[int, typer.Option(help="Of a recovery; 0 for none.")] = 1_000_000,
+    killing: Annotated[float, typer.Option(help="Seconds of kills; 0 for none.")] = 60.0,
+    sizes: Annotated[bool, typer.Option(help="Measure durations by what is in flight.")] = True,
 ) -> None:
-    """Measure everything; takes about half an hour as it is. Nothing else should run."""
+    """Measure everything; takes about an hour as it is. Nothing else should run."""
     console = Console(stderr=True)
     measured: dict[str, list[float]] = defaultdict(list)
     source = "backlog"
     parts = [
         *latencies(rate, seconds),
+        *(durations() if sizes else []),
+        *([killings(killing)] if killing else []),
         *([drains(source, records)] if records else []),
         *([recovery(keys)] if keys else []),
     ]
@@ -143,13 +195,22 @@ def main(
                 measured[name].append(value)
                 bar.console.print(f"{name}: {value:,.4g}")
             bar.advance(task)
-    found = figures({name: statistics.median(values) for name, values in measured.items()})
+    medians = {name: statistics.median(values) for name, values in measured.items()}
+    found = figures(medians)
     method = METHOD.format(
-        rate=rate, seconds=seconds, warm=latency.WARM_UP, records=records, keys=keys, runs=runs
+        rate=rate,
+        seconds=seconds,
+        warm=latency.WARM_UP,
+        records=records,
+        keys=keys,
+        runs=runs,
+        killing=killing,
     )
     path = report.write("checkpoints", method, measured, found)
     picture = report.bars(found, AT_LEAST | AT_MOST, "Checkpoints: measured over wanted")
     picture.savefig(ROOT / "docs" / "checkpoints.png")
+    if sizes:
+        held.curves(medians).savefig(ROOT / "docs" / "checkpoints-durations.png")
     for name, value in found.items():
         wanted = f">= {AT_LEAST[name]}" if name in AT_LEAST else f"<= {AT_MOST[name]}"
         console.print(f"{name}: {value:.3g} (wanted {wanted})")

@@ -4,8 +4,8 @@ A record is a key of `load.KEY` bytes and, where latency is measured, when it wa
 repeats that. F=off leaves out what lets bins move, as a measure of what that costs: no record waits
 for commands to be ruled out, and none may be given. HOME is how many of the workers have bins at
 the start, in place of all; SERVICE what each worker serves per second of the records that were due
-(see `benchmarks.service`); BINS, LEAD, SNAPSHOTS, LATENCY, DELIVERY, TRANSACTIONS and CHECKPOINTS
-are the flow's own; SHARE is a fixed
+(see `benchmarks.service`); BINS, LEAD, SNAPSHOTS, LATENCY, DELIVERY, TRANSACTIONS, CHECKPOINTS and
+POLICY are the flow's own; SHARE is a fixed
 share of the workers' time for what is moved ahead, whatever the latency.
 """
 
@@ -16,7 +16,7 @@ import os
 from benchmarks.load import KEY
 from benchmarks.service import Service
 from connectors import KafkaSink, KafkaSource
-from dataflow import Flow, pace
+from dataflow import Checkpointing, Flow, pace
 from dataflow.assembly import Assembly
 from dataflow.operators.columns import ColumnFold, count
 from dataflow.operators.keyed import Order
@@ -86,7 +86,10 @@ flow = Flow(
     moving_latency=float(asked("LATENCY", "0.3")),
     delivery="exactly_once" if asked("DELIVERY") == "exactly_once" else "at_least_once",
     transaction_interval=float(asked("TRANSACTIONS", "0.02")),
-    checkpoint_interval=float(asked("CHECKPOINTS")) if asked("CHECKPOINTS") else None,
+    checkpoints=Checkpointing(
+        float(asked("CHECKPOINTS")) if asked("CHECKPOINTS") else None,
+        "aligned" if asked("POLICY") == "aligned" else "unaligned",
+    ),
 )  # fmt: skip
 records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"))
 keyed = records.key_by(key_of)

@@ -71,10 +71,11 @@ def keys(seed: int, count: int = KEYS, *, skewed: bool = False) -> Iterator[byte
             yield from map(name, drawn.integers(0, count, BATCH).tolist())
 
 
-def fill(bootstrap: str, topic: str, records: int, count: int = KEYS) -> None:
-    """Put records of so many keys on a topic, evenly over its partitions, time ascending; value and
-    key are one."""
-    _produce(bootstrap, topic, islice(keys(seed=1, count=count), records), aged=True)
+def fill(bootstrap: str, topic: str, records: int, count: int = KEYS, size: int = KEY) -> None:
+    """Put records of so many keys on a topic, evenly over its partitions, time ascending; a value
+    is its key, made as long as `size` says."""
+    names = islice(keys(seed=1, count=count), records)
+    _produce(bootstrap, topic, (key.ljust(size, b".") for key in names), aged=True)
 
 
 def each(bootstrap: str, topic: str, count: int) -> None:
@@ -92,7 +93,7 @@ def _produce(bootstrap: str, topic: str, names: Iterable[bytes], aged: bool) -> 
     spread = partitions(producer, topic)
     for n, key in enumerate(names):
         at = START_MS + n // PER_MS if aged else 0
-        producer.produce(topic, key, key, n % spread, timestamp=at)
+        producer.produce(topic, key, key[:KEY], n % spread, timestamp=at)
         if n % BATCH == 0:
             while len(producer) > 1_000_000:
                 producer.poll(0.05)

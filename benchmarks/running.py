@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from uuid import uuid4
@@ -60,8 +61,14 @@ class Running:
     commands: Producer
     """Connected, too."""
     lives: Callable[[], bool]
+    told: Callable[[], str]
+    """What its log says so far."""
     said: Sequence[Said]
     """So far; heartbeats are left out."""
+
+    def current(self) -> tuple[int, ...]:
+        """The processes of the workers of its present life."""
+        return tuple(map(int, _UP.findall(self.told())))[-len(self.workers) :]
 
     def results(self) -> int:
         """How many records its results' topic has."""
@@ -117,8 +124,9 @@ def flow(
     room: int = 0,
     partitions: int = PARTITIONS,
     prefix: str | None = None,
+    module: Path = MODULE,
 ) -> Iterator[Running]:
-    """The counting flow from its start to the block's end.
+    """The counting flow, or another, from its start to the block's end.
 
     `bench` are its MEANDER_BENCH_ variables, `kafka` librdkafka's settings, `room` is for how many
     workers more; internal topics have a `prefix` of their own where they are there before.
@@ -126,7 +134,7 @@ def flow(
     own = f"bench-{uuid4().hex[:8]}."
     prefix = prefix or own
     load.create(bootstrap, f"{own}out", partitions=partitions)
-    words = ["run", str(MODULE), "--workers", str(workers), "--prefix", prefix, "--no-metrics",
+    words = ["run", str(module), "--workers", str(workers), "--prefix", prefix, "--no-metrics",
              "--master", f"local[{workers + room + 1}]", "--json"]  # fmt: skip
     for name, value in kafka.items():
         words += ["--set", f"{name}={value}"]
@@ -151,7 +159,8 @@ def flow(
             with closing(_watcher(bootstrap, f"{own}out")) as watcher:
                 running = Running(
                     bootstrap, f"{own}out", called, pids, watcher,
-                    _commands(bootstrap, called.control), lambda: process.poll() is None, said,
+                    _commands(bootstrap, called.control), lambda: process.poll() is None,
+                    partial(_read, log.fileno()), said,
                 )  # fmt: skip
                 hears.start()
                 yield running
@@ -159,6 +168,10 @@ def flow(
             process.terminate()
             process.wait()
     load.delete_all(bootstrap, own)
+
+
+def _read(file: int) -> str:
+    return os.pread(file, 1 << 26, 0).decode()
 
 
 def environment(bootstrap: str, bench: Mapping[str, str]) -> dict[str, str]:

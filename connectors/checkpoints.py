@@ -36,11 +36,12 @@ class CheckpointsTopic:
         self._outbox, self._topic = _outbox(settings, checkpoints), checkpoints
         self._tombstones = Outbox(settings, in_flight)
 
-    def write(self, checkpoint: Checkpoint) -> Callable[[], bool]:
-        """Begin to write one; whether it is durable. Raises SetupError for one too large."""
+    def write(self, checkpoint: Checkpoint) -> Callable[[], int | None]:
+        """Begin to write one; where it lies, once it is durable. Raises SetupError for one too
+        large."""
         placed: list[Message] = []
         self._outbox.send(_payload(self._topic, checkpoint), None, placed.append, [])
-        return lambda: bool(placed)
+        return lambda: cast(Fetched, placed[0]).offset() if placed else None
 
     def forget(self, places: Sequence[Place]) -> None:
         """Have compaction take records in flight that no checkpoint refers to."""
@@ -99,11 +100,13 @@ def newest(
     return None
 
 
-def last(settings: Settings, topic: str, most: int) -> list[Checkpoint]:
-    """The last so many, the oldest first: earlier ones may name what is there no longer."""
+def last(settings: Settings, topic: str, most: int) -> list[tuple[int, Checkpoint]]:
+    """The last so many with their offsets, the oldest first: earlier ones may name what is there no
+    longer."""
     with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
         low, high = client.watermarks(consumer, topic, 0)
-    return [read(settings, topic, offset) for offset in range(max(low, high - most), high)]
+    offsets = range(max(low, high - most), high)
+    return [(offset, read(settings, topic, offset)) for offset in offsets]
 
 
 def read(settings: Settings, topic: str, offset: int) -> Checkpoint:
@@ -116,7 +119,7 @@ def read(settings: Settings, topic: str, offset: int) -> Checkpoint:
             message = cast(Fetched | None, consumer.poll(0.5))
             error = None if message is None else message.error()
             if message is not None and error is None and message.offset() == offset:
-                return Checkpoint.from_bytes(message.value() or b"")
+                return _decoded(topic, offset, message.value() or b"")
             if message is not None and error is None:
                 break
             known = error is None or error.code() == KafkaError._PARTITION_EOF
@@ -129,10 +132,25 @@ def read(settings: Settings, topic: str, offset: int) -> Checkpoint:
     )
 
 
+def _decoded(topic: str, offset: int, data: bytes) -> Checkpoint:
+    try:
+        return Checkpoint.from_bytes(data)
+    except MeanderError as error:
+        raise SetupError(
+            f"topic {topic!r}, offset {offset}",
+            f"the checkpoint there is {error.concerns}: {error.cause}",
+            f"{error.remedy}, or have the flow start anew with meander reset",
+        ) from error
+
+
 def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None:
     """Have compaction take the records of some layers off the state topic."""
+    layers = (layer for manifest in manifests for layer in manifest.layers)
+    tombstone(settings, topic, [place for layer in layers for place in layer.chunks])
+
+
+def tombstone(settings: Settings, topic: str, places: Sequence[Place]) -> None:
+    """Have compaction take records off a topic."""
     with contextlib.closing(Outbox(settings, topic)) as outbox:
-        for manifest in manifests:
-            for layer in manifest.layers:
-                outbox.forget(layer.chunks)
+        outbox.forget(places)
         outbox.flush(DURABLE)

@@ -49,7 +49,8 @@ class ControlTopic:
         self._settings, self._group = settings, group
         self._consumer = client.consumer(settings, group)
         try:
-            self._consumer.assign([TopicPartition(topic, 0, self._start())])
+            self._done = self._start()
+            self._consumer.assign([TopicPartition(topic, 0, self._done)])
         except MeanderError:
             self._consumer.close()
             raise
@@ -69,8 +70,17 @@ class ControlTopic:
 
     def done(self, offset: int) -> None:
         """The command there is dealt with durably: a later life of the flow starts behind it."""
-        place = TopicPartition(self._topic, 0, offset + 1)
+        self._done = offset + 1
+        place = TopicPartition(self._topic, 0, self._done)
         self._consumer.commit(offsets=[place], asynchronous=True)
+
+    def settle(self) -> None:
+        """Wait until it is certain where a later life starts. Raises MeanderError."""
+        place = TopicPartition(self._topic, 0, self._done)
+        client.answered(
+            lambda: self._consumer.commit(offsets=[place], asynchronous=False),
+            f"consumer group {self._group!r}",
+        )
 
     def close(self) -> None:
         """Release connections."""

@@ -8,6 +8,8 @@ decided here too. Cost of opening: a few round trips per partition.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -135,10 +137,30 @@ def _left(
             f"topic {topic!r}, partition {partition}",
             f"the flow goes on at offset {rest.offset:,}, and it holds {low:,} to {high:,}:"
             " retention has deleted the records, or the topic was made anew",
-            "give the topic a longer retention before the next run, and have this one start anew:"
-            " delete the flow's internal topics",
+            "give the topic a longer retention before the next run, and have this one start anew"
+            " with meander reset",
         )
     return Bounds(partition, rest.offset, high if context.until_end else None)
+
+
+def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> list[str]:
+    """By partition the offset that is read next: where that is no more, in words."""
+    found, there = list[str](), topics.partitions_of(client.admin(settings), topic)
+    with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
+        for partition, offset in sorted(offsets.items()):
+            if partition >= there:
+                found.append(
+                    f"topic {topic!r} was read in partition {partition}, and has {there} now"
+                )
+                continue
+            low, high = client.watermarks(consumer, topic, partition)
+            if not low <= offset <= high:
+                found.append(
+                    f"topic {topic!r} is to be read at offset {offset:,} of partition {partition},"
+                    f" which holds {low:,} to {high:,}: retention has deleted the records, or the"
+                    " topic was made anew"
+                )
+    return found
 
 
 def position(start: str) -> Literal["earliest", "latest"] | int:

@@ -34,7 +34,19 @@ class StatusTopic:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
+        self._settings, self._topic = settings, topic
         self._outbox = Outbox(settings, topic)
+
+    def claim(self, flow: str, claimed: Claimed) -> Holder:
+        """Claim a flow; who has it then: this driver, or another that was first."""
+        while True:
+            self.write(claimed)
+            self.flush(client.ANSWER)
+            with contextlib.closing(StatusReader(self._settings, self._topic, flow)) as reader:
+                found = holder(reader.recent())
+            if found is not None:
+                return found
+            # It was another's when this claim came, and that one has ended meanwhile: do it anew.
 
     def write(self, event: Event) -> None:
         """Append one event; never blocks."""
@@ -159,19 +171,6 @@ class Holder:
     millis: int
     """When the broker took that, milliseconds since 1970."""
     lease: float
-
-
-def claim(settings: Settings, topic: str, flow: str, claimed: Claimed) -> Holder:
-    """Claim a flow; who has it then: this driver, or another that was first."""
-    while True:
-        with contextlib.closing(StatusTopic(settings, topic)) as status:
-            status.write(claimed)
-            status.flush(client.ANSWER)
-        with contextlib.closing(StatusReader(settings, topic, flow)) as reader:
-            found = holder(reader.recent())
-        if found is not None:
-            return found
-        # It was another's when this claim came, and that one has ended meanwhile: claim it anew.
 
 
 def holder(events: Iterable[Told]) -> Holder | None:

@@ -215,6 +215,19 @@ def ensure_internal(client: Admin, prefix: str, flow: str) -> Names:
     return names(prefix, flow)
 
 
+def delete(client: Admin, topics: list[str]) -> None:
+    """Delete topics, one after the other, and wait until they are gone; those that there are not
+    are left out. Raises SetupError where the broker refuses."""
+    for topic in topics:
+        try:
+            client.delete_topics([topic], request_timeout=ANSWER)[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise translate(error, f"topic {topic!r}", client.bootstrap) from None
+    if (late := _late(client, topics, there=False)) is not None:
+        raise SetupError(f"topic {late!r}", "it is still there", "see the broker's log, and retry")
+
+
 def describe(client: Admin, prefix: str, flow: str) -> list[TopicRow]:
     """A flow's internal topics as they are."""
     wanted = internal(prefix, flow)
@@ -261,11 +274,20 @@ def _create(client: Admin, topics: list[Internal]) -> None:
 
 def _await_all(client: Admin, topics: list[str]) -> None:
     """A broker may answer for a moment that it does not know what it has just created."""
+    if absent := _late(client, topics, there=True):
+        raise missing(f"topic {absent!r}")
+
+
+def _late(client: Admin, topics: list[str], *, there: bool) -> str | None:
+    """Wait until all of these are there, or none is; one that is late."""
     deadline = time.monotonic() + ANSWER
-    while absent := [name for name, found in _describe(client, topics).items() if found is None]:
+    while late := [
+        name for name, found in _describe(client, topics).items() if (found is not None) != there
+    ]:
         if time.monotonic() > deadline:
-            raise missing(f"topic {absent[0]!r}")
+            return late[0]
         time.sleep(0.05)
+    return None
 
 
 def _verify(topic: Internal, found: TopicDescription, config: Mapping[str, str]) -> None:

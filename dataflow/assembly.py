@@ -203,11 +203,11 @@ class Assembly:
                 return self._source(node)
             case StepsNode():
                 chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
-                return Steps(self._inputs(node)[0], self._output(node), chain)
+                return Steps(self._inputs(node)[0], self._output(node), chain, self.site.clock)
             case SplitNode():
                 guard = self._guard(node.name, node.on_error)
                 outputs = dict(zip(node.outputs, self._outputs(node), strict=True))
-                return Split(self._inputs(node)[0], outputs, node.choose, guard)
+                return Split(self._inputs(node)[0], outputs, node.choose, guard, self.site.clock)
             case ExchangeNode():
                 return self._router(node)
             case KeyedNode():
@@ -321,6 +321,7 @@ class Assembly:
             self.site.topic,
             self._next_layer,
             self._control_in(scope_of(node)),
+            self.site.clock,
             self._bound(node.name),
             min(DELIVERED, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
             lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from dataflow import account
+from dataflow.capability import Capability
+from dataflow.checkpoint.policy import Policy
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.decisions import Decisions, Joins, Journal, Leaves
@@ -162,12 +164,13 @@ class Controller:
         for worker in workers:
             self.staff.retire(worker, names | self.reading.going_from(worker))
 
-    def checkpoint(self, id: str = "") -> None:
-        """Take one, once nobody joins or leaves. Raises Refused where that cannot be."""
-        self.checkpoints.expect_none()
+    def checkpoint(self, id: str = "", policy: Policy | None = None, savepoint: str = "") -> None:
+        """Take one, once nobody joins or leaves, by the flow's policy where it has none of its own;
+        it is kept under a name, if any is given. Raises Refused where that cannot be."""
+        self.checkpoints.expect(savepoint)
         if id:
             self.use(id)
-        self.checkpoints.ask(id)
+        self.checkpoints.ask(id, policy, savepoint)
 
     def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Another worker reads a partition from now on. Raises Refused where that cannot be."""
@@ -229,8 +232,8 @@ class Controller:
                     number = self._plan.groups.number(operator, bin)
                     self.conductor.sizes.note(operator, number, size)
                     self.conductor.sizes.warm(operator, number, heat)
-            case {"event": "frozen", "part": bytes(part)}:
-                self.checkpoints.report(worker, part)
+            case {"event": "held" | "settled" | "frozen" | "unwritten"}:
+                self.checkpoints.report(worker, event)
             case {"event": "unreadable", "reason": str(reason)}:
                 self._events.append(
                     {"type": "layer_spoilt", "worker": int(worker), "reason": reason}
@@ -288,8 +291,9 @@ class Controller:
 
     @property
     def busy(self) -> bool:
-        """Whether bins are moving, or about to: the time of a command may be far off."""
-        return any(map(self._due, self.conductor.rounds()))
+        """Whether bins are moving, or about to, as the time of a command may be far off; or a
+        checkpoint is being taken."""
+        return self.checkpoints.under_way or any(map(self._due, self.conductor.rounds()))
 
     @property
     def forsworn(self) -> int | None:
@@ -346,7 +350,7 @@ class Controller:
     def _admit(self, worker: WorkerId) -> None:
         forsworn = self._forswearing.open_time()
         self._progress.flush()
-        self.staff.admit(worker, self.checkpoints.number)
+        self.staff.admit(worker, self.checkpoints.frozen)
         self.checkpoints.greet(worker)
         for moves in introduction(self._routing, forsworn):
             self._tell(worker, self._plan.migrator.inputs[0], moves)
@@ -381,10 +385,16 @@ class Controller:
         time = self.forsworn if self.forsworn is not None else self._forswearing.last
         wanted = self.checkpoints.wanted(going_on=self.forsworn is not None)
         if wanted and not self.staff.moving and self._all_heard():
+            self.checkpoints.begin(tuple(self.staff.working), self._demanded)
+        if self.checkpoints.settled:
             members, owners = tuple(self.staff.working), tuple(self.owners())
-            self.checkpoints.begin(Cut(time, members, owners), self.frontiers().values())
+            self.checkpoints.freeze(Cut(time, members, owners), self.frontiers().values())
         # Once the sources have ended marks may be of any time.
         self._events += self.checkpoints.step(time if self.forsworn is not None else LATEST)
+
+    def _demanded(self) -> Capability | None:
+        """Idle sources move on past what has been read, as for a command without a time."""
+        return None if self.forsworn is None else self._forswearing.demand(self.forsworn)
 
     def _all_heard(self) -> bool:
         """Whether every worker has opened, and so knows who takes part."""

@@ -45,7 +45,26 @@ class Leaves:
     time: int
 
 
-Decision = Begins | Moves | Revoke | Order | Joins | Leaves
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """A checkpoint is a savepoint; `time` is that of its cut."""
+
+    savepoint: str
+    """Its name."""
+    offset: int
+    """Where it lies on the checkpoints topic."""
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """There is no savepoint of that name any more."""
+
+    savepoint: str
+    time: int = 0
+
+
+Decision = Begins | Moves | Revoke | Order | Joins | Leaves | Keeps | Drops
 Journal = Callable[[Decision], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
 

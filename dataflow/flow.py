@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from dataflow.checkpoint.policy import ON_COMMAND, Checkpointing
 from dataflow.definition import Definition
 from dataflow.nodes import Guarantee, Output, SourceNode
 from dataflow.protocols import SourceSpec
@@ -40,8 +41,8 @@ class Flow(Definition):
     `moving_latency`, in seconds, is how long records may take from the reader until all sinks have
     passed them, while state is moved ahead: where it is more, that takes less of the workers' time.
     `snapshot_interval`, in seconds, is how often what has changed is written to the state topic.
-    `checkpoint_interval`, in seconds, is how often a checkpoint of all is taken, from which the
-    flow goes on when it is run again; None for only when a command asks for one.
+    `checkpoints` says how often a checkpoint of all is taken by itself, from which the flow goes on
+    when it is run again, and how much may be in flight in it.
     `delivery` says what becomes of results when a flow goes on from a checkpoint: "at_least_once"
     sends anew what came after it; "exactly_once" does not, and so sends in transactions, which are
     at least `transaction_interval` seconds apart. Who reads with `isolation.level=read_committed`
@@ -63,7 +64,7 @@ class Flow(Definition):
         move_memory: int = 32 * MIB,
         moving_latency: float = 0.3,
         snapshot_interval: float = 10.0,
-        checkpoint_interval: float | None = None,
+        checkpoints: Checkpointing = ON_COMMAND,
         delivery: Guarantee = "at_least_once",
         transaction_interval: float = 0.02,
         control_lead: float = 0.25,
@@ -90,15 +91,12 @@ class Flow(Definition):
             raise SetupError(f"flow {name!r}", f"its moving_latency is {moving_latency}",
                              "give it a number of seconds, such as 0.3")  # fmt: skip
         self.moving_latency = moving_latency
-        if checkpoint_interval is not None and not checkpoint_interval > 0:
-            raise SetupError(f"flow {name!r}", f"its checkpoint_interval is {checkpoint_interval}",
-                             "give it a number of seconds, such as 10, or None")  # fmt: skip
         if not transaction_interval > 0:
             raise SetupError(f"flow {name!r}",
                              f"its transaction_interval is {transaction_interval}",
                              "give it a number of seconds, such as 0.02")  # fmt: skip
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
-        self.checkpoint_interval = checkpoint_interval
+        self.checkpoints = checkpoints
         self.transaction_interval = transaction_interval
 
     def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:

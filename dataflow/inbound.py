@@ -24,9 +24,9 @@ from dataflow.wire import (
     Anything,
     Base,
     Change,
-    CompleteFrame,
+    CutFrame,
     DataFrame,
-    FreezeFrame,
+    MarkerFrame,
     MemberFrame,
     OpeningFrame,
     Payload,
@@ -77,7 +77,9 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
             return _unfit(sender) or _misplaced(graph, message)
         case MemberFrame(news):
             return "" if news == "parted" else _unfit(sender)
-        case FreezeFrame() | CompleteFrame():
+        case MarkerFrame():
+            return ""
+        case CutFrame():
             return _unfit(sender)
         case DataFrame():
             return _misdirected(plan, sender, message)

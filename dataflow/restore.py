@@ -9,16 +9,15 @@ meanwhile, and fetching one bin overlaps installing another. Cost: 2 to 3 us a s
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from dataflow.operators.keyed import Keyed
-from dataflow.plan import Plan
 from dataflow.protocols import Clock
-from schemas.errors import SetupError
-from state.checkpoint import BEGINNING, Checkpoint, Lacking
-from state.installation import Installation
-from state.layer import NO_REMAINDER
+from state.ids import Bin
+from state.installation import AHEAD_BYTES, Installation
+from state.lacking import Bundle, Lacking, from_bytes
+from state.layer import NO_REMAINDER, Remainder, payloads
 from state.manifest import Manifest
 from state.topic import StateTopic
 
@@ -40,10 +39,15 @@ class Loading:
         operators: Iterable[Keyed],
         manifests: Iterable[Manifest],
         lacking: Iterable[Lacking],
+        bundles: Sequence[Bundle],
         topic: StateTopic,
+        in_flight: StateTopic,
         clock: Clock,
     ) -> None:
         self._lacking = {(one.operator, one.bin): one.remainder for one in lacking}
+        self._bundles, self._bundled = bundles, dict[tuple[str, Bin], Remainder]()
+        self._reading = payloads(in_flight, [one.place for one in bundles], AHEAD_BYTES)
+        self._unread = deque(bundles)
         self._operators = {keyed.name: keyed for keyed in operators}
         self._left = deque(manifests)
         self._topic, self._clock = topic, clock
@@ -55,7 +59,7 @@ class Loading:
     @property
     def done(self) -> bool:
         """Whether all is installed."""
-        return not (self._left or self._installing)
+        return not (self._left or self._installing or self._unread)
 
     @property
     def left(self) -> list[Manifest]:
@@ -65,12 +69,28 @@ class Loading:
     @property
     def lacking(self) -> list[Lacking]:
         """What the layers of these lack."""
-        places = {(manifest.operator, manifest.bin) for manifest in self.left}
-        return [Lacking(*at, rest) for at, rest in self._lacking.items() if at in places]
+        left = self._places_left
+        return [Lacking(*at, rest) for at, rest in self._lacking.items() if at in left]
+
+    @property
+    def bundles(self) -> list[Bundle]:
+        """Where it lies what others of these lack."""
+        left = self._places_left
+        some = (
+            one._replace(bins=tuple(bin for bin in one.bins if (one.operator, bin) in left))
+            for one in self._bundles
+        )
+        return [one for one in some if one.bins]
+
+    @property
+    def _places_left(self) -> set[tuple[str, Bin]]:
+        return {(manifest.operator, manifest.bin) for manifest in self.left}
 
     def step(self) -> bool:
         """Install a slice of each bin under way; whether a bin was begun or finished, or any key
         installed. Raises LayerCorrupt where a layer is not what was written."""
+        if self._unread:
+            return self._read()
         before = len(self._left), self._loaded
         while self._left and len(self._installing) < AT_ONCE:
             manifest = self._left.popleft()
@@ -83,10 +103,22 @@ class Loading:
         self._tell()
         return before != (len(self._left), self._loaded)
 
+    def _read(self) -> bool:
+        """The next bundle, once it is here."""
+        data = next(self._reading)
+        if data is None:
+            return False
+        bundle = self._unread.popleft()
+        for operator, bin, remainder in from_bytes(data):
+            if bin in bundle.bins:
+                self._bundled[operator, bin] = remainder
+        return True
+
     def _installed(self, manifest: Manifest, installation: Installation) -> None:
         keyed = self._operators[manifest.operator]
         keyed.trace.adopt(manifest)
-        remainder = self._lacking.get((manifest.operator, manifest.bin), NO_REMAINDER)
+        at = manifest.operator, manifest.bin
+        remainder = self._lacking.get(at) or self._bundled.pop(at, NO_REMAINDER)
         keyed.arrivals.add(manifest.bin, remainder, installation.timers)
         self._loaded += installation.count
 
@@ -105,81 +137,3 @@ class Loading:
                 f"{self._loaded:,}", f"{self._total:,}", f"{rate:,.0f}",
                 (self._total - self._loaded) / rate,
             )  # fmt: skip
-
-
-def expect_fits(checkpoint: Checkpoint, plan: Plan) -> None:
-    """Raises SetupError where a flow cannot start from a checkpoint."""
-    _expect_states(checkpoint, plan)
-    if wrong := _misfits(checkpoint, plan):
-        raise SetupError(
-            f"flow {plan.flow.name!r}, checkpoint {checkpoint.number}",
-            "; ".join(wrong),
-            "run the flow as it was until nothing of that is left, or have it start anew: delete"
-            " its internal topics",
-        )
-
-
-def _misfits(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    """What of a cut has no place in a flow."""
-    cut, sources = checkpoint.cut, {source.name for source in plan.sources}
-    read = {one.source for one in cut.positions} - sources
-    keyed = {node.name for node in plan.keyed}
-    asked = {one.operator for one in cut.notices} - keyed
-    held = Counter[str]()
-    for piece in cut.pieces:
-        ports = plan.ports.get(piece.node)
-        if ports is None or piece.input >= len(ports.inputs):
-            held[piece.node] += piece.records
-    return [
-        *(f"it says how far source {name!r} was read, and the flow has none of that name"
-          for name in sorted(read)),
-        *(f"keys have asked operator {name!r} for calls, and the flow has none of that name"
-          for name in sorted(asked)),
-        *(f"{count:,} records are on their way to operator {name!r}, and the flow has none of that"
-          " name" for name, count in sorted(held.items())),
-        *_other_groups(checkpoint, plan),
-    ]  # fmt: skip
-
-
-def _other_groups(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    owned = len(checkpoint.cut.owners)
-    if not owned or owned == plan.groups.total:
-        return []
-    return ["other operators move alone in the flow than did"]
-
-
-def _anew(checkpoint: Checkpoint) -> str:
-    """What to do where a checkpoint is of no use."""
-    if checkpoint.cut == BEGINNING:
-        return "write it anew with meander bootstrap --replace"
-    return (
-        "name and define the flow's operators as they were, or delete the flow's topic of"
-        " checkpoints to have it start from nothing"
-    )
-
-
-def _expect_states(checkpoint: Checkpoint, plan: Plan) -> None:
-    flow = plan.flow
-    codecs = {keyed.name: keyed.codec.name for keyed in plan.keyed}
-    where = f"flow {flow.name!r}, checkpoint {checkpoint.number}"
-    remedy = _anew(checkpoint)
-    if checkpoint.space != flow.space:
-        raise SetupError(
-            where,
-            f"it is of {checkpoint.space.count} bins, and the flow has {flow.space.count}",
-            f"give the flow bins={checkpoint.space.bits}, or {remedy}",
-        )
-    for manifest in checkpoint.manifests:
-        codec = codecs.get(manifest.operator)
-        if codec is None:
-            cause = f"it holds states of {manifest.operator!r}, and the flow has no such operator"
-            known = ", ".join(map(repr, codecs)) or "none"
-            raise SetupError(where, f"{cause} (of those with state: {known})", _anew(checkpoint))
-        for layer in manifest.layers:
-            if layer.codec != codec:
-                raise SetupError(
-                    where,
-                    f"the states of {manifest.operator!r} were written with codec"
-                    f" '{layer.codec}', and the operator's is '{codec}'",
-                    f"give it that codec, or {remedy}",
-                )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypeVar
 
+from dataflow.checkpoint.policy import Policy
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
@@ -173,6 +174,11 @@ class SimTopic:
         for place in places:
             self._records[place.offset] = place.key, None
 
+    @property
+    def keys(self) -> set[bytes]:
+        """Of what lies here."""
+        return {key for key, payload in self._records if payload is not None}
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -315,7 +321,9 @@ class Grow:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """A checkpoint is taken."""
+    """A checkpoint is taken, by the flow's policy where it has none of its own."""
+
+    policy: Policy | None = None
 
 
 Command = Migrate | Abort | Join | Leave | HandOver | Grow | Freeze
@@ -404,8 +412,8 @@ class Simulation:
         match command:
             case Migrate():
                 self.controller.submit(command)
-            case Freeze():
-                self.controller.checkpoint()
+            case Freeze(policy):
+                self.controller.checkpoint(policy=policy)
             case Abort(id, other):
                 self.controller.abort(other, by=id)
             case Leave(id, worker):

@@ -86,7 +86,10 @@ class Snapshots(Quiet):
 
     def _begin_writing(self) -> None:
         while self._waiting and len(self._writing) < AT_ONCE:
-            outlet, bin = self._waiting.popleft()
+            outlet, bin = self._waiting[0]
+            if bin in outlet.keyed.trace.frozen:
+                return
+            self._waiting.popleft()
             # What has left since the round began has no changes any more, and is another's.
             if outlet.keyed.store.has_changed(bin) and not self._claimed(outlet, bin):
                 self._writing.append((outlet, bin, outlet.keyed.snapshot(bin)))
@@ -95,10 +98,14 @@ class Snapshots(Quiet):
         """A slice of each, as long as there is time; whether any was written."""
         worked = False
         for one in self._pace.turns(self._writing):
-            if not one[2].cancelled:
-                worked = True
-                if not one[2].step(ENTRIES):
-                    self._writing.append(one)
+            outlet, bin, extraction = one
+            if extraction.cancelled:
+                # By a checkpoint, or as the bin leaves.
+                self._waiting.append((outlet, bin))
+                continue
+            worked = True
+            if not extraction.step(ENTRIES):
+                self._writing.append(one)
         return worked
 
     def _tend(self, outlet: Outlet) -> bool:
@@ -113,7 +120,5 @@ class Snapshots(Quiet):
 
     def _claimed(self, outlet: Outlet, bin: Bin) -> bool:
         """Whether it is not this worker's any more, or somebody else writes it now, or will."""
-        frozen = bin in outlet.keyed.trace.frozen
-        return (
-            frozen or bin in outlet.away or self._migrator.preparing(outlet.keyed.name).writes(bin)
-        )
+        preparing = self._migrator.preparing(outlet.keyed.name)
+        return bin in outlet.away or preparing.writes(bin)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import msgpack
 import numpy as np
@@ -116,28 +116,45 @@ class DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class FreezeFrame:
+class CutFrame:
+    """Word of a checkpoint, the n-th of its flow."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFrame(CutFrame):
+    """From the coordinator: a checkpoint is about to be taken, so sources send nothing later than
+    `limit`, or than they have sent; it is waited for that so many bytes at most are in flight."""
+
+    limit: int | None
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelFrame(CutFrame):
+    """From the coordinator: a checkpoint is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeFrame(CutFrame):
     """From the coordinator: all of these freeze for a checkpoint; of the earlier ones some are
     kept."""
 
-    checkpoint: int
     members: tuple[WorkerId, ...]
     kept: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MarkerFrame:
+class MarkerFrame(CutFrame):
     """From a peer that has frozen for a checkpoint: how many messages it had sent before."""
 
-    checkpoint: int
     sent: int
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteFrame:
+class CompleteFrame(CutFrame):
     """From the coordinator: a checkpoint exists."""
-
-    checkpoint: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +166,6 @@ class TakenFrame:
 
 
 ProgressUpdate = ProgressFrame | HeardFrame | Base | OpeningFrame | MemberFrame
-CutFrame = FreezeFrame | MarkerFrame | CompleteFrame
 Anything = ProgressUpdate | DataFrame | TakenFrame | CutFrame
 
 
@@ -204,7 +220,7 @@ def encode_cut(frame: CutFrame) -> Frame:
     >>> decode(encode_cut(FreezeFrame(3, (WorkerId(0), WorkerId(2)), kept=(1, 2))))
     FreezeFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
     """
-    return [CUT + msgpack.packb(astuple(frame))]
+    return [CUT + msgpack.packb((CUTS[type(frame)], *astuple(frame)))]
 
 
 def of_progress(frame: Frame) -> bool:
@@ -277,16 +293,27 @@ def _decode_members(news: object, *said: object) -> Base | OpeningFrame | Member
     raise ValueError(f"{news!r} with {len(said)} parts is no news of members")
 
 
-def _decode_cut(number: object, *said: object) -> CutFrame:
-    match said:
-        case [members, kept]:
+CUTS: Final[dict[type[CutFrame], str]] = {
+    HoldFrame: "hold", FreezeFrame: "freeze", MarkerFrame: "marker", CompleteFrame: "complete",
+    CancelFrame: "cancel",
+}  # fmt: skip
+
+
+def _decode_cut(word: object, number: object, *said: object) -> CutFrame:
+    match word, said:
+        case "hold", [limit, most]:
+            until = None if limit is None else whole(limit)
+            return HoldFrame(count(number), until, count(most))
+        case "freeze", [members, kept]:
             named = tuple(WorkerId(count(member)) for member in _many(members))
             return FreezeFrame(count(number), named, tuple(map(count, _many(kept))))
-        case [sent]:
+        case "marker", [sent]:
             return MarkerFrame(count(number), count(sent))
-        case []:
+        case "complete", []:
             return CompleteFrame(count(number))
-    raise ValueError(f"{len(said)} parts are no word of a checkpoint")
+        case "cancel", []:
+            return CancelFrame(count(number))
+    raise ValueError(f"{word!r} with {len(said)} parts is no word of a checkpoint")
 
 
 def _plain_base(base: Base) -> tuple[object, ...]:

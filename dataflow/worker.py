@@ -17,6 +17,7 @@ from dataflow.batch import Batch
 from dataflow.checkpoint.freezing import Freezing
 from dataflow.checkpoint.persisting import Held, Persisting
 from dataflow.checkpoint.resuming import Resuming
+from dataflow.checkpoint.settling import Settling
 from dataflow.credit import Credit
 from dataflow.graph import Edge
 from dataflow.histogram import Histogram
@@ -31,10 +32,8 @@ from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
 from dataflow.restore import Loading
 from dataflow.wire import (
-    CompleteFrame,
+    CutFrame,
     DataFrame,
-    FreezeFrame,
-    MarkerFrame,
     MemberFrame,
     Payload,
     ProgressFrame,
@@ -84,10 +83,20 @@ class Worker:
             site.in_flight, site.clock,
         )  # fmt: skip
         self._committing = self._commits()
+        settling = Settling(self._assembly.sources.values(), self._assembly.inflight, report)
         self._freezing = Freezing(
-            site.me, links, self._freeze, self._assembly.retention.keep, self._committing.allow
+            site.me,
+            links,
+            settling,
+            self._freeze,
+            self._assembly.retention.keep,
+            self._committing.allow,
+            site.clock,
         )
+        self._freezing.welcome(self._assembly.start.number)
         self._prepare()
+        self._took = 0.0
+        """Seconds that operators had of the last turn."""
         self._totals: dict[str, int | None] = {}
         """How many partitions the coordinator has been told of, by source."""
         for name, source in self._assembly.sources.items():
@@ -99,8 +108,12 @@ class Worker:
         if not self._progress.welcome:
             self._links.flush()
             return received
+        # Before all else: what is frozen does not wait for this turn's functions.
+        written = self._freezing.step(self._took)
+        began = self._site.clock.monotonic()
         worked = self._schedule() if self._loading.done else self._load_some()
-        worked |= self._freezing.step()
+        self._took = self._site.clock.monotonic() - began
+        worked |= written
         worked |= self._committing.step()
         self._committing.hear(self._progress.rulings)
         self._give_back()
@@ -246,7 +259,7 @@ class Worker:
                     )
                 self._put(through, sender, time, payload, _size(frame) if through.credit else None)
                 self._freezing.takes(sender, number, through.target, time, payload)
-            case FreezeFrame() | MarkerFrame() | CompleteFrame() as word:
+            case CutFrame() as word:
                 self._freezing.hear(sender, word)
             case update:
                 if isinstance(update, MemberFrame) and update.news == "welcome":
@@ -276,7 +289,14 @@ class Worker:
         keyed = [outlet.keyed for outlet in self._assembly.outlets]
         owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
         lacking = [one for one in start.cut.lacking if self._owns(one.operator, one.bin)]
-        return Loading(keyed, owned, lacking, site.topic, site.clock)
+        bundles = [
+            one._replace(bins=tuple(bin for bin in one.bins if self._owns(one.operator, bin)))
+            for one in start.cut.bundles
+        ]
+        return Loading(
+            keyed, owned, lacking, [one for one in bundles if one.bins], site.topic,
+            site.in_flight, site.clock,
+        )  # fmt: skip
 
     def _owns(self, operator: str, bin: Bin) -> bool:
         number = self._plan.groups.number(operator, bin)
@@ -338,10 +358,11 @@ class Worker:
             self._resuming.unread,
             self._loading.left,
             self._loading.lacking,
+            self._loading.bundles,
         )
         return Persisting(
             self.me, plan, site.incarnation, number, held, assembly.outlets, site.in_flight,
-            self._tell_part,
+            self._tell_part, self._tell_failed,
         )  # fmt: skip
 
     def _queued(self, node: str) -> list[Underway]:
@@ -355,6 +376,9 @@ class Worker:
 
     def _tell_part(self, part: Checkpoint) -> None:
         self._reports.append({"event": "frozen", "part": part.to_bytes()})
+
+    def _tell_failed(self, number: int, reason: str) -> None:
+        self._reports.append({"event": "unwritten", "checkpoint": number, "reason": reason})
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""

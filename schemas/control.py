@@ -3,9 +3,9 @@
 Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
 nothing besides; whoever asks for less or more gets one sentence that says what would be right.
 Texts are bounded, quoted ones too, so that what is said of a command fits into a record. The
-published schemas are `migrate.schema.json`, `rescale.schema.json`, `abort.schema.json` and
-`checkpoint.schema.json`. What depends on the flow's past (an id used twice, a time already
-forsworn, who works) is the coordinator's to reject.
+published schemas are `migrate.schema.json`, `rescale.schema.json`, `abort.schema.json`,
+`checkpoint.schema.json` and `stop.schema.json`. What depends on the flow's past (an id used twice,
+a time already forsworn, who works) is the coordinator's to reject.
 """
 
 from __future__ import annotations
@@ -72,6 +72,12 @@ class Rejected(MeanderError):
 Id = Annotated[
     str,
     Field(min_length=1, max_length=MAX_ID, description="Not yet used in this run of the flow."),
+]
+
+
+Savepoint = Annotated[
+    Annotated[str, Field(max_length=MAX_ID, pattern=r"^[A-Za-z_][A-Za-z0-9._-]*$")] | None,
+    Field(description="The checkpoint is kept under this name until it is dropped."),
 ]
 
 
@@ -167,13 +173,28 @@ class TakeCheckpoint(BaseModel):
 
     type: Literal["checkpoint"]
     id: Id
+    policy: Annotated[
+        Literal["unaligned", "unaligned_max_inflight", "aligned"] | None,
+        Field(description="How much may be in flight in it; without one the flow's own."),
+    ] = None
+    savepoint: Savepoint = None
 
 
-Command = Migrate | Rescale | Abort | TakeCheckpoint
+class Stop(BaseModel):
+    """The running flow ends as by Ctrl-C, once the savepoint is taken, if one is asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    type: Literal["stop"]
+    id: Id
+    savepoint: Savepoint = None
+
+
+Command = Migrate | Rescale | Abort | TakeCheckpoint | Stop
 
 
 _KINDS: Mapping[object, type[Command]] = {
-    "rescale": Rescale, "abort": Abort, "checkpoint": TakeCheckpoint,
+    "rescale": Rescale, "abort": Abort, "checkpoint": TakeCheckpoint, "stop": Stop,
 }  # fmt: skip
 
 
@@ -218,7 +239,7 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 
 _RIGHT = {
-    "type": "the known types are 'migrate', 'rescale', 'abort' and 'checkpoint'",
+    "type": "the known types are 'migrate', 'rescale', 'abort', 'checkpoint' and 'stop'",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",
     "workers": "give how many workers there are to be, such as 3",
@@ -234,6 +255,8 @@ _RIGHT = {
     "operator": "give the name of an operator that moves alone, or null",
     "dry_run": "give true or false",
     "command": "give the id of the command to end",
+    "savepoint": f"give a name of at most {MAX_ID} letters, digits, '.', '_' and '-' that begins"
+    " with a letter",
 }
 
 

@@ -236,20 +236,35 @@ class Rescaled(_OfCommand):
 class Checkpointed(_OfCommand):
     """A checkpoint has been taken: the flow goes on from it when it is run again.
 
-    >>> Checkpointed(id="", number=3, ms=18.5, state_bytes=0, in_flight_bytes=0, in_flight=0).number
-    3
+    `policy` says how much was allowed to be in flight (see `dataflow.checkpoint.policy`).
     """
 
     type: Literal["checkpointed"] = "checkpointed"
     number: int
     """The n-th of the flow; its command's id is '' where it was taken as it was time."""
+    savepoint: str = ""
+    """The name under which it is kept; '' of one that is retired by itself."""
+    policy: str = "unaligned"
+    """How much was allowed to be in flight."""
     ms: float
     """From its beginning until it was durable."""
+    settle_ms: float = 0.0
+    """Of these until it was frozen, as less was to be in flight."""
+    write_ms: float = 0.0
+    """Then until all workers had written their parts."""
     state_bytes: int
     """What all layers that it names take on the state topic."""
     in_flight_bytes: int
     in_flight: int
     """Records."""
+
+
+class CheckpointFailed(_OfCommand):
+    """A checkpoint was given up; the flow goes on."""
+
+    type: Literal["checkpoint_failed"] = "checkpoint_failed"
+    number: int
+    reason: str
 
 
 class CommandRejected(_OfCommand):
@@ -491,7 +506,7 @@ Event = Annotated[
     Queued | Accepted | Planned | BinMoved | BinSpoilt | LayerSpoilt | Completed | Aborted
     | CommandRejected
     | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
-    | Checkpointed
+    | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed,
     Field(discriminator="type"),
 ]  # fmt: skip

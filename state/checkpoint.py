@@ -14,19 +14,20 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from schemas.avro import Format
 from state.bins import BinSpace
-from state.ids import Bin, Incarnation, WorkerId
-from state.layer import Remainder
+from state.ids import Incarnation, WorkerId
+from state.lacking import (
+    Bundle,
+    BundleRecord,
+    Lacking,
+    LackingRecord,
+    bundle,
+    bundle_record,
+    lacking,
+    lacking_record,
+)
 from state.manifest import AvroTime, Manifest, PlaceRecord, avro_time, place_record, time_of
 from state.time import MIN_TIME, Time
 from state.topic import Place
-
-
-class Lacking(NamedTuple):
-    """What the layers of an operator's bin lack, as it was on its way to another owner."""
-
-    operator: str
-    bin: Bin
-    remainder: Remainder
 
 
 class Position(NamedTuple):
@@ -85,6 +86,9 @@ class Cut:
     owners: tuple[WorkerId, ...] = ()
     """Of each bin, group after group."""
     lacking: tuple[Lacking, ...] = ()
+    """Of bins on their way to another owner."""
+    bundles: tuple[Bundle, ...] = ()
+    """Of others that had changed a little."""
     positions: tuple[Position, ...] = ()
     notices: tuple[Notice, ...] = ()
     pieces: tuple[Piece, ...] = ()
@@ -111,6 +115,14 @@ class Checkpoint:
     millis: int
     manifests: tuple[Manifest, ...]
     cut: Cut = BEGINNING
+    savepoint: str = ""
+    """The name under which it is kept until it is dropped; '' of one that is retired by itself."""
+    policy: str = "unaligned"
+    """How records in flight were treated."""
+    settle_ms: float = 0.0
+    """From the command to the freeze."""
+    write_ms: float = 0.0
+    """From the freeze until all parts were durable."""
 
     @property
     def operators(self) -> set[str]:
@@ -124,8 +136,21 @@ class Checkpoint:
 
     @property
     def state_bytes(self) -> int:
-        """What all layers that it names take on the state topic."""
-        return sum(layer.bytes for manifest in self.manifests for layer in manifest.layers)
+        """What all layers that it names take, and what says what they lack."""
+        layers = sum(layer.bytes for manifest in self.manifests for layer in manifest.layers)
+        return layers + sum({one.place: one.place.size for one in self.cut.bundles}.values())
+
+    @property
+    def places(self) -> dict[Place, None]:
+        """All that it names on the in-flight topic."""
+        pieces, bundles = self.cut.pieces, self.cut.bundles
+        return dict.fromkeys(chain((p.place for p in pieces), (b.place for b in bundles)))
+
+    @property
+    def chunks(self) -> list[Place]:
+        """Where its layers lie on the state topic."""
+        layers = (layer for manifest in self.manifests for layer in manifest.layers)
+        return [place for layer in layers for place in layer.chunks]
 
     @property
     def in_flight(self) -> int:
@@ -148,6 +173,7 @@ class Checkpoint:
             cut=replace(
                 whole.cut,
                 lacking=tuple(chain.from_iterable(cut.lacking for cut in cuts)),
+                bundles=tuple(chain.from_iterable(cut.bundles for cut in cuts)),
                 positions=tuple(chain.from_iterable(cut.positions for cut in cuts)),
                 notices=tuple(chain.from_iterable(cut.notices for cut in cuts)),
                 pieces=tuple(chain.from_iterable(cut.pieces for cut in cuts)),
@@ -163,11 +189,16 @@ class Checkpoint:
                 "incarnation": self.incarnation,
                 "bits": self.space.bits,
                 "millis": self.millis,
+                "savepoint": self.savepoint,
+                "policy": self.policy,
+                "settle_ms": self.settle_ms,
+                "write_ms": self.write_ms,
                 "manifests": [manifest.to_bytes() for manifest in self.manifests],
                 "time": cut.time,
                 "members": list(cut.members),
                 "owners": list(cut.owners),
-                "remainders": [_lacking_record(one) for one in cut.lacking],
+                "remainders": [lacking_record(one) for one in cut.lacking],
+                "bundles": [bundle_record(one) for one in cut.bundles],
                 "positions": [one._asdict() for one in cut.positions],
                 "notices": [
                     {"operator": one.operator, "time": avro_time(one.time), "key": one.key}
@@ -188,7 +219,8 @@ class Checkpoint:
                 record["time"],
                 tuple(map(WorkerId, record["members"])),
                 tuple(map(WorkerId, record["owners"])),
-                tuple(map(_lacking, record["remainders"])),
+                tuple(map(lacking, record["remainders"])),
+                tuple(map(bundle, record["bundles"])),
                 tuple(Position(**one) for one in record["positions"]),
                 tuple(
                     Notice(one["operator"], time_of(one["time"]), one["key"])
@@ -196,20 +228,8 @@ class Checkpoint:
                 ),
                 tuple(map(_piece, record["pieces"])),
             ),
+            record["savepoint"], record["policy"], record["settle_ms"], record["write_ms"],
         )  # fmt: skip
-
-
-class _TimerRecord(TypedDict):
-    time: int
-    key: bytes
-
-
-class _LackingRecord(TypedDict):
-    operator: str
-    bin: int
-    keys: list[bytes]
-    states: list[bytes]
-    timers: list[_TimerRecord] | None
 
 
 class _NoticeRecord(TypedDict):
@@ -234,33 +254,23 @@ class _CheckpointRecord(TypedDict):
     incarnation: int
     bits: int
     millis: int
+    savepoint: str
+    policy: str
+    settle_ms: float
+    write_ms: float
     manifests: list[bytes]
     time: int
     members: list[int]
     owners: list[int]
-    remainders: list[_LackingRecord]
+    remainders: list[LackingRecord]
+    bundles: list[BundleRecord]
     positions: list[dict[str, Any]]
     """Of `Position`, field by field."""
     notices: list[_NoticeRecord]
     pieces: list[_PieceRecord]
 
 
-_FORMAT: Final = Format[_CheckpointRecord]("checkpoint")
-
-
-def _lacking_record(one: Lacking) -> _LackingRecord:
-    keys, states, timers = one.remainder
-    known = None if timers is None else [_TimerRecord(time=at, key=key) for at, key in timers]
-    return {
-        "operator": one.operator, "bin": one.bin, "keys": keys, "states": states, "timers": known,
-    }  # fmt: skip
-
-
-def _lacking(record: _LackingRecord) -> Lacking:
-    known = record["timers"]
-    timers = None if known is None else [(timer["time"], timer["key"]) for timer in known]
-    remainder = Remainder(record["keys"], record["states"], timers)
-    return Lacking(record["operator"], Bin(record["bin"]), remainder)
+_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2])
 
 
 def _piece_record(one: Piece) -> _PieceRecord:

@@ -82,6 +82,11 @@ class Extraction:
         return self._done
 
     @property
+    def waits(self) -> bool:
+        """Whether all has been sent, and is only not known to be durable."""
+        return self._taken
+
+    @property
     def held(self) -> int:
         """The most bytes that this may have in memory until the next step."""
         if self._taken:

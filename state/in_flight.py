@@ -34,6 +34,13 @@ Int64s = npt.NDArray[np.int64]
 class RecordCorrupt(Unreadable):
     """A record on the in-flight topic is not what was written."""
 
+    def __init__(self, where: str, cause: str) -> None:
+        super().__init__(
+            where,
+            cause,
+            "see who else writes to the in-flight topic, or deletes from it; run the flow again",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Header:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -31,6 +32,7 @@ class Rocks:
     another process has it open."""
 
     def __init__(self, path: str | Path, cache_bytes: int, write_buffer_bytes: int) -> None:
+        self._path = path
         self._cache = Cache(cache_bytes)
         settings = options(self._cache, write_buffer_bytes)
         self._unlogged = WriteOptions()
@@ -66,15 +68,17 @@ class Rocks:
         batch = WriteBatch(raw_mode=True)
         for key, data in entries:
             batch.put(key, data)
-        self._rocks.write(batch, self._unlogged)
+        with self._heard():
+            self._rocks.write(batch, self._unlogged)
 
     def ingest(self, table: bytes) -> None:
         """Take in a table; none of its keys is here, or what is here is older."""
         path = self.folder / f"{next(self._incoming)}.incoming"
-        path.write_bytes(table)
         settings = IngestExternalFileOptions()
         settings.set_move_files(True)
-        self._rocks.ingest_external_file([str(path)], settings)
+        with self._heard():
+            path.write_bytes(table)
+            self._rocks.ingest_external_file([str(path)], settings)
 
     def entries(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All entries whose key begins with a prefix, in order, as of the call, without it; those
@@ -86,14 +90,28 @@ class Rocks:
     def delete(self, prefix: bytes) -> None:
         """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
         if next(self.entries(prefix), None) is not None:
-            self._rocks.delete_range(prefix, successor(prefix), self._unlogged)
+            with self._heard():
+                self._rocks.delete_range(prefix, successor(prefix), self._unlogged)
 
     def remove(self, keys: Iterable[bytes]) -> None:
         """Drop some keys as one batch."""
         batch = WriteBatch(raw_mode=True)
         for key in keys:
             batch.delete(key)
-        self._rocks.write(batch, self._unlogged)
+        with self._heard():
+            self._rocks.write(batch, self._unlogged)
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Say whose disk it is that takes no more."""
+        try:
+            yield
+        except Exception as error:  # rocksdict raises nothing narrower
+            raise SetupError(
+                f"the state database at {self._path}",
+                str(error),
+                "see whether its disk has room, and run the flow again",
+            ) from error
 
 
 def options(cache: Cache, write_buffer_bytes: int) -> Options:

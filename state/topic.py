@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 from schemas.errors import MeanderError
 
@@ -24,6 +24,10 @@ class Place:
     partition: int
     offset: int
     size: int
+
+
+NOWHERE: Final = Place(b"", 0, 0, 0)
+"""Of what is not durable yet."""
 
 
 class Unreadable(MeanderError):

@@ -99,12 +99,17 @@ class Trace:
         """
         for bin in [*self._writing]:
             self.cancel(bin)
-        for bin, (keys, _, _) in self._frozen.items():
-            # An earlier checkpoint has been given up.
-            self._store.give_back(bin, keys)
-            self._store.mark(bin)
+        assert not self._frozen, "one checkpoint after the other"
         changed = self._store.freeze(bins)
         self._frozen = {bin: (changed.get(bin, ()), timers.get(bin, ()), upper) for bin in bins}
+
+    def thaw(self) -> None:
+        """Nobody needs to know any more what the bins were: the checkpoint has been given up."""
+        for bin, (keys, _, _) in [*self._frozen.items()]:
+            self.cancel(bin)
+            self._store.give_back(bin, keys)
+            self._store.mark(bin)
+            self._thaw(bin)
 
     @property
     def frozen(self) -> Collection[Bin]:
@@ -121,6 +126,27 @@ class Trace:
             self._thaw(bin)
             return None
         return self._write(bin, upper, timers, keys, renew=True)
+
+    def little_frozen(self, bin: Bin, most_bytes: int) -> Remainder | None:
+        """What the layers of a bin lacked when it was frozen, where that takes about so little;
+        None where `write_frozen` has to write it. For the next layer it counts as changed still."""
+        keys, timers, _ = self._frozen[bin]
+        layers = self.layers(bin)
+        known = sum(layer.count for layer in layers)
+        if not known or len(keys) * self.size(bin) > most_bytes * known:
+            return None
+        told = hash(tuple(timers)) == self._told.get(bin)
+        keys = sorted(keys)
+        states = self._store.take_states(bin, keys)
+        size = sum(map(len, keys)) + sum(map(len, states))
+        if size + (0 if told else sum(len(key) for _, key in timers)) > most_bytes:
+            return None
+        if keys:
+            self._store.give_back(bin, keys)
+        if not told:
+            self._store.mark(bin)
+        self._thaw(bin)
+        return Remainder(keys, states, None if told else timers)
 
     def _thaw(self, bin: Bin) -> None:
         del self._frozen[bin]
@@ -206,6 +232,8 @@ class Trace:
             self._writing.pop(bin)[0].cancel()
         self._cancel_merging(bin)
         self._forget(self._refused.pop(bin, ()))
+        for layer in self.layers(bin):
+            self._retention.left(layer.id)
         for known in (self._layers, self._told, self._pins, self._due):
             known.pop(bin, None)
 
@@ -282,6 +310,7 @@ class Trace:
         if layer.chunks or told != self._told.get(bin, _NO_TIMERS):
             self._layers[bin] = (*self.layers(bin), layer)
             self._told[bin] = told
+            self._retention.written(layer.id)
         self._settle(bin)
         return self.layers(bin)
 
@@ -315,6 +344,7 @@ class Trace:
         self._merging = None
         layers = self.layers(bin)
         first = layers.index(old[0])
+        self._retention.written(new.id)
         self._layers[bin] = (*layers[:first], new, *layers[first + len(old) :])
         self._due[bin] = None
         self._forget(old)
@@ -329,7 +359,7 @@ class Trace:
     def _forget(self, layers: Layers) -> None:
         """Have tombstones for layers, once no checkpoint needs them."""
         for layer in layers:
-            self._retention.replaced(layer.chunks)
+            self._retention.replaced(layer.id, layer.chunks)
 
 
 def worn(layers: Layers) -> bool:

@@ -27,7 +27,7 @@ UP = re.compile(r"worker (\d+) is up: process (\d+)")
 
 COUNTS = """
 from connectors import KafkaSink, KafkaSource
-from dataflow import Flow
+from dataflow import Checkpointing, Flow
 from counting import count, say
 
 flow = Flow("{flow}"{options})

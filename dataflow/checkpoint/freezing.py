@@ -15,12 +15,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dataflow.checkpoint.settling import Settling
 from dataflow.graph import Location
-from dataflow.protocols import Links
-from dataflow.wire import CompleteFrame, CutFrame, FreezeFrame, MarkerFrame, Payload, encode_cut
+from dataflow.protocols import Clock, Links
+from dataflow.wire import (
+    CancelFrame,
+    CompleteFrame,
+    CutFrame,
+    FreezeFrame,
+    HoldFrame,
+    MarkerFrame,
+    Payload,
+    encode_cut,
+)
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import Time
+
+SHARE = 2
+"""How much longer a turn writes than it does all else, while a checkpoint is being taken."""
+
+
+LONGEST = 0.05
+"""Seconds that a turn writes at most."""
 
 
 class Contents(Protocol):
@@ -39,6 +56,9 @@ class Contents(Protocol):
     def done(self) -> bool:
         """Whether all is written."""
 
+    def cancel(self) -> None:
+        """It is given up."""
+
 
 @dataclass(slots=True)
 class _Recording:
@@ -56,18 +76,21 @@ class Freezing:
     ones are kept; `complete` is called once one exists."""
 
     def __init__(
-        self, me: WorkerId, links: Links, freeze: Callable[[int], Contents],
-        keep: Callable[[Sequence[int]], None], complete: Callable[[], None],
+        self, me: WorkerId, links: Links, settling: Settling, freeze: Callable[[int], Contents],
+        keep: Callable[[Sequence[int]], None], complete: Callable[[], None], clock: Clock,
     ) -> None:  # fmt: skip
         self.number = 0
         """The last for which this worker has frozen."""
         self._me, self._links, self._freeze, self._keep = me, links, freeze, keep
-        self._complete = complete
+        self._complete, self._settling = complete, settling
+        self._clock = clock
         self._sent, self._got = Counter[WorkerId](), Counter[WorkerId]()
         self._markers: dict[WorkerId, MarkerFrame] = {}
         """The newest of each peer."""
         self._recording: _Recording | None = None
         self._contents: Contents | None = None
+        self._unanswered: dict[int, Contents] = {}
+        """Of checkpoints of which it has not been heard that they exist, or have been given up."""
 
     @property
     def busy(self) -> bool:
@@ -100,10 +123,16 @@ class Freezing:
     def hear(self, sender: WorkerId, frame: CutFrame) -> None:
         """The coordinator's word, or a peer's. Raises MeanderError for one that may not say so."""
         match frame:
+            case HoldFrame():
+                self._settling.hear(frame)
+            case CancelFrame(number):
+                self._settling.release()
+                self._cancel(number)
             case MarkerFrame():
                 self._markers[sender] = frame
                 self._settle()
-            case CompleteFrame():
+            case CompleteFrame(number):
+                self._unanswered.pop(number, None)
                 self._complete()
             case FreezeFrame(number, members, kept):
                 if sender != COORDINATOR or self._me not in members:
@@ -112,14 +141,35 @@ class Freezing:
                 self._keep(kept)
                 self._mark(members)
 
-    def step(self) -> bool:
-        """Write a little of what has been frozen; whether anything was done."""
-        return self._contents is not None and self._contents.step()
+    def step(self, seconds: float) -> bool:
+        """Write a little of what has been frozen; where the operators took so many seconds of the
+        last turn, go on for `SHARE` times as long: else slow functions would delay it. Whether
+        anything was done."""
+        self._settling.step()
+        if self._contents is None:
+            return False
+        until = self._clock.monotonic() + min(SHARE * seconds, LONGEST)
+        worked = goes_on = self._contents.step()
+        while goes_on and self._clock.monotonic() < until:
+            goes_on = self._contents.step()
+        return worked
 
     def _begin(self, number: int) -> None:
         self.number = number
-        self._contents = self._freeze(number)
+        self._settling.release()
+        for earlier in self._unanswered.values():
+            # It has been given up, and that word is still on its way.
+            if not earlier.done:
+                earlier.cancel()
+        self._contents = self._unanswered[number] = self._freeze(number)
         self._recording = _Recording(self._contents, self._sent.copy())
+
+    def _cancel(self, number: int) -> None:
+        """One is given up for which this worker may have frozen."""
+        if (contents := self._unanswered.pop(number, None)) is not None:
+            contents.cancel()
+        if number == self.number:
+            self._contents = self._recording = None
 
     def _mark(self, members: tuple[WorkerId, ...]) -> None:
         """Tell the peers what had been sent to them before."""

@@ -1,20 +1,20 @@
 """What one worker writes of a checkpoint: records in flight, and what of its states has changed.
 
 Guarantees that what is reported is durable and is all that was frozen here: references to batches,
-which nobody changes, and the states as they were (`Trace.freeze`). Fuelled: a turn writes a slice
-of each. Bins that are about to leave are written first, as their move waits. Cost: 4 to 12 us a
-record in flight, and a layer for each bin that has changed.
+which nobody changes, and the states as they were (`states.py`). Fuelled: a turn writes a slice of
+each. Cost: 4 to 12 us a record in flight.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dataflow.batch import Batch
+from dataflow.checkpoint.sending import Sending
+from dataflow.checkpoint.states import States
 from dataflow.graph import Location
 from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.migrator import Outlet
@@ -23,16 +23,15 @@ from dataflow.nested import at, rounds_of
 from dataflow.operators.base import Underway
 from dataflow.plan import Plan
 from dataflow.wire import Payload
-from schemas.errors import MeanderError
 from state import in_flight
-from state.checkpoint import Checkpoint, Cut, Lacking, Notice, Piece, Position
+from state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
 from state.codec import UnencodableError
-from state.extraction import Extraction
-from state.ids import Bin, Incarnation, WorkerId
+from state.ids import Incarnation, WorkerId
 from state.in_flight import Columns, Header
+from state.lacking import Bundle, Lacking
 from state.manifest import Manifest
 from state.time import Time
-from state.topic import Place, StateTopic, Ticket
+from state.topic import NOWHERE, StateTopic
 
 ROWS = 512
 """Records of a piece at most: some milliseconds of encoding."""
@@ -40,12 +39,6 @@ BYTES = 256 << 10
 """About what they take, unless one alone takes more."""
 WINDOW = 8
 """Pieces on their way to the topic at once."""
-ENTRIES = 512
-"""Entries of a bin written per turn."""
-AT_ONCE = 4
-"""Bins written side by side."""
-_NOWHERE = Place(b"", 0, 0, 0)
-"""Of what is not durable yet."""
 
 
 @dataclass(slots=True)
@@ -63,6 +56,7 @@ class Held:
     unloaded: Sequence[Manifest]
     """The bins of it that are not here yet."""
     lacking: Sequence[Lacking]
+    bundles: Sequence[Bundle]
     """What their layers lack."""
 
 
@@ -79,10 +73,11 @@ class Persisting:
         outlets: Sequence[Outlet],
         topic: StateTopic,
         report: Callable[[Checkpoint], None],
+        fail: Callable[[int, str], None],
     ) -> None:
-        self._me, self._plan, self._held, self._outlets = me, plan, held, outlets
+        self._me, self._plan, self._held = me, plan, held
         self._incarnation, self._number = incarnation, number
-        self._topic, self._report = topic, report
+        self._report, self._fail = report, fail
         self._inputs = {
             at: (name, place)
             for name, ports in plan.ports.items()
@@ -92,10 +87,8 @@ class Persisting:
         self._complete = self.done = False
         self._pieces_left: Iterator[Underway] | None = _in_pieces(held.underway)
         self._sequence = 0
-        self._sending: deque[tuple[Ticket, Piece]] = deque()
-        self._pieces: list[Piece] = []
-        self._writing: list[tuple[Outlet, Bin, Extraction]] = []
-        self._manifests = {(one.operator, one.bin): one for one in held.unloaded}
+        self._sending = Sending[Piece](topic)
+        self._states = States(me, incarnation, number, outlets, held.unloaded, topic)
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
         """A message was on its way here."""
@@ -112,22 +105,28 @@ class Persisting:
         """Nothing more was."""
         self._complete = True
 
+    def cancel(self) -> None:
+        """It is given up: what has been written is forgotten."""
+        self.done = True
+        self._states.cancel()
+        self._sending.cancel()
+
     def step(self) -> bool:
         """Write a little; whether anything was done."""
         if self.done:
             return False
-        sent = self._send()
-        placed = self._place()
-        written = self._write()
-        if not self._outstanding:
+        try:
+            sent = self._send()
+        except UnencodableError as error:
+            self.cancel()
+            self._fail(self._number, f"a record in flight cannot be written: {error}")
+            return True
+        placed = self._sending.look()
+        written = self._states.step()
+        if self._sent and not self._sending and self._states.done:
             self.done = True
             self._report(self._part())
         return sent or placed or written or self.done
-
-    @property
-    def _outstanding(self) -> bool:
-        unwritten = any(outlet.keyed.trace.frozen for outlet in self._outlets)
-        return unwritten or bool(self._writing or self._sending) or not self._sent
 
     @property
     def _sent(self) -> bool:
@@ -162,71 +161,16 @@ class Persisting:
             rounds, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
             batch.keys, bins, batch.values,
         )  # fmt: skip
-        try:
-            payload = in_flight.encode(header, columns)
-        except UnencodableError as error:
-            raise MeanderError(
-                f"a record on its way to operator {name!r}",
-                f"a checkpoint has to write it, and cannot: {error.cause}",
-                "give the flow plain Python values only, or do without checkpoints",
-            ) from error
+        payload = in_flight.encode(header, columns)
         least = at(int(batch.times.min()), rounds)
-        ticket = self._topic.append(header.key, payload)
-        piece = Piece(name, place, self._me, least, len(batch), _NOWHERE, bins is not None)
-        self._sending.append((ticket, piece))
-
-    def _place(self) -> bool:
-        placed = False
-        while self._sending:
-            ticket, piece = self._sending[0]
-            if (place := self._topic.placed(ticket)) is None:
-                break
-            self._sending.popleft()
-            self._pieces.append(piece._replace(place=place))
-            placed = True
-        return placed
-
-    # -- states
-
-    def _write(self) -> bool:
-        self._begin_writing()
-        worked = False
-        for one in list(self._writing):
-            extraction = one[2]
-            if extraction.cancelled:
-                # A layer of it could not be read: it is written as a whole now.
-                self._writing.remove(one)
-            elif extraction.step(ENTRIES):
-                self._writing.remove(one)
-                self._note(extraction.manifest)
-                worked = True
-        return worked or bool(self._writing)
-
-    def _begin_writing(self) -> None:
-        for outlet in self._outlets:
-            keyed = outlet.keyed
-            under_way = {bin for other, bin, _ in self._writing if other is outlet}
-            leaving = [departure.transfer.bin for departure in outlet.departures]
-            for bin in [*leaving, *sorted(keyed.trace.frozen)]:
-                if len(self._writing) >= AT_ONCE:
-                    return
-                if bin in keyed.trace.frozen and bin not in under_way:
-                    under_way.add(bin)
-                    extraction = keyed.trace.write_frozen(bin)
-                    if extraction is None:
-                        layers = keyed.trace.layers(bin)
-                        self._note(Manifest(keyed.name, bin, 0, layers))
-                    else:
-                        self._writing.append((outlet, bin, extraction))
-
-    def _note(self, manifest: Manifest) -> None:
-        self._manifests[manifest.operator, manifest.bin] = manifest
+        piece = Piece(name, place, self._me, least, len(batch), NOWHERE, bins is not None)
+        self._sending.send(header.key, payload, piece)
 
     # -- the whole
 
     def _part(self) -> Checkpoint:
         held = self._held
-        manifests = [*self._manifests.values(), *(one.manifest for one in held.deliveries)]
+        manifests = [*self._states.manifests, *(one.manifest for one in held.deliveries)]
         lacking = [
             *held.lacking,
             *(Lacking(one.manifest.operator, one.manifest.bin, one.remainder)
@@ -240,8 +184,9 @@ class Persisting:
             for source, parcel in held.parcels
         )  # fmt: skip
         cut = Cut(
-            lacking=tuple(lacking), positions=tuple(positions), notices=tuple(held.notices),
-            pieces=(*held.unread, *self._pieces),
+            lacking=tuple(lacking), bundles=(*held.bundles, *self._states.bundles.placed),
+            positions=tuple(positions), notices=tuple(held.notices),
+            pieces=(*held.unread, *self._sending.placed),
         )  # fmt: skip
         space = self._plan.flow.space
         return Checkpoint(self._number, self._incarnation, space, 0, tuple(manifests), cut)

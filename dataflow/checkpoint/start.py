@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from dataflow.checkpoint.fitting import fitting
 from dataflow.decisions import Begins
 from dataflow.migrate.routing import evenly_owned
 from dataflow.once.history import NO_HISTORY, History
@@ -50,6 +51,7 @@ class Start:
         history: History = NO_HISTORY,
     ) -> Start:  # fmt: skip
         """A checkpoint over so many workers; None of a flow that has no past and no states."""
+        checkpoint = None if checkpoint is None else fitting(checkpoint, plan)
         cut = BEGINNING if checkpoint is None else checkpoint.cut
         number = 0 if checkpoint is None else checkpoint.number
         manifests = () if checkpoint is None else checkpoint.manifests

@@ -1,23 +1,33 @@
 """The coordinator's part in checkpoints: when one begins, and that it exists.
 
 Guarantees that a checkpoint's record is written last, once each worker has said that its part is
-durable, and that one is taken at a time, while nobody joins or leaves. Invariant: the word to
-freeze goes by the links of progress, behind the news of who takes part. Cost: one frame per worker
-and checkpoint.
+durable, and that one is taken at a time, while nobody joins or leaves; one that takes too long is
+given up, and nothing of it stays. Invariant: the word to freeze goes by the links of progress,
+behind the news of who takes part. Cost: a few frames per worker and checkpoint.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from dataflow.capability import Capability
+from dataflow.checkpoint.policy import Policy
 from dataflow.migrate.command import Refused
 from dataflow.migrate.said import Event
 from dataflow.once.trimming import Trimming
 from dataflow.plan import Plan
 from dataflow.protocols import Clock, Links
-from dataflow.wire import CompleteFrame, FreezeFrame, encode_cut
+from dataflow.wire import (
+    CancelFrame,
+    CompleteFrame,
+    CutFrame,
+    FreezeFrame,
+    HoldFrame,
+    encode_cut,
+)
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.checkpoint import BEGINNING, Checkpoint, Cut
@@ -26,19 +36,39 @@ from state.topic import Place
 
 KEPT = 3
 """Checkpoints that are kept."""
+FAILED_PAUSE = 1.0
+"""Seconds from one that was given up to the next that nobody asks for, at least."""
 Write = Callable[[Checkpoint], Callable[[], bool]]
 """Begins to write a checkpoint's record, returns whether it is durable yet."""
+
+
+class _Asked(NamedTuple):
+    """One that is to be begun."""
+
+    id: str
+    """The command's; '' where none asked for it."""
+    policy: Policy
+    savepoint: str = ""
+    """Under which name it is kept; '' where it is retired by itself."""
 
 
 @dataclass(slots=True)
 class _Taking:
     """One under way."""
 
-    whole: Checkpoint
-    """What the coordinator itself contributes."""
-    id: str
-    """The command's; '' where none asked for it."""
+    number: int
+    asked: _Asked
+    members: tuple[WorkerId, ...]
     began: float
+    demand: Capability | None = None
+    """Held until all is frozen, so that idle sources let pass what is waited for."""
+    furthest: dict[WorkerId, int] = field(default_factory=dict)
+    """How far the sources of each worker have sent, where they hold."""
+    settled: set[WorkerId] = field(default_factory=set)
+    """The workers with as little in flight as may be."""
+    whole: Checkpoint | None = None
+    """What the coordinator itself contributes; None before the word to freeze."""
+    frozen: float = 0.0
     parts: dict[WorkerId, Checkpoint] = field(default_factory=dict)
     written: Callable[[], bool] | None = None
     """Whether its record is durable, once it is being written."""
@@ -57,73 +87,138 @@ class Checkpoints:
         write: Write,
         forget: Callable[[Sequence[Place]], None],
         trimming: Trimming,
+        savepoints: Sequence[Checkpoint] = (),
+        last: int = 0,
     ) -> None:
-        self.number = 0 if before is None else before.number
+        """`last` is the greatest number that one has, where that is not `before`."""
+        self.number = max([last, *(one.number for one in savepoints)])
         """The last that was begun, in this life or before."""
+        if before is not None:
+            self.number = max(self.number, before.number)
+        self.frozen = 0 if before is None else before.number
+        """The last for which this life's workers have been told to freeze, or with which they have
+        begun."""
         self._kept = deque([] if before is None else [before])
-        """Those that are kept: the one with which this life has begun, and its own."""
+        """The newest: the one with which this life has begun, and its own."""
+        self._savepoints = [*savepoints]
+        """Those that are kept besides, of any life."""
         self._forget, self._trimming = forget, trimming
         self._plan, self._incarnation = plan, incarnation
         self._links, self._clock, self._write = links, clock, write
+        self._how = plan.flow.checkpoints
         self._taking: _Taking | None = None
-        first = plan.flow.delivery == "exactly_once" and (before is None or before.cut == BEGINNING)
-        self._asked: str | None = "" if first else None
-        """The command for which one is to be begun, '' where none asks for it: before the first
-        nothing leaves exactly once."""
-        self._next = self._in_an_interval()
+        self._needed = plan.flow.delivery == "exactly_once" and (
+            before is None or before.cut == BEGINNING
+        )
+        """Whether one is needed at once: before the first nothing leaves exactly once."""
+        self._asked: _Asked | None = None
+        """What a command wants begun."""
+        self._due = self._in_an_interval()
+        self._earliest = clock.monotonic()
+        self._failed = 0
+        """How many in a row have been given up."""
+        self._given_up = set[int]()
+        self._events: list[Event] = []
 
-    def expect_none(self) -> None:
-        """Raises Refused while one is being taken, or is to be."""
+    def expect(self, savepoint: str) -> None:
+        """Raises Refused while one is being taken, or is to be, and for a name that one has."""
         if self.pending:
             raise Refused("a checkpoint is being taken: wait for its end")
+        if savepoint and any(one.savepoint == savepoint for one in self._savepoints):
+            raise Refused(
+                f"there is a savepoint {savepoint!r}: take another name, or drop it once the flow"
+                " has stopped"
+            )
 
-    def ask(self, id: str) -> None:
-        """A command asks for one; '' for nobody's."""
-        self._asked = id
+    def ask(self, id: str, policy: Policy | None, savepoint: str) -> None:
+        """A command asks for one; with no policy of its own it has the flow's."""
+        self._asked = _Asked(id, policy or self._how.policy, savepoint)
 
     def wanted(self, going_on: bool) -> bool:
         """Whether one is to be begun: it has been asked for, or it is time for another in a flow
         that takes them by itself and goes on."""
-        if self._asked is None and self._is_time() and going_on:
-            self._asked = ""
-        return self._asked is not None
+        if self.under_way:
+            return False
+        now = self._clock.monotonic()
+        due = self._needed or (going_on and self._due is not None and now >= self._due)
+        return self._asked is not None or (due and now >= self._earliest)
 
     @property
     def pending(self) -> bool:
         """Whether one is being taken, or has been asked for."""
-        return self.under_way or self._asked is not None
+        return self.under_way or self._needed or self._asked is not None
 
     @property
     def under_way(self) -> bool:
         """Whether one is being taken."""
         return self._taking is not None
 
-    def begin(self, cut: Cut, out: Iterable[Antichain]) -> None:
-        """All members freeze, as is wanted; `cut` is what is known here, and what the frontiers
-        `out` have passed has left the flow."""
+    def begin(self, members: tuple[WorkerId, ...], demand: Callable[[], Capability | None]) -> None:
+        """Begin with what is wanted; where sources are to hold, idle ones meet a `demand`."""
         assert self._taking is None, "one at a time"
-        assert self._asked is not None, "nobody wants one"
-        id, self._asked = self._asked, None
+        asked = self._asked or _Asked("", self._how.policy)
+        if self._needed:
+            # Nothing leaves before the first, so nothing that is in flight would settle.
+            asked = asked._replace(policy="unaligned")
+        self._asked, self._due = None, self._in_an_interval()
         self.number += 1
-        self._trimming.begins(self.number, out)
-        now, space = self._clock.now_ms(), self._plan.flow.space
-        whole = Checkpoint(self.number, self._incarnation, space, now, (), cut)
-        self._taking = _Taking(whole, id, self._clock.monotonic())
-        word = encode_cut(
-            FreezeFrame(self.number, cut.members, tuple(one.number for one in self._kept))
-        )
-        for worker in cut.members:
-            self._links.send(worker, word)
+        now = self._clock.monotonic()
+        self._taking = _Taking(self.number, asked, members, now)
+        if self._how.room(asked.policy) is not None:
+            self._taking.demand = demand()
+            self._say(HoldFrame(self.number, None, 0))
+
+    @property
+    def settled(self) -> bool:
+        """Whether all members are to freeze now."""
+        taking = self._taking
+        if taking is None or taking.whole is not None:
+            return False
+        waits = self._how.room(taking.asked.policy) is not None
+        return not waits or taking.settled.issuperset(taking.members)
+
+    def freeze(self, cut: Cut, out: Iterable[Antichain]) -> None:
+        """All members freeze; `cut` is what is known here, and what the frontiers `out` have passed
+        has left the flow."""
+        taking = self._taking
+        assert taking is not None, "nothing is being taken"
+        self.frozen = taking.number
+        self._trimming.begins(taking.number, out)
+        self._let_go(taking)
+        taking.frozen = self._clock.monotonic()
+        taking.whole = Checkpoint(
+            taking.number, self._incarnation, self._plan.flow.space, self._clock.now_ms(), (), cut,
+            taking.asked.savepoint, taking.asked.policy, _ms(taking.frozen - taking.began),
+        )  # fmt: skip
+        self._say(FreezeFrame(taking.number, taking.members, tuple(sorted(self._numbers))))
 
     def greet(self, worker: WorkerId) -> None:
         """A worker joins: it is told of the newest that there is to come back to."""
         if self._kept and self._kept[-1].cut != BEGINNING:
             self._links.send(worker, encode_cut(CompleteFrame(self._kept[-1].number)))
 
-    def report(self, worker: WorkerId, data: bytes) -> None:
-        """A worker's part is durable. Raises MeanderError for what is none."""
-        part, taking = Checkpoint.from_bytes(data), self._taking
-        if taking is None or part.number != taking.whole.number or worker in taking.parts:
+    def report(self, worker: WorkerId, event: Event) -> None:
+        """Take what a worker says of one. Raises MeanderError for what nobody has asked for."""
+        taking = self._taking
+        match event:
+            case {"event": "held", "checkpoint": int(number), "furthest": int(furthest)}:
+                if taking is not None and taking.number == number:
+                    taking.furthest[worker] = furthest
+                    self._hold(taking)
+            case {"event": "settled", "checkpoint": int(number)}:
+                if taking is not None and taking.number == number:
+                    taking.settled.add(worker)
+            case {"event": "unwritten", "checkpoint": int(number), "reason": str(reason)}:
+                if taking is not None and taking.number == number:
+                    self._give_up(taking, reason)
+            case {"event": "frozen", "part": bytes(data)}:
+                self._take_part(worker, Checkpoint.from_bytes(data))
+
+    def _take_part(self, worker: WorkerId, part: Checkpoint) -> None:
+        taking = self._taking
+        if part.number in self._given_up:
+            return
+        if taking is None or part.number != taking.number or worker in taking.parts:
             raise MeanderError(
                 member_name(worker), f"it has written checkpoint {part.number}, which nobody takes"
             )
@@ -132,42 +227,98 @@ class Checkpoints:
     def step(self, time: int) -> list[Event]:
         """See how far it has come; what has happened. Nobody has come to a later `time`."""
         self._trimming.look(time)
-        taking = self._taking
-        if taking is None or len(taking.parts) < len(taking.whole.cut.members):
-            return []
-        if taking.written is None:
-            whole = self._joined(taking)
-            taking.whole, taking.written = whole, self._write(whole)
-        if not taking.written():
-            return []
-        self._taking = None
+        if self._taking is not None:
+            self._go_on(self._taking)
+        events, self._events = self._events, []
+        return events
+
+    def _go_on(self, taking: _Taking) -> None:
+        now = self._clock.monotonic()
+        if taking.written is None and len(taking.parts) == len(taking.members):
+            taking.whole = self._joined(taking)
+            taking.written = self._write(taking.whole)
+        if taking.written is not None:
+            if taking.written():
+                self._complete(taking)
+        elif now >= taking.began + self._how.timeout:
+            self._give_up(taking, f"it was not done within {self._how.timeout:g} s")
+
+    def _complete(self, taking: _Taking) -> None:
+        assert taking.whole is not None, "it has been written"
+        self._over()
+        self._needed, self._failed = False, 0
         self._kept.append(taking.whole)
-        for worker in taking.whole.cut.members:
-            self._links.send(worker, encode_cut(CompleteFrame(taking.whole.number)))
+        self._say(CompleteFrame(taking.number), taking.members)
+        if taking.whole.savepoint:
+            self._savepoints.append(taking.whole)
         if len(self._kept) > KEPT:
             self._retire(self._kept.popleft())
-        self._trimming.kept(self._kept[0].number)
-        return [self._taken(taking)]
+        self._trimming.kept(min(self._numbers))
+        self._events.append(self._taken(taking, taking.whole))
 
-    def _is_time(self) -> bool:
-        if self._next is None or self.under_way or self._clock.monotonic() < self._next:
-            return False
-        self._next = self._in_an_interval()
-        return True
+    def _give_up(self, taking: _Taking, reason: str) -> None:
+        """Have all go on as if it had not been begun. Raises MeanderError where that has been too
+        often."""
+        self._over(FAILED_PAUSE)
+        self._let_go(taking)
+        self._given_up.add(taking.number)
+        self._failed += 1
+        self._say(CancelFrame(taking.number), taking.members)
+        self._events.append({
+            "type": "checkpoint_failed", "id": taking.asked.id, "number": taking.number,
+            "reason": reason,
+        })  # fmt: skip
+        if self._how.failures is not None and self._failed > self._how.failures:
+            raise MeanderError(
+                f"flow {self._plan.flow.name!r}, checkpoint {taking.number}",
+                f"{reason}, and it is the {self._failed}. in a row that was given up",
+                "give its Checkpointing a longer timeout, or more failures",
+            )
+
+    def _over(self, pause: float = 0.0) -> None:
+        self._taking = None
+        self._earliest = self._clock.monotonic() + max(self._how.pause, pause)
+
+    def _hold(self, taking: _Taking) -> None:
+        """Once all have said how far they have sent, nobody sends anything later."""
+        if taking.furthest.keys() >= set(taking.members):
+            most = self._how.room(taking.asked.policy) or 0
+            limit = max(taking.furthest.values())
+            self._say(HoldFrame(taking.number, limit, most // len(taking.members)))
+
+    def _let_go(self, taking: _Taking) -> None:
+        if taking.demand is not None:
+            taking.demand.drop()
+            taking.demand = None
+
+    def _say(self, word: CutFrame, members: Iterable[WorkerId] | None = None) -> None:
+        if members is None:
+            assert self._taking is not None, "nothing is being taken"
+            members = self._taking.members
+        for worker in members:
+            self._links.send(worker, encode_cut(word))
+
+    @property
+    def _numbers(self) -> set[int]:
+        """Of all that are kept."""
+        return {one.number for one in (*self._kept, *self._savepoints)}
 
     def _in_an_interval(self) -> float | None:
-        interval = self._plan.flow.checkpoint_interval
+        interval = self._how.interval
         return None if interval is None else self._clock.monotonic() + interval
 
     def _retire(self, old: Checkpoint) -> None:
         """What was in flight then and is in no other may go; layers are their writers'."""
-        needed = {piece.place for one in self._kept for piece in one.cut.pieces}
-        gone = {piece.place: None for piece in old.cut.pieces if piece.place not in needed}
-        self._forget([*gone])
+        if old.number in self._numbers:
+            return
+        kept = *self._kept, *self._savepoints
+        needed = {place for one in kept for place in one.places}
+        self._forget([place for place in old.places if place not in needed])
 
     def _joined(self, taking: _Taking) -> Checkpoint:
-        members: Sequence[WorkerId] = taking.whole.cut.members
-        whole = Checkpoint.joined(taking.whole, [taking.parts[worker] for worker in members])
+        assert taking.whole is not None, "it has been frozen"
+        whole = Checkpoint.joined(taking.whole, [taking.parts[one] for one in taking.members])
+        whole = replace(whole, write_ms=_ms(self._clock.monotonic() - taking.frozen))
         seen = set[tuple[str, Bin]]()
         for manifest in whole.manifests:
             place = manifest.operator, manifest.bin
@@ -179,14 +330,21 @@ class Checkpoints:
             seen.add(place)
         return whole
 
-    def _taken(self, taking: _Taking) -> Event:
-        whole = taking.whole
+    def _taken(self, taking: _Taking, whole: Checkpoint) -> Event:
         return {
             "type": "checkpointed",
-            "id": taking.id,
+            "id": taking.asked.id,
             "number": whole.number,
-            "ms": round((self._clock.monotonic() - taking.began) * 1000, 1),
+            "savepoint": whole.savepoint,
+            "policy": whole.policy,
+            "ms": _ms(self._clock.monotonic() - taking.began),
+            "settle_ms": whole.settle_ms,
+            "write_ms": whole.write_ms,
             "state_bytes": whole.state_bytes,
             "in_flight_bytes": whole.in_flight_bytes,
             "in_flight": whole.in_flight,
         }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from dataflow.batch import Batch
 from dataflow.capability import Capability
@@ -87,6 +89,20 @@ class InputPort:
             if message.taken is not None:
                 message.taken()
             yield message
+
+    def take(self, most: int) -> Message | None:
+        """The next message, or so many of its records, to be through with them by the end of the
+        turn; the others wait on."""
+        if not self._queue:
+            return None
+        batch = self._queue[0].payload
+        if not isinstance(batch, Batch) or len(batch) <= most:
+            return next(self.drain())
+        whole = self._queue.popleft()
+        first, rest = batch.take(np.arange(most)), batch.take(np.arange(most, len(batch)))
+        self._queue.appendleft(replace(whole, payload=rest))
+        self.stay.over(whole.arrived, most)
+        return replace(whole, payload=first, taken=None)
 
     @property
     def empty(self) -> bool:

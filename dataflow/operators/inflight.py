@@ -37,6 +37,9 @@ class Inflight:
         """`passed` is told when records were read that all sinks have passed."""
         self._bound, self._told = bound, passed
         self.bytes = 0
+        """Of what has been read and not passed."""
+        self.unpassed = 0
+        """Of what of this has been sent: chunks of which all has."""
         self._sent: dict[tuple[int, Partition], deque[Sent]] = {}
 
     @property
@@ -61,6 +64,7 @@ class Inflight:
         """Note what will be free once the sinks have passed its time."""
         key = (id(sent.reader), sent.partition)
         self._sent.setdefault(key, deque()).append(sent)
+        self.unpassed += sent.size
 
     def settle(self, passed: Antichain, now: float) -> None:
         """Free what the sinks' frontier has passed."""
@@ -69,6 +73,7 @@ class Inflight:
             while queue and not passed.less_equal(queue[0].time):
                 last = queue.popleft()
                 self.bytes -= last.size
+                self.unpassed -= last.size
                 last.delays.observe(now - last.read_at)
                 self._told(last.read_at)
             if last is not None:

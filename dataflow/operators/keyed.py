@@ -29,8 +29,10 @@ from dataflow.operators.notices import Notices
 from dataflow.operators.outputs import Outputs
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows, in_order
+from dataflow.operators.slices import Slices
 from dataflow.operators.timers import Timers
 from dataflow.pace import Pace
+from dataflow.protocols import Clock
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.extraction import Extraction
@@ -67,6 +69,7 @@ class Keyed(Quiet):
         topic: StateTopic,
         next_layer: Callable[[], LayerId],
         control: Callable[[], Antichain],
+        clock: Clock,
         bound: Bound,
         most_delivered: int,
         pools: Callable[[str], Pool],
@@ -87,6 +90,7 @@ class Keyed(Quiet):
         )
         self._waiting, self._most_delivered = pools("records"), most_delivered
         self._most, self._over = bound.most, False
+        self._slices = Slices(clock, SLICE)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -280,16 +284,16 @@ class Keyed(Quiet):
 
     def _apply(self, frontier: Antichain) -> bool:
         applied = False
-        budget = SLICE
+        budget = self._slices.rows
         while budget > 0:
-            done = self._apply_some(frontier)
+            done = self._apply_some(frontier, budget)
             if not done:
                 break
             budget -= done
             applied = True
         return applied
 
-    def _apply_some(self, frontier: Antichain) -> int:
+    def _apply_some(self, frontier: Antichain, most: int) -> int:
         """The timers or notices that come next, or else the next records; how many."""
         due, notice = self.timers.next_due(frontier), self._notices.next_due(frontier)
         if due is not None and self._before_all(due) and (notice is None or due <= outer(notice)):
@@ -298,8 +302,9 @@ class Keyed(Quiet):
             return self._call_back(self._notices.take(notice), notice, "notice")
         if not self._queue or self._overtakes():
             return 0
-        rows = self._slice()
-        self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
+        rows = self._slice(most)
+        with self._slices.of(len(rows)):
+            self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
         self._inputs[0].stay.over_each(rows.arrived)
         return len(rows)
 
@@ -320,9 +325,13 @@ class Keyed(Quiet):
         yield from self._waiting.owed
         yield from self.arrivals.ahead
 
-    def _slice(self) -> Rows:
+    def _slice(self, most: int) -> Rows:
         least, rows = self._queue.popleft()
         self._queued_bytes -= rows.batch.weight
+        rows, rest = rows.cut(most)
+        if len(rest):
+            self._queue.appendleft((rest.least, rest))
+            self._queued_bytes += rest.batch.weight
         if self._logic.timed and self._order == "time":
             # A timer set by these records may come before the next time's records.
             chosen = rows.batch.times == least

@@ -81,6 +81,10 @@ class SourceOperator:
         self.delays = Histogram()
         """From the reader to the passing by all sinks, per chunk."""
         self._full: Capability | None = None
+        self.furthest = MIN_TIME
+        """The latest time that has been sent, by this worker or of a partition that it reads."""
+        self._limit: int | None = None
+        """Nothing later is sent for now."""
         self._last: list[Capability] = []
         self._skew = from_millis(round(options.max_skew * 1000))
         now = clock.monotonic()
@@ -190,6 +194,7 @@ class SourceOperator:
         )  # fmt: skip
         lane.after = parcel.newest if self._around.arrivals else None
         self._lanes[parcel.partition] = lane
+        self.furthest = max(self.furthest, parcel.newest)
 
     def parcels(self) -> list[Parcel]:
         """Where another reader would have to go on, with each partition that is read here, or has
@@ -204,6 +209,27 @@ class SourceOperator:
         if lane.queue:
             rest = Rest(lane.queue[0].offset, rest.end)
         return Parcel(lane.partition, rest, lane.maximum, lane.newest, lane.time)
+
+    @property
+    def in_part(self) -> int:
+        """Bytes of chunks of which a part has been sent."""
+        heads = (lane.queue[0] for lane in self._lanes.values() if lane.queue)
+        return sum(head.chunk.size for head in heads if head.row)
+
+    def sent_up_to(self, limit: int) -> bool:
+        """Whether nothing of that time or earlier is left to be sent, of what there is."""
+        return all(
+            lane.time > limit or (not lane.queue and self._reader.idle(p))
+            for p, lane in self._lanes.items()
+        )
+
+    def passed(self, time: int) -> bool:
+        """Whether all sinks have passed what is of a time, or earlier."""
+        return not self._passed().less_equal(time)
+
+    def hold(self, limit: int | None) -> None:
+        """Until the next call nothing later than this is sent; None for no limit."""
+        self._limit = limit
 
     def underway(self) -> Iterable[Underway]:
         """Nothing: what it has not sent is read again."""
@@ -271,6 +297,8 @@ class SourceOperator:
 
     def _send_lane(self, lane: Lane) -> bool:
         limit = self._floor() + self._skew
+        if self._limit is not None:
+            limit = min(limit, self._limit)
         budget = ROWS
         while lane.queue and budget:
             times, natural = lane.next_rows(budget)
@@ -304,6 +332,7 @@ class SourceOperator:
         if until == len(chunk.values):
             lane.queue.popleft()
             self._sent(lane, head, lane.next_offset)
+        self.furthest = max(self.furthest, last)
         self._move(lane, last)
 
     def _sent(self, lane: Lane, head: Pending, next_offset: int) -> None:

@@ -14,7 +14,9 @@ import numpy as np
 from dataflow.batch import Batch
 from dataflow.operators.base import InputPort, Message, OutputPort, Quiet
 from dataflow.operators.errors import Guard
-from dataflow.operators.steps import each
+from dataflow.operators.slices import Slices
+from dataflow.operators.steps import ROWS, each
+from dataflow.protocols import Clock
 
 
 class Split(Quiet):
@@ -26,17 +28,22 @@ class Split(Quiet):
         outputs: Mapping[str, OutputPort],
         choose: Callable[[Any], object],
         guard: Guard,
+        clock: Clock,
     ) -> None:
         self._input, self._outputs, self._choose, self._guard = source, outputs, choose, guard
+        self._slices = Slices(clock, ROWS)
 
     def schedule(self) -> bool:
         """Pass on what has come, unless what was passed on before still waits."""
-        worked = False
-        blocked = any(output.blocked() for output in self._outputs.values())
-        for message in self._input.drain() if not blocked else ():
-            worked = True
+        if any(output.blocked() for output in self._outputs.values()):
+            return False
+        worked, left = False, self._slices.rows
+        while left > 0 and (message := self._input.take(left)) is not None:
             assert isinstance(message.payload, Batch)
-            self._split(message, message.payload)
+            worked = True
+            left -= len(message.payload)
+            with self._slices.of(len(message.payload)):
+                self._split(message, message.payload)
         return worked
 
     def _split(self, message: Message, batch: Batch) -> None:

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from dataflow.batch import Batch, Int64s
-from dataflow.operators.base import InputPort, OutputPort, Quiet
+from dataflow.operators.base import InputPort, Message, OutputPort, Quiet
 from dataflow.operators.errors import FAILURES, Guard, OnError
+from dataflow.operators.slices import Slices
+from dataflow.protocols import Clock
 from schemas.errors import MeanderError
 from state import codec
 from state.bins import BinSpace
@@ -150,27 +152,37 @@ class Steps(Quiet):
     """A chain of stateless steps as one operator."""
 
     def __init__(
-        self, source: InputPort, output: OutputPort, chain: list[tuple[Step, Guard]]
+        self,
+        source: InputPort,
+        output: OutputPort,
+        chain: list[tuple[Step, Guard]],
+        clock: Clock,
     ) -> None:
         self._input, self._output, self._chain = source, output, chain
+        self._slices = Slices(clock, ROWS)
 
     def schedule(self) -> bool:
         """Pass on what has come, unless what was passed on before still waits."""
-        worked, sent = False, 0
-        for message in self._input.drain() if not self._output.blocked() else ():
+        if self._output.blocked():
+            return False
+        worked, left, sent = False, self._slices.rows, 0
+        while left > 0 and sent < ROWS and (message := self._input.take(left)) is not None:
+            assert isinstance(message.payload, Batch)
             worked = True
-            with self._output.mint(message) as capability:
-                assert isinstance(message.payload, Batch)
-                batch = message.payload
-                for step, guard in self._chain:
-                    if len(batch):
-                        batch = step.apply(batch, guard)
-                if len(batch):
-                    self._output.send(capability, message.time, batch)
-            sent += len(batch)
-            if sent >= ROWS:
-                break
+            left -= len(message.payload)
+            with self._slices.of(len(message.payload)):
+                sent += self._pass_on(message, message.payload)
         return worked
+
+    def _pass_on(self, message: Message, batch: Batch) -> int:
+        """How many records come of it."""
+        with self._output.mint(message) as capability:
+            for step, guard in self._chain:
+                if len(batch):
+                    batch = step.apply(batch, guard)
+            if len(batch):
+                self._output.send(capability, message.time, batch)
+        return len(batch)
 
 
 def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, list[bytes]]:

@@ -3,60 +3,14 @@ killed, stopped and continued again and again."""
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-from collections import Counter
 from pathlib import Path
 
 from tests.brokers import Broker
-from tests.flow_process import FlowProcess, flow_folder, kill, lines, meander, until_silent
-from tests.kafka_tools import consume_all, until
-
-LEASE = 2
-WORDS = 50
-LINES = 400
-
-
-def texts(first: int, last: int) -> list[str]:
-    return [f"w{n * n % WORDS} v{n % WORDS}" for n in range(first, last)]
-
-
-class Counting:
-    """A flow that counts words, and what it has committed."""
-
-    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
-        self._broker, self._prefix, self._folder = broker, prefix, folder
-        self._fed = 0
-        self.module = flow_folder(
-            folder / "flow", prefix, delivery="exactly_once", checkpoint_interval=0.5
-        )
-
-    def feed(self) -> None:
-        """Some more lines."""
-        new = texts(self._fed, self._fed + LINES)
-        lines(self._broker.bootstrap, self._prefix, new, create=not self._fed, after=self._fed)
-        self._fed += LINES
-
-    def run(self, *options: str) -> list[str]:
-        return ["run", str(self.module), "--prefix", self._prefix, "--lease", str(LEASE), *options]
-
-    @property
-    def committed(self) -> Counter[tuple[str, int]]:
-        """Words and their counts."""
-        found = consume_all(self._broker.bootstrap, self._prefix + "counts", committed=True)
-        values = [json.loads(record.value or b"") for record in found]
-        return Counter((value["word"], value["count"]) for value in values)
-
-    @property
-    def wanted(self) -> Counter[tuple[str, int]]:
-        counted = Counter(word for text in texts(0, self._fed) for word in text.split())
-        return Counter((word, n + 1) for word, most in counted.items() for n in range(most))
-
-    def until_all(self, flow: FlowProcess) -> None:
-        """Raises AssertionError where anything is committed twice, or else."""
-        until(lambda: self.committed.total() >= 2 * self._fed, f"all is out: {flow.said}")
-        assert self.committed == self.wanted
+from tests.counting import LEASE, Counting
+from tests.flow_process import alive, kill, meander, until_silent
+from tests.kafka_tools import until
 
 
 def test_each_result_is_committed_once_however_often_workers_are_killed(
@@ -118,9 +72,3 @@ def test_a_driver_that_is_killed_and_run_again_on_more_workers_repeats_nothing(
     with meander(tmp_path, broker.bootstrap, *end) as flow:
         assert flow.exit_code() == 0, flow.said
     assert counting.committed == counting.wanted
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
-    status = Path(f"/proc/{pid}/status")
-    return status.exists() and "State:\tZ" not in status.read_text()

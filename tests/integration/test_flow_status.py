@@ -38,14 +38,13 @@ def options(bootstrap: str, prefix: str) -> Options:
 
 @pytest.fixture
 def prepared(module: Path, options: Options) -> Prepared:
-    prepared = prepare(module, options)
-    claim(prepared)
-    return prepared
+    return prepare(module, options)
 
 
 @pytest.fixture
 def topic(prepared: Prepared) -> Iterator[StatusTopic]:
     with closing(StatusTopic(prepared.options.kafka, prepared.names.status)) as opened:
+        claim(prepared, opened)
         yield opened
 
 
@@ -151,8 +150,8 @@ def test_heartbeats_stay_small_however_much_is_under_way(
 
 
 def test_a_flow_is_prepared_for_one_driver_whatever_lease_the_next_would_have(
-    prepared: Prepared, module: Path, options: Options
+    topic: StatusTopic, module: Path, options: Options
 ) -> None:
     shorter = Options(options.kafka, prefix=options.prefix, lease=1.0)
     with pytest.raises(SetupError, match="another driver runs it .* dead, wait 600 s"):
-        claim(prepare(module, shorter))
+        claim(prepare(module, shorter), topic)

@@ -13,7 +13,7 @@ from app.following import follow
 from app.overview import overview
 from connectors import status
 from connectors.client import Fetched, Settings, admin
-from connectors.status import Holder, StatusReader, StatusTopic, claim
+from connectors.status import Holder, StatusReader, StatusTopic
 from connectors.topics import Names, ensure_internal
 from schemas.control import Migrate
 from schemas.errors import SetupError
@@ -264,7 +264,8 @@ def claimed(driver: str, lease: float = 10.0) -> Claimed:
 
 
 def claim_as(rig: Rig, names: Names, driver: str) -> Holder:
-    return claim(rig.settings, names.status, "flow", claimed(driver))
+    with closing(StatusTopic(rig.settings, names.status)) as status:
+        return status.claim("flow", claimed(driver))
 
 
 @pytest.mark.parametrize("time", range(3))

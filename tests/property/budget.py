@@ -14,12 +14,15 @@ SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "70"))
 """For all of them together."""
 RESCALING = float(os.environ.get("MEANDER_RESCALE_SECONDS", "0"))
 """How long real workers come and go; `make soak` does this by itself, when the others are over."""
+KILLS = int(os.environ.get("MEANDER_KILLS", "0"))
+"""How often real processes are killed or stopped then; without `make soak` they are not."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
 PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
 """How many processes run each suite."""
 PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PARTS
-GRAPHS, ORACLE, LOOPS, CREDIT, FRAMES, FLOWS = 0.28, 0.12, 0.05, 0.04, 0.08, 0.07
+GRAPHS, ORACLE, LOOPS, CREDIT, FRAMES, FLOWS = 0.18, 0.10, 0.05, 0.04, 0.08, 0.07
 REPLAYS, MEMBERS, LINKS, CHECKPOINTS, ONCE = 0.06, 0.04, 0.02, 0.12, 0.12
+STEP, OUTAGE, SPOIL = 0.08, 0.02, 0.02
 """The share of each suite."""
 SCHEDULES = "schedules of "
 """How the names of properties begin that say how many a suite has run."""

@@ -7,14 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from dataflow.capability import Capability
+from dataflow.checkpoint import states
 from state import extraction
 from state.store import Databases
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks hold few entries, so that layers of few keys have tables."""
+    """Chunks hold few entries, so that layers of few keys have tables; and bundles little, so that
+    some bins have more to be put into a layer."""
     monkeypatch.setattr(extraction, "CHUNK_ENTRIES", 8)
+    monkeypatch.setattr(states, "LITTLE", 60)
+    monkeypatch.setattr(states, "BYTES", 200)
+    # A turn writes little, so that states change meanwhile.
+    monkeypatch.setattr(states, "ENTRIES", 1)
 
 
 @pytest.fixture(scope="module")

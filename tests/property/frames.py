@@ -159,7 +159,7 @@ def _whole(message: object) -> bool:
             return _numbers(sent) and _whole(base) and _whole(wire.ProgressFrame(changes))
         case wire.MemberFrame(_, members, time, checkpoint):
             return _numbers(time, checkpoint, *members)
-        case wire.FreezeFrame() | wire.MarkerFrame() | wire.CompleteFrame():
+        case wire.CutFrame():
             return _whole_cut(message)
         case wire.DataFrame(edge, at, payload, checkpoint):
             return _numbers(edge, checkpoint) and _is_time(at) and _whole_payload(payload)
@@ -168,6 +168,8 @@ def _whole(message: object) -> bool:
 
 def _whole_cut(word: wire.CutFrame) -> bool:
     match word:
+        case wire.HoldFrame(checkpoint, limit, most):
+            return _numbers(checkpoint, limit or 0, most)
         case wire.FreezeFrame(checkpoint, members, kept):
             return _numbers(checkpoint, *members, *kept)
         case wire.MarkerFrame(checkpoint, sent):

@@ -114,7 +114,7 @@ def _write_wire(message: object) -> Frame:
             return wire.encode_heard(updates)
         case wire.DataFrame(edge, at, payload, checkpoint):
             return wire.encode_data(edge, at, payload, checkpoint)
-        case wire.FreezeFrame() | wire.MarkerFrame() | wire.CompleteFrame():
+        case wire.CutFrame():
             return wire.encode_cut(message)
         case wire.TakenFrame(edge, size):
             return wire.encode_taken(edge, size)
@@ -164,6 +164,9 @@ def _of_engine() -> Iterator[Kind]:
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
         ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
+        ("hold", wire.encode_cut(wire.HoldFrame(3, 5 << 41, 1 << 20))),
+        ("hold where they are", wire.encode_cut(wire.HoldFrame(3, None, 0))),
+        ("cancel", wire.encode_cut(wire.CancelFrame(3))),
         ("freeze", wire.encode_cut(wire.FreezeFrame(3, tuple(map(WorkerId, range(9))), (1, 2)))),
         ("marker", wire.encode_cut(wire.MarkerFrame(3, 1 << 33))),
         ("complete", wire.encode_cut(wire.CompleteFrame(3))),

@@ -8,14 +8,21 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
+from dataflow.checkpoint.policy import POLICIES, Checkpointing
+from dataflow.faults import Fault
 from dataflow.migrate.migrator import Outlet
+from dataflow.nested import outer
 from dataflow.sim import Command, Freeze, Join, World
 from dataflow.testing import ListSink, Result
+from dataflow.worker import Worker
+from schemas.errors import MeanderError
 from state import codec
 from state.checkpoint import Checkpoint
+from state.ids import COORDINATOR, WorkerId
 from tests.hand import assembly
 from tests.property.budget import CHECKPOINTS, SCHEDULES, seeds
 from tests.property.cases import (
@@ -26,35 +33,110 @@ from tests.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
+from tests.property.mishaps import BrokerDown, Cut, DiskFull, FullDisk, Kill, Killed, Stop, befall
+from tests.property.steps import Course, Step, There, somewhere
 from tests.property.test_migration_oracle import DIFFERS, Cramped, Run, encoded
+from tests.property.watched import Watched, watch_links, watch_worker
 
-FLOOR = 100
+FLOOR = 60
 LIVES = 4
+FOREVER = 1 << 60
+"""In steps."""
 Place = tuple[int, int, int]
 """A source's number, a partition and an offset."""
+
+
+@dataclass(frozen=True)
+class Ordeal:
+    """What is to happen to one life, on so many workers: it is killed after so many steps, or lives
+    to its end. With `moving` it is killed soon after a checkpoint that is taken as bins are on
+    their way, if any are."""
+
+    workers: int
+    steps: int | None
+    moving: bool = False
+    faults: Sequence[There] = ()
 
 
 class Mortal(Cramped):
     """A flow that is killed; what is left are its topics."""
 
     def __init__(
-        self, case: Case, run: Run, script: Sequence[Command], world: World | None
+        self, case: Case, run: Run, script: Sequence[Command], world: Watched, ordeal: Ordeal
     ) -> None:
         self._room, self.disks = case.room, []
         self._changes_staff = False
+        self._ordeal, self._until, self._cut = ordeal, FOREVER, False
+        self._killed: WorkerId | None = None
+        self.disk_full = False
+        self._stopped = dict[WorkerId, int]()
+        """For how long; it begins as their turn is over."""
+        self.course = Course(ordeal.faults, self.befalls)
+        self.watched, self._chance = world, random.Random(f"faults {case.seed}")
+        world.turn.course = self.course
         # With databases of its own, as each life has: tables name their operator.
-        super(Cramped, self).__init__(run.flow, case.workers, case.seed, script, world=world)
+        super(Cramped, self).__init__(run.flow, ordeal.workers, case.seed, script, world=world)
 
-    def live(self, steps: int | None, *, moving: bool) -> bool:
-        """So many steps, or to the end; whether it has come to that. With `moving` it is killed
-        soon after a checkpoint that is taken as bins are on their way, if any are."""
-        while not self.sim.done and steps != 0:
+    def act(self) -> None:
+        """One step of this life."""
+        self.watched.tick()
+        self.watched.turn.course = self.course
+        for process, steps in self._stopped.items():
+            self.sim.pauses[process] = self.sim.actions + steps
+            self._live_for(self._chance.randrange(2 * steps))
+        self._stopped.clear()
+        super().act()
+
+    def live(self) -> bool:
+        """As is ordained; whether it has come to its end."""
+        if self._ordeal.steps is not None:
+            self._live_for(self._ordeal.steps)
+        moving = self._ordeal.moving
+        while not self.sim.done and self.sim.actions < self._until:
             self.act()
-            steps = None if steps is None else steps - 1
-            if moving and any(outlet.copies for outlet in self._outlets):
+            if self._cut or (moving and any(outlet.copies for outlet in self._outlets)):
+                self._cut = moving = False
                 self._checkpoint_at_once()
-                return self.live(20, moving=False)
+                self._live_for(20)
         return self.sim.done
+
+    def _live_for(self, steps: int) -> None:
+        self._until = self.sim.actions + steps
+
+    def end(self) -> None:
+        """Nobody kills this life any more; who has been killed does nothing."""
+        self.course.end()
+        if self._killed is not None:
+            self.sim.pauses[self._killed] = FOREVER
+        if self._killed == COORDINATOR:
+            self.sim.commands.clear()
+
+    def befalls(self, fault: Fault, process: WorkerId) -> None:
+        """A fault strikes a process where it is."""
+        match fault:
+            case Kill():
+                self._killed = process
+                raise Killed
+            case Stop(steps):
+                self._stopped[process] = steps
+            case Cut():
+                self._cut = True
+            case DiskFull() if process != COORDINATOR:
+                assert self._databases is not None
+                full = self._databases.of(process).rocks
+                full._rocks = FullDisk(full._rocks)  # type: ignore[assignment]
+                self.disk_full = True
+            case DiskFull():
+                """The coordinator has none."""
+            case _:
+                befall(self.watched, fault, self._chance)
+
+    def _build(self, *surroundings: Any) -> Worker:
+        _, links, *_ = surroundings
+        watch_links(links, self.watched.turn)
+        worker = super()._build(*surroundings)
+        watch_worker(worker, self.watched.turn)
+        return worker
 
     def _checkpoint_at_once(self) -> None:
         before = len(self.world.checkpoints)
@@ -96,36 +178,80 @@ class Lives(Run):
     def _live(self, opened: contextlib.ExitStack) -> None:
         self.build()
         rng = random.Random(f"lives {self.case.seed}")
+        policies = random.Random(f"policies {self.case.seed}")
+        # Some are given up, on the simulated clock.
+        timeout, room = policies.choice([0.04, 0.1, 600.0]), policies.choice([1, 100, 1000])
+        self.flow.checkpoints = Checkpointing(timeout=timeout, max_inflight=room)
+        world = Watched.empty(random.Random(f"world {self.case.seed}"))
         script: list[Command] = [*self.case.script]
         # Often behind a command, as bins are on their way then.
         for _ in range(rng.randint(1, 2 + len(script))):
-            script.insert(rng.randint(min(1, len(script)), len(script)), Freeze())
+            freeze = Freeze(policies.choice(POLICIES))
+            script.insert(rng.randint(min(1, len(script)), len(script)), freeze)
         lives: list[Life] = []
-        world: World | None = None
-        self.checkpoints = self.in_flight = self.unread = self.moving = 0
+        self.checkpoints = self.in_flight = self.unread = self.moving = self.bundled = 0
+        self.policies = Counter[str]()
+        self.struck = Counter[Step]()
         for number in range(LIVES):
-            workers = self.case.workers if not number else rng.randint(1, 4)
-            case = replace(self.case, workers=workers, seed=LIVES * self.case.seed + number)
+            ordeal = self.ordeal(number, rng)
+            case = replace(self.case, seed=LIVES * self.case.seed + number)
             marks = [len(sink.results) for sink in (self.raw, self.other_raw, self.sink)]
-            run = opened.enter_context(Mortal(case, self, script, world))
-            self.haunt(run)
-            last = number == LIVES - 1 or rng.random() < 0.2
-            steps = None if last else rng.randrange(20, 3000)
-            over = run.live(steps, moving=not last and rng.random() < 0.5)
-            world, script = run.world, [*run.sim.commands]
+            try:
+                run = opened.enter_context(Mortal(case, self, script, world, ordeal))
+            except Killed:
+                # Before anything was there that could live.
+                self._note(world.turn.course)
+                continue
+            over = self._lived(run)
+            self._note(run.course)
+            script = [*run.sim.commands]
             raw, other, results = (
                 sink.results[mark:]
                 for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
             )
             lives.append(Life(world.before, world.incarnation, raw, other, results))
             self._count(world)
+            self._check_policies(run)
             if over:
                 self.check_end(run, lives)
                 return
+            run.end()
             self.outlive(run)
-            script.insert(0, Freeze())
+            script.insert(0, Freeze(policies.choice(POLICIES)))
             if rng.random() < 0.3:
                 script.append(Join())
+
+    def _note(self, course: Course) -> None:
+        self.passed = course.passed
+        self.struck.update(one.where.step for one in course.struck)
+
+    def _lived(self, run: Mortal) -> bool:
+        try:
+            self.haunt(run)
+            return run.live()
+        except Killed:
+            return False
+        except MeanderError as error:
+            if run.disk_full and "No space left on device" in error.cause:
+                return False
+            raise
+
+    def ordeal(self, number: int, rng: random.Random) -> Ordeal:
+        """What the n-th life has to go through, the family `cut`: a checkpoint is taken as one
+        comes by any step, or as bins are on their way, and is gone on from. The last life has
+        nothing to go through."""
+        workers = self.case.workers if not number else rng.randint(1, 4)
+        if number == LIVES - 1 or rng.random() < 0.2:
+            return Ordeal(workers, None)
+        steps, moving, faults = rng.randrange(20, 3000), rng.random() < 0.5, list[There]()
+        if not moving and rng.random() < 0.8:
+            faults.append(There(Cut(), somewhere(rng)))
+        if rng.random() < 0.3:
+            much = rng.randrange(10, 500)
+            faults.append(
+                There(rng.choice([Stop(much), BrokerDown(much), DiskFull()]), somewhere(rng))
+            )
+        return Ordeal(workers, steps, moving, faults)
 
     def haunt(self, run: Mortal) -> None:
         """A new life begins."""
@@ -139,7 +265,18 @@ class Lives(Run):
         self.in_flight = sum(piece.records for piece in pieces)
         number = Counter(piece.place for piece in pieces)
         self.unread = sum(times > 1 for times in number.values())
+        self.bundled = sum(len(b.bins) for one in world.checkpoints for b in one.cut.bundles)
         self.moving = sum(len(one.cut.lacking) for one in world.checkpoints)
+
+    def _check_policies(self, run: Mortal) -> None:
+        self.policies["failed"] += sum(e["type"] == "checkpoint_failed" for e in run.sim.events)
+        taken = [event for event in run.sim.events if event["type"] == "checkpointed"]
+        self.policies.update(str(event["policy"]) for event in taken)
+        for one in run.world.checkpoints:
+            if one.policy == "aligned":
+                sent = max(position.newest for position in one.cut.positions)
+                late = all(outer(piece.time) > sent for piece in one.cut.pieces)
+                assert late, "in flight in an aligned one is at most what timers have answered"
 
     def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
         """What was kept of each life adds up to an undisturbed one."""
@@ -214,10 +351,10 @@ def kept(lives: Sequence[Sequence[Result]], begun: Sequence[dict[int, int]]) -> 
 
 
 @pytest.mark.soak
-def test_what_goes_on_from_a_checkpoint_equals_the_reference(
+def test_cut_what_goes_on_from_any_checkpoint_equals_the_reference(
     record_property: Callable[[str, object], None],
 ) -> None:
-    found: Counter[str] = Counter()
+    found, steps = Counter[str](), Counter[Step]()
 
     def lived(case: Case) -> Lives:
         run = Lives(case)
@@ -231,9 +368,13 @@ def test_what_goes_on_from_a_checkpoint_equals_the_reference(
         found.update(
             flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,
             moving=run.moving,
+            bundled=run.bundled,
         )  # fmt: skip
+        steps += run.struck
     record_property(f"{SCHEDULES}flows that were killed", found["flows"])
+    record_property("cuts and faults at named steps of these", steps.total())
     record_property("their checkpoints", found["checkpoints"])
     record_property("records in flight in these", found["records"])
     record_property("bins on their way in these", found["moving"])
+    record_property("bins of which these hold what their layers lack", found["bundled"])
     record_property("pieces that a later checkpoint referred to", found["unread"])

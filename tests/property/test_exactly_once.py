@@ -23,10 +23,16 @@ from tests.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
-from tests.property.test_checkpoints import Life, Lives, Mortal
+from tests.property.mishaps import Kill
+from tests.property.steps import STEPS, Step, There, somewhere
+from tests.property.test_checkpoints import Life, Lives, Mortal, Ordeal
 from tests.property.test_migration_oracle import encoded
 
-FLOOR = 30
+FLOOR = 24
+COMMITS = tuple(
+    step for step in STEPS
+    if step.protocol in ("transaction", "checkpoint record", "decision", "life", "tombstone")
+)  # fmt: skip
 TIMED = tuple(kind for kind in KINDS if kind != "arrival")
 
 
@@ -39,6 +45,15 @@ class OnceLives(Lives):
         super().__init__(case)
         self._zombie: Mortal | None = None
         self.fenced = self.suppressed = self.forgotten = 0
+
+    def ordeal(self, number: int, rng: random.Random) -> Ordeal:
+        """The family `double crash`: in two lives, one behind the other, whoever comes by a step of
+        what commits is killed there; the second often has a worker less."""
+        other = super().ordeal(number, rng)
+        if number > 1 or rng.random() < 0.2:
+            return other
+        workers = max(1, self.case.workers - number * rng.randint(0, 2))
+        return Ordeal(workers, None, faults=[There(Kill(), somewhere(rng, COMMITS))])
 
     def survive(self) -> None:
         """Where one checkpoint is kept, marks are forgotten soon; three are seldom taken."""
@@ -54,14 +69,15 @@ class OnceLives(Lives):
         zombie, self._zombie = self._zombie, None
         if zombie is None:
             return
-        try:
-            for _ in range(random.Random(f"zombie {self.case.seed}").choice([0, 100, 1000])):
+        for _ in range(random.Random(f"zombie {self.case.seed}").choice([0, 100, 1000])):
+            try:
                 if not zombie.sim.done:
                     zombie.act()
-                if not run.sim.done:
-                    run.act()
-        except MeanderError:
-            self.fenced += 1
+            except MeanderError:
+                self.fenced += 1
+                return
+            if not run.sim.done:
+                run.act()
 
     def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
         """All that was committed, of all lives, is what one undisturbed life gives."""
@@ -83,10 +99,10 @@ class OnceLives(Lives):
 
 
 @pytest.mark.soak
-def test_what_is_committed_over_all_lives_is_the_reference(
+def test_double_crash_what_is_committed_over_all_lives_is_the_reference(
     record_property: Callable[[str, object], None],
 ) -> None:
-    found: Counter[str] = Counter()
+    found, steps = Counter[str](), Counter[Step]()
 
     def lived(case: Case) -> OnceLives:
         run = OnceLives(case)
@@ -101,7 +117,9 @@ def test_what_is_committed_over_all_lives_is_the_reference(
             flows=1, suppressed=run.suppressed, fenced=run.fenced, forgotten=run.forgotten,
             results=len(run.sink.results),
         )  # fmt: skip
+        steps += run.struck
     record_property(f"{SCHEDULES}flows that commit, and were killed", found["flows"])
+    record_property("kills at named steps of these", steps.total())
     record_property("their results", found["results"])
     record_property("results that the last life found committed", found["suppressed"])
     record_property("marks that were forgotten meanwhile", found["forgotten"])

@@ -35,7 +35,7 @@ from tests.property.cases import (
 )
 from tests.property.reference import Record, Refusals, States
 
-FLOOR = 150
+FLOOR = 130
 DIFFERS = "results are not the reference's"
 
 

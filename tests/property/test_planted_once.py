@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dataflow.checkpoint import start
+from dataflow.decisions import Decisions
 from dataflow.migrate.routing import Routing
 from dataflow.once import history
 from dataflow.once.committing import Committing
@@ -90,6 +91,11 @@ def _at_once(trimming: Any, number: int, _: Any) -> None:
     trimming._unneeded[number] = trimming._ask()() or 0
 
 
+def _before_it_is_durable(decisions: Any) -> None:
+    while decisions._unsent:
+        decisions._unsent.popleft().send()
+
+
 def _without_newer(_: object, cut: Any, __: object) -> Any:
     return cut
 
@@ -109,6 +115,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         OnceSink, "complete", property(lambda _: True)  # type: ignore[dict-item]
     ),
     "marks are forgotten while they are needed": (Trimming, "begins", _at_once),
+    "a decision is sent before it is durable": (Decisions, "send", _before_it_is_durable),
     "partitions that had come come anew": (start, "_with_newer_partitions", _without_newer),
 }  # fmt: skip
 

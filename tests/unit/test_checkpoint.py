@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from schemas.errors import MeanderError
+from state import lacking
 from state.bins import BinSpace
-from state.checkpoint import Checkpoint
+from state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
 from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.lacking import Bundle, BundleCorrupt, Lacking
+from state.layer import Remainder
 from state.manifest import Description, LayerPointer, Manifest
 from state.topic import Place
 
@@ -16,6 +21,39 @@ LAYER = LayerPointer(
     "msgpack", (Place(b"layer/7/-1/196613/0", 1, 30, 99), Place(b"layer/7/-1/196613/1", 1, 31, 9)),
 )  # fmt: skip
 MANIFEST = Manifest("totals", Bin(5), epoch=0, layers=(LAYER,))
+ZERO, ONE = WorkerId(0), WorkerId(1)
+CUT = Cut(
+    time=40,
+    members=(ZERO, ONE),
+    owners=(ZERO, ONE),
+    lacking=(Lacking("totals", Bin(5), Remainder([b"k"], [b"s"], [(41, b"k")])),),
+    positions=(Position("lines", 0, ONE, 12, None, 30, 29, 31),),
+    notices=(Notice("totals", (41, 2), b"k"),),
+    pieces=(Piece("totals", 0, ONE, 41, 3, Place(b"p", 2, 8, 77), True, b"\x02"),),
+)
+CHECKPOINT = Checkpoint(3, Incarnation(7), BinSpace(1), 150, (MANIFEST,), CUT)
+NEWER = replace(
+    CHECKPOINT, savepoint="v1", policy="p", settle_ms=1.5, write_ms=20.0,
+    cut=replace(CUT, bundles=(Bundle("totals", (Bin(1),), Place(b"b", 0, 1, 2)),)),
+)  # fmt: skip
+GOLDEN = {
+    2: (CHECKPOINT, """
+        02060e02ac0202b401010c746f74616c730a00020e018a8018000e6d73677061636b000000000000
+        04000000000000000904266c617965722f372f2d312f3139363631332f30023cc601266c61796572
+        2f372f2d312f3139363631332f31023e12000000500400020004000200020c746f74616c730a0202
+        6b0002027300020252026b0000020a6c696e6573000218003c3a3e00020c746f74616c7302045204
+        00026b00020c746f74616c730002005206027004109a010102020200
+    """),
+    3: (NEWER, """
+        03060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
+        020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
+        2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
+        00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
+        6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
+        6b00020c746f74616c730002005206027004109a010102020200
+    """),
+}  # fmt: skip
+"""By version what it says, and its bytes."""
 
 
 def test_a_checkpoint_comes_back_from_its_bytes() -> None:
@@ -25,23 +63,40 @@ def test_a_checkpoint_comes_back_from_its_bytes() -> None:
     assert checkpoint.operators == {"totals", "mean"}
 
 
+@pytest.mark.parametrize("version", GOLDEN)
+def test_every_version_is_read_for_ever(version: int) -> None:
+    checkpoint, golden = GOLDEN[version]
+    assert Checkpoint.from_bytes(bytes.fromhex(golden)) == checkpoint
+
+
 def test_a_checkpoint_has_the_bytes_that_were_agreed_on() -> None:
-    checkpoint = Checkpoint(3, Incarnation(7), BinSpace(4), 150, (MANIFEST,))
-    assert checkpoint.to_bytes().hex() == (
-        "02"  # format version
-        "060e08ac02"  # number, incarnation, bits, millis
-        f"02{_length(MANIFEST)}{MANIFEST.to_bytes().hex()}00"  # one manifest, and no more
-        "00000000000000"  # a cut at time 0, of no members and owners, with nothing under way
-    )
-
-
-def _length(manifest: Manifest) -> str:
-    """Of a manifest of 64 bytes or more, as Avro writes it."""
-    twice = 2 * len(manifest.to_bytes())
-    return bytes([twice & 127 | 128, twice >> 7]).hex()
+    checkpoint, golden = GOLDEN[max(GOLDEN)]
+    assert checkpoint.to_bytes() == bytes.fromhex(golden)
 
 
 def test_another_format_version_is_refused_by_name() -> None:
-    data = Checkpoint(1, Incarnation(7), BinSpace(4), 150, ()).to_bytes()
-    with pytest.raises(MeanderError, match="format 'checkpoint': its version is 3, .* reads 2"):
-        Checkpoint.from_bytes(b"\x03" + data[1:])
+    data = CHECKPOINT.to_bytes()
+    with pytest.raises(MeanderError, match="'checkpoint': its version is 9, .* reads 2 and 3"):
+        Checkpoint.from_bytes(b"\x09" + data[1:])
+
+
+def test_a_bundle_has_the_bytes_that_were_agreed_on() -> None:
+    remainder = Remainder([b"a", b"bc"], [b"1", b"2"], [(5, b"a")])
+    data = lacking.to_bytes([Lacking("totals", Bin(3), remainder)])
+    assert data[8:].hex() == (
+        "01"  # format version
+        "02" + "0c" + b"totals".hex() + "06"  # one bin: of whom, and which
+        "04026104626300"  # its keys
+        "040231023200"  # and states
+        "02020a026100"  # that there are timers: one
+        "00"
+    )  # fmt: skip
+    assert lacking.from_bytes(data) == [Lacking("totals", Bin(3), remainder)]
+
+
+@pytest.mark.parametrize("place", [3, 12, 30])
+def test_a_bundle_that_was_changed_is_refused(place: int) -> None:
+    data = lacking.to_bytes([Lacking("totals", Bin(3), Remainder([b"abcdef"], [b"12"], None))])
+    changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    with pytest.raises(BundleCorrupt, match="its checksum is another"):
+        lacking.from_bytes(changed)

@@ -18,6 +18,7 @@ from schemas.control import (
     Migrate,
     Rejected,
     Rescale,
+    Stop,
     TakeCheckpoint,
     parse_command,
 )
@@ -27,6 +28,7 @@ from state.bins import MAX_BITS
 FOLDER = Path(str(schemas.__file__)).parent
 PUBLISHED, RESCALE = FOLDER / "migrate.schema.json", FOLDER / "rescale.schema.json"
 ABORT, CHECKPOINT = FOLDER / "abort.schema.json", FOLDER / "checkpoint.schema.json"
+STOP = FOLDER / "stop.schema.json"
 BINS = 256
 
 
@@ -53,6 +55,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
     assert json.loads(RESCALE.read_text()) == Rescale.model_json_schema()
     assert json.loads(ABORT.read_text()) == Abort.model_json_schema()
     assert json.loads(CHECKPOINT.read_text()) == TakeCheckpoint.model_json_schema()
+    assert json.loads(STOP.read_text()) == Stop.model_json_schema()
 
 
 GOOD = {

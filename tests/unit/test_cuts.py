@@ -6,14 +6,19 @@ from __future__ import annotations
 import pytest
 
 from dataflow import Flow, restore
+from dataflow.checkpoint import taking
+from dataflow.checkpoint.policy import ON_COMMAND, POLICIES, Checkpointing, Policy
+from dataflow.checkpoint.settling import Settling
+from dataflow.checkpoint.states import States
 from dataflow.sim import Freeze, Join, World
 from dataflow.testing import ListSink, ListSource, TestFlow
+from schemas.errors import MeanderError, SetupError
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 
 
-def counting(checkpoint_interval: float | None = None) -> Flow:
-    flow = Flow("counts", bins=1, snapshot_interval=0.01, checkpoint_interval=checkpoint_interval)
+def counting(checkpoints: Checkpointing = ON_COMMAND) -> Flow:
+    flow = Flow("counts", bins=1, snapshot_interval=0.01, checkpoints=checkpoints)
     words = flow.source(ListSource(LINES)).key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
     return flow
@@ -91,8 +96,133 @@ def test_one_checkpoint_is_taken_at_a_time() -> None:
 
 
 def test_a_checkpoint_is_taken_as_often_as_the_flow_says() -> None:
-    with TestFlow(counting(checkpoint_interval=0.05), 2) as run:
+    with TestFlow(counting(Checkpointing(0.05)), 2) as run:
         run.run()
         numbers = [one.number for one in run.world.checkpoints]
         assert len(numbers) >= 3
         assert numbers == [*range(1, 1 + len(numbers))]
+
+
+def events_of(run: TestFlow, type: str) -> list[dict[str, object]]:
+    return [event for event in run.events if event["type"] == type]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_in_flight_is_as_much_as_the_policy_allows(policy: Policy) -> None:
+    flow = counting(Checkpointing(policy=policy, max_inflight=4000))
+    with TestFlow(flow, 2) as run:
+        for records in range(100, 1000, 100):
+            until_read(run, records)
+            until_taken(run)
+        run.run()
+        assert all_counted(run)
+        held = [one.in_flight for one in run.world.checkpoints]
+        bytes = [event["in_flight_bytes"] for event in events_of(run, "checkpointed")]
+    assert {event["policy"] for event in events_of(run, "checkpointed")} == {policy}
+    assert any(held) == (policy != "aligned"), f"{held} records, {bytes} bytes"
+
+
+def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with TestFlow(counting(Checkpointing(timeout=0.5)), 2) as run:
+        until_read(run, 300)
+        with monkeypatch.context() as patched:
+            patched.setattr(States, "done", property(lambda _: False))
+            run.strike(Freeze())
+            while not events_of(run, "checkpoint_failed"):
+                run.act()
+        assert not run.world.checkpoints
+        until_taken(run)
+        world = run.world
+    with TestFlow(counting(), 2, world=world) as run:
+        run.run()
+        assert all_counted(run)
+
+
+def test_a_flow_ends_where_too_many_in_a_row_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(States, "done", property(lambda _: False))
+    monkeypatch.setattr(taking, "FAILED_PAUSE", 0.0)
+    how = Checkpointing(interval=0.01, timeout=0.02, failures=2)
+    with (
+        TestFlow(counting(how), 2) as run,
+        pytest.raises(MeanderError, match="it is the 3. in a row that was given up"),
+    ):
+        run.run()
+
+
+def test_what_cannot_be_written_is_said_and_the_flow_goes_on() -> None:
+    flow = Flow("f", bins=1)
+    records = [[(n, n) for n in range(300)]]
+    odd = flow.source(ListSource(records)).map(lambda n: slice(n)).key_by(lambda s: s.stop % 5)
+    odd.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
+    # Alone: no link carries such a value.
+    with TestFlow(flow, 1) as run:
+        while not events_of(run, "checkpoint_failed"):
+            until_read(run, run.counters["read"] + 10)
+            run.strike(Freeze())
+        run.run()
+        assert run.counters["read"] == 300
+    (said, *_) = events_of(run, "checkpoint_failed")
+    assert "a record in flight cannot be written" in str(said["reason"])
+
+
+def test_what_a_checkpointing_says_wrong_is_named() -> None:
+    with pytest.raises(SetupError, match="their policy is 'none'.*'unaligned_max_inflight'"):
+        Checkpointing(policy="none")  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match="their timeout is 0"):
+        Checkpointing(timeout=0)
+
+
+def given_up(run: TestFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
+    """A checkpoint is begun, and given up before its record is written."""
+    with monkeypatch.context() as patched:
+        patched.setattr(States, "done", property(lambda _: False))
+        patched.setattr(Settling, "_settled", lambda *_: False)
+        run.strike(Freeze(policy))
+        while not events_of(run, "checkpoint_failed"):
+            run.act()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(4))
+def test_who_joins_behind_a_checkpoint_that_was_given_up_freezes_nobody(
+    policy: Policy, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestFlow(counting(Checkpointing(timeout=0.1)), 2, seed) as run:
+        until_read(run, 300)
+        given_up(run, monkeypatch, policy)
+        run.strike(Join())
+        run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 2})
+        run.run()
+        assert all_counted(run)
+        assert not run.world.checkpoints
+
+
+def test_nothing_of_a_checkpoint_that_was_given_up_stays_on_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with TestFlow(counting(Checkpointing(timeout=0.1)), 2) as run:
+        until_read(run, 300)
+        until_taken(run)
+        until_read(run, 400)
+        given_up(run, monkeypatch, "unaligned")
+        run.run()
+        kept = {place.key for one in run.world.checkpoints for place in one.places}
+        assert run.world.in_flight.keys == kept
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_joins_a_life_that_goes_on_from_a_checkpoint_freezes_nobody(seed: int) -> None:
+    flow = Flow("twice", bins=1)
+    words = flow.source(ListSource(LINES)).key_by(lambda word: word)
+    counted = words.fold("first", lambda: 0, lambda n, word: (n + 1, word))
+    again = counted.key_by(lambda word: word[::-1])
+    again.fold("n", lambda: 0, lambda n, word: (n + 1, n + 1)).sink(ListSink())
+    world = first_life(flow, seed)
+    with TestFlow(flow, 2, seed, world=world) as run:
+        run.strike(Join())
+        run.control({"type": "migrate", "id": "m", "bins": [0], "worker": 2})
+        run.run()
+        assert run.states("n") == {f"w{n}"[::-1]: 30 for n in range(40)}
+        assert len(run.world.checkpoints) == 2

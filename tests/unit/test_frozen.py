@@ -111,6 +111,7 @@ def test_a_checkpoint_that_is_given_up_leaves_its_changes_to_the_next(
     assert isinstance(extraction, Extraction)
     traced.set(10, 10, 3)
     then = dict(traced.store.scan(BIN))
+    traced.trace.thaw()
     traced.trace.freeze([BIN], {}, 3)
     assert extraction.cancelled
     traced.set(20, 10, 4)

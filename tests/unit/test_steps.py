@@ -22,6 +22,7 @@ from dataflow.operators.steps import (
     Steps,
     append_index,
 )
+from dataflow.sim import SimClock
 from schemas.errors import MeanderError
 from state import codec
 from state.bins import BinSpace
@@ -163,7 +164,7 @@ def test_a_chain_passes_a_batch_on_under_its_lower_bound() -> None:
         flat(lambda v: [v, -v]),
         KeyBy("k", lambda v: v, "fail", BinSpace()),
     ]
-    steps = Steps(bench.inputs[0], bench.output, [(step, guard()[0]) for step in chain])
+    steps = Steps(bench.inputs[0], bench.output, [(step, guard()[0]) for step in chain], SimClock())
     bench.put(records([1, 2, 3], [5, 6, 7]))
     assert steps.schedule() is True
     ((_, lower_bound, batch),) = bench.sent
@@ -178,7 +179,7 @@ def test_a_batch_of_which_nothing_is_left_is_consumed_and_not_sent() -> None:
     bench = Bench()
     asked: list[object] = []
     chain: list[Step] = [Filter("f", lambda v: False, "fail"), Inspect("i", asked.append, "fail")]
-    steps = Steps(bench.inputs[0], bench.output, [(step, guard()[0]) for step in chain])
+    steps = Steps(bench.inputs[0], bench.output, [(step, guard()[0]) for step in chain], SimClock())
     bench.put(records([1, 2], [5, 6]))
     steps.schedule()
     bench.pass_to(None)

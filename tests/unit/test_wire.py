@@ -26,6 +26,7 @@ from dataflow.rulings import Ruling
 from dataflow.wire import (
     DATA,
     PROGRESS,
+    Anything,
     DataFrame,
     ProgressFrame,
     decode,
@@ -219,7 +220,7 @@ def damaged(frame: Frame, damages: list[Damage]) -> Frame:
 
 def refused_or_read(frame: Frame) -> None:
     with suppress(MeanderError):
-        assert isinstance(decode(frame), ProgressFrame | DataFrame)
+        assert isinstance(decode(frame), Anything)
 
 
 @settings(max_examples=2500, suppress_health_check=[HealthCheck.too_slow])

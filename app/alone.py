@@ -1,0 +1,83 @@
+"""What is done to a flow that does not run: savepoints dropped, or all of it forgotten.
+
+Guarantees that no driver has the flow meanwhile, by a claim as a driver's own, and that a savepoint
+is known no more before anything goes that it names. Users' topics are never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from uuid import uuid4
+
+from app.clock import SystemClock
+from app.journal import to_bytes
+from app.lives import fence, journal, registered
+from app.prepare import claim_for
+from app.savepoints import Known, chosen, kept
+from connectors import checkpoints, client
+from connectors.client import Settings
+from connectors.control import Decisions
+from connectors.status import StatusTopic
+from connectors.topics import Names, delete, ensure_internal, expect_ran
+from dataflow.decisions import Drops
+from schemas.errors import SetupError
+from schemas.status import Claimed, Finished
+from state.ids import Incarnation
+
+LEASE = 60.0
+"""Seconds after which whoever died at this has the flow no longer: there are no heartbeats."""
+
+
+@contextlib.contextmanager
+def _alone(settings: Settings, names: Names, flow: str) -> Iterator[Incarnation]:
+    """Have a flow while the block lasts. Raises SetupError while a driver has it."""
+    expect_ran(client.admin(settings), names.control, flow)
+    driver, incarnation = uuid4().hex[:12], Incarnation(SystemClock().now_ms())
+    claimed = Claimed(driver=driver, incarnation=incarnation, lease=LEASE)
+    with contextlib.closing(StatusTopic(settings, names.status)) as status:
+        claim_for(status, flow, claimed)
+        try:
+            yield incarnation
+        finally:
+            status.write(Finished(driver=driver, incarnation=incarnation, counters={}))
+            status.flush(client.ANSWER)
+
+
+def drop(settings: Settings, names: Names, flow: str, savepoint: str) -> None:
+    """Keep a savepoint no longer; what only it names leaves its topics. Raises SetupError."""
+    with _alone(settings, names, flow) as incarnation:
+        known = Known.by(journal(settings, names.decisions))
+        if savepoint not in known.savepoints:
+            there = ", ".join(known.savepoints) or "none"
+            raise SetupError(
+                f"savepoint {savepoint!r}", "the flow has none of that name",
+                f"name one that it has: {there}",
+            )  # fmt: skip
+        before = kept(settings, names.checkpoints, known)
+        dropped = before[chosen(before, known, savepoint)]
+        with contextlib.closing(Decisions(settings, names.decisions)) as decisions:
+            decisions.write(to_bytes(incarnation, Drops(savepoint)))
+        now = Known.by(journal(settings, names.decisions))
+        others = kept(settings, names.checkpoints, now).values()
+        layers = {place for one in others for place in one.chunks}
+        flying = {place for one in others for place in one.places}
+        gone = [place for place in dropped.chunks if place not in layers]
+        checkpoints.tombstone(settings, names.state, gone)
+        gone = [place for place in dropped.places if place not in flying]
+        checkpoints.tombstone(settings, names.in_flight, gone)
+
+
+def forgotten(names: Names) -> list[str]:
+    """The topics that go when a flow is to begin anew; what it starts from first."""
+    return [names.checkpoints, names.decisions, names.marks, names.state, names.in_flight]
+
+
+def reset(settings: Settings, names: Names, prefix: str, flow: str) -> None:
+    """Have a flow begin anew at its next run. Raises SetupError while a driver has it."""
+    with _alone(settings, names, flow):
+        # Nobody would know afterwards who may still commit.
+        fence(settings, prefix, flow, registered(journal(settings, names.decisions)))
+        admin = client.admin(settings)
+        delete(admin, forgotten(names))
+        ensure_internal(admin, prefix, flow)

@@ -1,0 +1,113 @@
+"""`meander checkpoint | checkpoints | stop | reset`: what a flow goes on from when it is run."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Annotated, Literal
+
+import typer
+
+from app import alone
+from app.checkpoints import COLUMNS, rows, show_checkpoint
+from app.following import give, new_id
+from app.given import kafka
+from app.output import Output
+from app.usual import Bootstrap, CommandId, Config, Flow, Json, Prefix, Set, Wait
+from connectors.topics import names
+from schemas.control import Stop, TakeCheckpoint
+
+Savepoint = Annotated[
+    str | None, typer.Option(help="Keep the checkpoint under this name until it is dropped.")
+]
+
+
+def checkpoint(
+    flow: Flow,
+    policy: Annotated[
+        Literal["unaligned", "unaligned_max_inflight", "aligned"] | None,
+        typer.Option(help="How much may be in flight in it; else as the flow says."),
+    ] = None,
+    savepoint: Savepoint = None,
+    name: CommandId = None,
+    wait: Wait = True,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Take a checkpoint of a running flow, from which it goes on when it is run again.
+
+    Exit code 0: it is taken; 1: it was rejected, or given up.
+    """
+    command = TakeCheckpoint.model_construct(
+        type="checkpoint", id=name or new_id(), policy=policy, savepoint=savepoint
+    )
+    cluster = kafka(config, set_, bootstrap)
+    give(command, cluster, prefix, flow, Output.of(as_json), show_checkpoint if wait else None)
+
+
+def stop(
+    flow: Flow,
+    savepoint: Savepoint = None,
+    name: CommandId = None,
+    wait: Wait = True,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Stop a running flow, with --savepoint once that is taken; its driver ends with exit code 0.
+
+    Exit code 0: it has stopped; 1: it was rejected, or the savepoint given up.
+    """
+    command = Stop.model_construct(type="stop", id=name or new_id(), savepoint=savepoint)
+    cluster = kafka(config, set_, bootstrap)
+    give(command, cluster, prefix, flow, Output.of(as_json), show_checkpoint if wait else None)
+
+
+def checkpoints(
+    flow: Flow,
+    drop: Annotated[
+        str | None, typer.Option(help="Keep this savepoint no longer; the flow must not run.")
+    ] = None,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """List the checkpoints that a flow can go on from: it does from the newest, which comes first,
+    or from what meander run --from names."""
+    output, cluster = Output.of(as_json), kafka(config, set_, bootstrap)
+    topics = names(prefix, flow)
+    if drop is not None:
+        with output.working("asking Kafka"):
+            alone.drop(cluster, topics, flow, drop)
+    with output.working("asking Kafka"):
+        found = rows(cluster, topics, flow)
+    output.table(f"checkpoints of {flow}", COLUMNS, found)
+
+
+def reset(
+    flow: Flow,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether you mean it.")] = False,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Have a flow that does not run forget its states and how far it has come: its next run begins
+    as its first did. The topics that it reads and writes stay as they are."""
+    output, cluster = Output.of(as_json), kafka(config, set_, bootstrap)
+    topics = names(prefix, flow)
+    gone = alone.forgotten(topics)
+    if not yes:
+        typer.confirm(f"Delete {', '.join(gone)}?", abort=True, err=True)
+    alone.reset(cluster, topics, prefix, flow)
+    stays = [topic for topic in astuple(topics) if topic not in gone]
+    rows = [[topic, "deleted"] for topic in gone] + [[topic, "kept"] for topic in stays]
+    output.table(f"topics of {flow}", ["topic", "state"], rows)
+    output.say("the topics that it reads and writes stay as they are")

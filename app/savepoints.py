@@ -1,0 +1,126 @@
+"""Checkpoints that there are to go on from: the newest of a flow, and those that users have named.
+
+A savepoint is a checkpoint whose place the journal tells, by its name. It is told once the record
+is durable, so that each start knows of all in the time in which it reads the journal; what an
+earlier life tells behind the beginning of a later one counts for nobody. Cost: one read per
+checkpoint that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from connectors import checkpoints
+from connectors.client import Settings
+from dataflow.checkpoint.taking import KEPT, Write
+from dataflow.decisions import Begins, Drops, Journal, Keeps
+from dataflow.once.history import Written
+from schemas.errors import SetupError
+from state.checkpoint import BEGINNING, Checkpoint
+from state.ids import Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a flow's journal says of its checkpoints."""
+
+    last: Incarnation | None
+    """The life that has begun last."""
+    began_with: int | None
+    """The offset of the checkpoint with which it has."""
+    savepoints: dict[str, int]
+    """Their offsets, by name."""
+
+    @staticmethod
+    def by(decided: Iterable[Written]) -> Known:
+        """Read it.
+
+        >>> life = Incarnation(5)
+        >>> journal = [(life, Begins(0, (), 1, 2)), (life, Keeps("a", 3, 0))]
+        >>> journal.append((life, Keeps("b", 4, 0)))
+        >>> Known.by([*journal, (Incarnation(9), Drops("a")), (Incarnation(1), Keeps("c", 5, 0))])
+        Known(last=5, began_with=2, savepoints={'b': 4})
+        """
+        last, began_with, savepoints = None, None, dict[str, int]()
+        for life, one in decided:
+            match one:
+                case Begins(checkpoint=offset):
+                    last, began_with = life, offset
+                    if offset is None:
+                        # What an earlier life has kept lies on a topic that is no more.
+                        savepoints.clear()
+                case Keeps(name, offset) if life == last:
+                    savepoints[name] = offset
+                case Drops(name):
+                    savepoints.pop(name, None)
+        return Known(last, began_with, savepoints)
+
+    def counts(self, offset: int, checkpoint: Checkpoint) -> bool:
+        """Whether one counts that is no savepoint: the last life's, and the one that it has begun
+        with; what an earlier life has written meanwhile does not."""
+        bootstrapped = checkpoint.cut == BEGINNING
+        ours = checkpoint.incarnation == self.last or offset == self.began_with
+        return self.last is None or bootstrapped or ours
+
+
+def kept(settings: Settings, topic: str, known: Known) -> dict[int, Checkpoint]:
+    """All that a flow can go on from, by offset, the oldest first."""
+    newest = [one for one in checkpoints.last(settings, topic, 2 * KEPT) if known.counts(*one)]
+    found = dict(newest[-KEPT:])
+    others = {*known.savepoints.values()}
+    if known.began_with is not None and len(found) < KEPT:
+        # It may lie far back: the flow has not come to enough of its own since.
+        others.add(known.began_with)
+    for offset in others - {*found}:
+        found[offset] = checkpoints.read(settings, topic, offset)
+    return dict(sorted(found.items()))
+
+
+def savepoints(settings: Settings, topic: str, known: Known) -> tuple[Checkpoint, ...]:
+    """Those that there are."""
+    places = sorted(known.savepoints.values())
+    return tuple(checkpoints.read(settings, topic, offset) for offset in places)
+
+
+def chosen(found: dict[int, Checkpoint], known: Known, wanted: str) -> int:
+    """The offset of what a savepoint's name or a number says. Raises SetupError for none."""
+    if (offset := known.savepoints.get(wanted)) is not None:
+        return offset
+    for offset, checkpoint in found.items():
+        if str(checkpoint.number) == wanted:
+            return offset
+    names = {offset: name for name, offset in known.savepoints.items()}
+    there = [f"{one.number}{_called(names.get(at))}" for at, one in found.items()]
+    raise SetupError(
+        f"checkpoint {wanted!r}",
+        "the flow has none of that name or number that is kept",
+        f"name one of these: {', '.join(there)}" if there else "run the flow without --from",
+    )
+
+
+def _called(name: str | None) -> str:
+    return "" if name is None else f" ({name})"
+
+
+def writing(write: Callable[[Checkpoint], Callable[[], int | None]], journal: Journal) -> Write:
+    """Writes checkpoints, and of savepoints to the journal where they lie."""
+
+    def begin(checkpoint: Checkpoint) -> Callable[[], bool]:
+        steps = _steps(write(checkpoint), journal, checkpoint)
+        return lambda: next(steps)
+
+    return begin
+
+
+def _steps(
+    placed: Callable[[], int | None], journal: Journal, checkpoint: Checkpoint
+) -> Iterator[bool]:
+    while (offset := placed()) is None:
+        yield False
+    if checkpoint.savepoint:
+        told = journal(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
+        while not told():
+            yield False
+    while True:
+        yield True

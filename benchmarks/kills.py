@@ -1,0 +1,68 @@
+"""What a flow brings to its end while its workers are killed, one every ten seconds.
+
+A keyed operator sleeps for each record, so the flow is back-pressured all the time; results count
+when they are committed, each once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from benchmarks import load, running
+from benchmarks.held import MIB, SLOW
+from benchmarks.running import PARTITIONS, WORKERS, Running
+from dataflow.checkpoint.policy import Policy
+
+SLEEP, RECORD = 0.002, 190
+"""Seconds per record, and bytes of one."""
+EVERY = 10.0
+
+
+def finished(bootstrap: str, seconds: float, policy: Policy | None) -> float:
+    """Results per minute; with a policy a worker is killed every ten seconds."""
+    source = f"killed-{uuid4().hex[:8]}"
+    load.create(bootstrap, source, partitions=PARTITIONS)
+    load.fill(bootstrap, source, int(2 * seconds * WORKERS / SLEEP), size=RECORD)
+    bench = {
+        "SOURCE": source, "SLEEP": str(SLEEP), "INFLIGHT": str(MIB), "CHECKPOINTS": "1",
+        "DELIVERY": "exactly_once", "POLICY": policy or "unaligned",
+    }  # fmt: skip
+    with running.flow(bootstrap, source, bench, module=SLOW) as flow:
+        flow.until_results(1)
+        before, began = _committed(flow), time.monotonic()
+        for number in itertools.count(1):
+            time.sleep(max(0.0, began + min(number * EVERY, seconds) - time.monotonic()))
+            if number * EVERY >= seconds:
+                break
+            if policy is not None:
+                os.kill(flow.current()[number % WORKERS], signal.SIGKILL)
+        found = _committed(flow) - before
+        took = time.monotonic() - began
+    load.delete(bootstrap, source)
+    return 60 * found / took
+
+
+def _committed(flow: Running) -> int:
+    """How many results a reader of what is committed sees."""
+    reader = Consumer({
+        "bootstrap.servers": flow.bootstrap, "group.id": "counts", "enable.partition.eof": True,
+        "isolation.level": "read_committed", "log_level": 2,
+    })  # fmt: skip
+    left = set(range(load.partitions(reader, flow.topic)))
+    reader.assign([TopicPartition(flow.topic, n, 0) for n in left])
+    found = 0
+    while left:
+        for message in reader.consume(10_000, 0.05):
+            if (error := message.error()) is None:
+                found += 1
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left.discard(message.partition())
+    reader.close()
+    return found

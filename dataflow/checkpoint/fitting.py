@@ -1,0 +1,133 @@
+"""Whether a flow can start from a checkpoint, and from what of it.
+
+Guarantees that each mismatch is named, all at once, and that nothing is left out unless that is
+allowed; an operator that the checkpoint does not know starts empty. Cost: O(manifests), once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from dataflow.plan import Plan
+from schemas.errors import SetupError
+from state.checkpoint import BEGINNING, Checkpoint, Piece
+
+log = logging.getLogger(__name__)
+
+
+def expect_fits(
+    checkpoint: Checkpoint, plan: Plan, allow_dropped: bool = False, outside: Sequence[str] = ()
+) -> None:
+    """Raises SetupError where a flow cannot start from a checkpoint, with all that is in the way;
+    `outside` is what its topics are in the way with. What the flow has no place for may be
+    dropped, and is told in the log."""
+    strange = _strange(checkpoint, plan)
+    bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
+    if not bins:
+        groups = _other_groups(checkpoint, plan)
+    wrong = [*bins, *codecs, *groups, *([] if allow_dropped else strange), *outside]
+    if wrong:
+        help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
+        help += ["give it that codec"] if codecs else []
+        if strange and not allow_dropped and checkpoint.cut != BEGINNING:
+            help.append("drop what the flow has no place for with --allow-dropped-state")
+        anew = (
+            "write it anew with meander bootstrap --replace"
+            if checkpoint.cut == BEGINNING
+            else f"define the flow as it was, or have it start anew with meander reset"
+            f" {plan.flow.name}"
+        )
+        where = f"flow {plan.flow.name!r}, checkpoint {checkpoint.number}"
+        raise SetupError(where, "; ".join(wrong), ", or ".join([*help, anew]))
+    for one in strange:
+        log.warning("checkpoint %d: %s: dropped", checkpoint.number, one)
+
+
+def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
+    """What of a checkpoint the flow has a place for."""
+    cut, keyed = checkpoint.cut, {node.name for node in plan.keyed}
+    sources = {source.name for source in plan.sources}
+    return replace(
+        checkpoint,
+        manifests=tuple(one for one in checkpoint.manifests if one.operator in keyed),
+        cut=replace(
+            cut,
+            lacking=tuple(one for one in cut.lacking if one.operator in keyed),
+            bundles=tuple(one for one in cut.bundles if one.operator in keyed),
+            positions=tuple(one for one in cut.positions if one.source in sources),
+            notices=tuple(one for one in cut.notices if one.operator in keyed),
+            pieces=tuple(one for one in cut.pieces if _has_place(one, plan)),
+        ),
+    )
+
+
+def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    """What the flow has no place for."""
+    cut, known = checkpoint.cut, [node.name for node in plan.keyed]
+    return [
+        *_strange_states(checkpoint, known),
+        *(f"it says how far source {name!r} was read, and the flow has none of that name"
+          for name in sorted({one.source for one in cut.positions}
+                             - {source.name for source in plan.sources})),
+        *(f"keys have asked operator {name!r} for calls, and the flow has none of that name"
+          for name in sorted({one.operator for one in cut.notices}.difference(known))),
+        *(f"{count:,} records are on their way to operator {name!r}, and the flow has none of that"
+          " name" for name, count in sorted(_unplaced(checkpoint, plan).items())),
+    ]  # fmt: skip
+
+
+def _strange_states(checkpoint: Checkpoint, known: Collection[str]) -> list[str]:
+    keys, sizes = Counter[str](), Counter[str]()
+    for manifest in checkpoint.manifests:
+        if manifest.operator not in known:
+            keys[manifest.operator] += sum(layer.count for layer in manifest.layers)
+            sizes[manifest.operator] += sum(layer.bytes for layer in manifest.layers)
+    there = ", ".join(map(repr, known)) or "none"
+    return [
+        f"it holds states of {name!r}, and the flow has no such operator ({keys[name]:,} keys,"
+        f" {size:,} bytes; the flow's own with state: {there})"
+        for name, size in sorted(sizes.items())
+    ]
+
+
+def _has_place(piece: Piece, plan: Plan) -> bool:
+    ports = plan.ports.get(piece.node)
+    return ports is not None and piece.input < len(ports.inputs)
+
+
+def _unplaced(checkpoint: Checkpoint, plan: Plan) -> Counter[str]:
+    held = Counter[str]()
+    for piece in checkpoint.cut.pieces:
+        if not _has_place(piece, plan):
+            held[piece.node] += piece.records
+    return held
+
+
+def _bins(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    had, has = checkpoint.space.count, plan.flow.space.count
+    return [] if had == has else [f"it is of {had} bins, and the flow has {has}"]
+
+
+def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    codecs = {keyed.name: keyed.codec.name for keyed in plan.keyed}
+    others = {
+        (manifest.operator, layer.codec)
+        for manifest in checkpoint.manifests
+        for layer in manifest.layers
+        if layer.codec != codecs.get(manifest.operator, layer.codec)
+    }
+    return [
+        f"the states of {name!r} were written with codec '{codec}', and the operator's is"
+        f" '{codecs[name]}'"
+        for name, codec in sorted(others)
+    ]
+
+
+def _other_groups(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    owned = len(checkpoint.cut.owners)
+    if not owned or owned == plan.groups.total:
+        return []
+    return ["other operators move alone in the flow than did"]

@@ -1,0 +1,55 @@
+"""How many records an operator hands to a user's functions in one turn.
+
+Guarantees that a turn does not become long because functions are slow: an operator takes as many
+records as took `SECONDS` last time, one at least, and twice as many as then at most. So a function
+that sleeps delays what else a worker does by one call. Not so what is called back: keys that have
+asked for the same time are called in one turn. Cost: two looks at the clock per slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from dataflow.protocols import Clock
+
+SECONDS: Final = 0.005
+"""About what a slice takes."""
+FIRST: Final = 16
+"""Records of the first: nobody knows yet how slow the functions are."""
+
+
+class Slices:
+    """Those of one operator; none has more than `most` records.
+
+    >>> from dataflow.sim import SimClock
+    >>> slices = Slices(clock := SimClock(), most=1000)
+    >>> with slices.of(16): clock.advance(0.001)
+    >>> slices.rows
+    32
+    >>> with slices.of(32): clock.advance(0.16)
+    >>> slices.rows
+    1
+    """
+
+    def __init__(self, clock: Clock, most: int) -> None:
+        self._clock, self._most = clock, most
+        self.rows = min(FIRST, most)
+        """How many the next one has at most."""
+
+    @contextmanager
+    def of(self, rows: int) -> Iterator[None]:
+        """A slice of so many, for as long as it takes."""
+        began = self._clock.monotonic()
+        yield
+        took = self._clock.monotonic() - began
+        if not rows:
+            return
+        if took <= 0:
+            self.rows = self._most
+            return
+        fitting = max(1, int(rows * SECONDS / took))
+        # A slice with less than was allowed says little of how many more would fit.
+        known = max(self.rows, 2 * rows)
+        self.rows = min(fitting, known, self._most) if fitting > self.rows else fitting

@@ -1,0 +1,62 @@
+"""A flow that counts words and commits each count exactly once, and what is right of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from dataflow import Checkpointing
+from tests.brokers import Broker
+from tests.flow_process import FlowProcess, flow_folder, lines
+from tests.kafka_tools import consume_all, ends, until
+
+LEASE = 2
+WORDS = 50
+LINES = 400
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [f"w{n * n % WORDS} v{n % WORDS}" for n in range(first, last)]
+
+
+class Counting:
+    """A flow that counts words, and what it has committed."""
+
+    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+        self._broker, self._prefix, self._folder = broker, prefix, folder
+        self._fed = 0
+        self.module = flow_folder(
+            folder / "flow", prefix, delivery="exactly_once", checkpoints=Checkpointing(0.5)
+        )
+
+    def feed(self, count: int = LINES) -> None:
+        """Some more lines."""
+        new = texts(self._fed, self._fed + count)
+        lines(self._broker.bootstrap, self._prefix, new, create=not self._fed, after=self._fed)
+        self._fed += count
+
+    def run(self, *options: str) -> list[str]:
+        return ["run", str(self.module), "--prefix", self._prefix, "--lease", str(LEASE), *options]
+
+    @property
+    def committed(self) -> Counter[tuple[str, int]]:
+        """Words and their counts."""
+        found = consume_all(self._broker.bootstrap, self._prefix + "counts", committed=True)
+        values = [json.loads(record.value or b"") for record in found]
+        return Counter((value["word"], value["count"]) for value in values)
+
+    @property
+    def written(self) -> int:
+        """Records on the topic, committed or not, and what Kafka itself notes there."""
+        return ends(self._broker.bootstrap, self._prefix + "counts")
+
+    @property
+    def wanted(self) -> Counter[tuple[str, int]]:
+        counted = Counter(word for text in texts(0, self._fed) for word in text.split())
+        return Counter((word, n + 1) for word, most in counted.items() for n in range(most))
+
+    def until_all(self, flow: FlowProcess) -> None:
+        """Raises AssertionError where anything is committed twice, or else."""
+        until(lambda: self.committed.total() >= 2 * self._fed, f"all is out: {flow.said}")
+        assert self.committed == self.wanted

@@ -1,0 +1,206 @@
+"""I5 and I8 at every step: wherever a process is killed, before or after anything that it does to
+the world, what is committed and the states in the end are those of a flow that nothing befell."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
+
+import pytest
+
+from dataflow.faults import Fault
+from dataflow.migrate.command import Migrate
+from dataflow.protocols import SourceOptions
+from dataflow.sim import HandOver, Join, Leave
+from schemas.errors import MeanderError
+from state.ids import Bin, WorkerId
+from tests.property.budget import FIRST_SEED, OUTAGE, PART, PARTS, SCHEDULES, SPOIL, STEP, seeds
+from tests.property.cases import Case, random_case, random_partition
+from tests.property.mishaps import (
+    BrokerDown,
+    CorruptLayer,
+    DiskFull,
+    Kill,
+    Stop,
+    TruncatedPiece,
+    UnknownVersion,
+)
+from tests.property.steps import STEPS, Step, There, Where
+from tests.property.test_checkpoints import Life, Mortal, Ordeal
+from tests.property.test_exactly_once import OnceLives
+
+FLOOR = 24
+KINDS = ("rekey", "alone", "timers", "connect")
+"""Of flows in which bins and partitions change hands, and workers come and go."""
+SOON = 700
+"""Steps after which a first life is killed."""
+
+
+def rich(kind: str, variant: int) -> Case:
+    """A flow whose records have the times that they ask for, whatever befalls it."""
+    seed = len(KINDS) * variant + KINDS.index(kind)
+    rng = random.Random(f"rich {seed}")
+    partitions = tuple(random_partition(rng, 10, 500, 6) for _ in range(3))
+    return replace(
+        random_case(seed, (kind,)),
+        workers=2,
+        bits=2,
+        partitions=tuple(tuple(sorted(one, key=lambda r: r[0])) for one in partitions),
+        commands=(
+            Migrate("m0", (Bin(0), Bin(1)), WorkerId(1), None, "batched", prepared=True),
+            Migrate("m1", tuple(map(Bin, range(4))), WorkerId(2), None, "sudden"),
+            Migrate("m2", (Bin(1), Bin(3)), WorkerId(1), None, "fluid", prepared=True),
+        ),
+        staff=(
+            (1, Join()),
+            (3, HandOver("h0", "source", 0, WorkerId(2))),
+            (5, Leave("l0", WorkerId(0))),
+        ),
+        options=SourceOptions(idle_after=1e9, max_skew=0.01),
+        max_inflight=64 << 20, link_credit=500, snapshot_interval=0.001, move_memory=1, room=300,
+    )  # fmt: skip
+
+
+class Struck(OnceLives):
+    """A flow that lives to its end but for what strikes in one life, the first or the second; for
+    there to be a second, the first is killed then at a time that is always the same."""
+
+    def __init__(self, case: Case, life: int, faults: Sequence[There] = ()) -> None:
+        super().__init__(case)
+        self._life, self._faults = life, faults
+
+    def ordeal(self, number: int, rng: random.Random) -> Ordeal:
+        """Those behind are on as many workers, or fewer or more."""
+        workers = rng.randint(1, 3) if number > self._life else self.case.workers
+        steps = SOON if number < self._life else None
+        return Ordeal(workers, steps, faults=self._faults if number == self._life else ())
+
+    def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
+        super().check_end(run, lives)
+        self.lives = len(lives)
+        self.outcome = sorted(repr((r.place, r.value)) for r in self.sink.results), run.state()
+
+
+@cache
+def undisturbed(kind: str, variant: int, life: int) -> Struck:
+    run = Struck(rich(kind, variant), life)
+    run.survive()
+    return run
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place in a life of a flow."""
+
+    kind: str
+    variant: int
+    life: int
+    where: Where
+
+    def struck(self, *faults: Fault) -> Struck:
+        """The flow, in which that happens there."""
+        run = Struck(
+            rich(self.kind, self.variant), self.life, [There(f, self.where) for f in faults]
+        )
+        try:
+            run.survive()
+        except Exception as error:
+            error.add_note(f"{faults} at {self}")
+            raise
+        assert set(run.struck) == {self.where.step}, "each run takes the undisturbed one's course"
+        return run
+
+    @property
+    def undisturbed(self) -> Struck:
+        return undisturbed(self.kind, self.variant, self.life)
+
+
+def spots(kind: str, variant: int) -> list[Spot]:
+    """For each step and process the first, a middle and the last time that it comes by."""
+    return [
+        Spot(kind, variant, life, Where(step, process, nth))
+        for life in range(undisturbed(kind, variant, 1).lives)
+        for (step, process), times in sorted(
+            undisturbed(kind, variant, life).passed.items(), key=repr
+        )
+        if process is not None
+        for nth in sorted({1, (1 + times) // 2, times})
+    ]
+
+
+def each_step_soon(found: Sequence[Spot], rng: random.Random) -> list[Spot]:
+    """In any order, but one spot of each step before the second of any."""
+    known, ranked = Counter[Step](), list[tuple[int, Spot]]()
+    for spot in rng.sample(found, len(found)):
+        known[spot.where.step] += 1
+        ranked.append((known[spot.where.step], spot))
+    return [spot for _, spot in sorted(ranked, key=lambda one: one[0])]
+
+
+def everywhere() -> Iterator[Spot]:
+    """For ever."""
+    for variant in count(FIRST_SEED):
+        found = [spot for kind in KINDS for spot in spots(kind, variant)]
+        yield from each_step_soon(found, random.Random(variant))[PART::PARTS]
+
+
+def test_every_step_is_passed() -> None:
+    assert {spot.where.step for kind in KINDS for spot in spots(kind, 0)} == set(STEPS)
+
+
+@pytest.mark.soak
+def test_a_process_may_be_killed_at_any_step(
+    record_property: Callable[[str, object], None],
+) -> None:
+    steps = Counter[Step]()
+    for _, spot in zip(seeds(STEP, FLOOR), everywhere(), strict=False):
+        run = spot.struck(Kill())
+        assert run.outcome == spot.undisturbed.outcome, f"I5, record for record: {spot}"
+        steps += run.struck
+    record_property(f"{SCHEDULES}flows of which a process was killed at a step", steps.total())
+    record_property("steps at which that was", len(steps))
+
+
+PASSING = (
+    (Stop(300),), (BrokerDown(300),), (BrokerDown(100), Kill()), (Stop(100), BrokerDown(50)),
+    (DiskFull(),),
+)  # fmt: skip
+SPOILING: tuple[Fault, ...] = (
+    CorruptLayer(), TruncatedPiece(), UnknownVersion(record=True), UnknownVersion(record=False)
+)  # fmt: skip
+
+
+@pytest.mark.soak
+def test_a_process_may_be_stopped_and_the_broker_be_down_at_any_step(
+    record_property: Callable[[str, object], None],
+) -> None:
+    found = 0
+    for n, spot in zip(seeds(OUTAGE, len(PASSING)), everywhere(), strict=False):
+        run = spot.struck(*PASSING[n % len(PASSING)])
+        assert run.outcome == spot.undisturbed.outcome, f"I5, record for record: {spot}"
+        found += 1
+    record_property(f"{SCHEDULES}flows that were stopped or without a broker at a step", found)
+
+
+@pytest.mark.soak
+def test_what_is_spoilt_is_told_or_does_no_harm(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Never are results others, and never does the flow begin anew."""
+    found = Counter[str]()
+    for n, spot in zip(seeds(SPOIL, len(SPOILING)), everywhere(), strict=False):
+        try:
+            run = spot.struck(SPOILING[n % len(SPOILING)], Kill())
+        except MeanderError as error:
+            found["told" if error.concerns and error.cause and error.remedy else "odd"] += 1
+        else:
+            assert run.outcome == spot.undisturbed.outcome, f"I5, record for record: {spot}"
+            found["did no harm"] += 1
+    assert not found["odd"], "object, cause and remedy"
+    record_property(f"{SCHEDULES}flows of which a checkpoint was spoilt", found.total())
+    for what, times in found.items():
+        record_property(f"those of which that {what}", times)

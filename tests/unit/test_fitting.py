@@ -1,0 +1,91 @@
+"""A flow starts from no checkpoint that does not fit, and all that is in the way is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataflow import Flow
+from dataflow.checkpoint.fitting import expect_fits, fitting
+from dataflow.lists import ListSink, ListSource
+from dataflow.plan import Plan
+from schemas.errors import MeanderError, SetupError
+from state.bins import BinSpace
+from state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
+from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.manifest import Description, LayerPointer, Manifest
+from state.topic import Place
+
+ONE = WorkerId(0)
+
+
+def plan(*operators: str, bins: int = 1) -> Plan:
+    flow = Flow("words", bins=bins)
+    stream = flow.source(ListSource([[(1, "a")]]))
+    for name in operators:
+        stream = stream.key_by(lambda word: word).fold(name, lambda: 0, lambda n, word: (n, word))
+    stream.sink(ListSink())
+    return Plan(flow)
+
+
+def manifest(operator: str, codec: str = "msgpack") -> Manifest:
+    layer = LayerPointer(
+        LayerId(Incarnation(7), ONE, 1), Description(0, 0, 0), "base", 3, 9, codec,
+        (Place(b"layer", 0, 1, 50),),
+    )  # fmt: skip
+    return Manifest(operator, Bin(0), 0, (layer,))
+
+
+def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
+    cut = Cut(
+        members=(ONE,), owners=(ONE,) * (1 << bins),
+        positions=(Position("gone", 0, ONE, 5, None, 1, 1, 1),),
+        notices=(Notice("old", 3, b"k"),),
+        pieces=(Piece("old", 0, ONE, 3, 4, Place(b"p", 0, 1, 9), True),),
+    )  # fmt: skip
+    return Checkpoint(4, Incarnation(7), BinSpace(bins), 5, manifests, cut)
+
+
+def test_each_mismatch_is_named_at_once() -> None:
+    found = checkpoint(manifest("old"), manifest("n", "pickle"), bins=2)
+    with pytest.raises(SetupError) as raised:
+        expect_fits(found, plan("n"), outside=["topic 'lines' is gone"])
+    said = str(raised.value)
+    for words in (
+        "it is of 4 bins, and the flow has 2",
+        "states of 'n' were written with codec 'pickle', and the operator's is",
+        "it holds states of 'old', and the flow has no such operator (3 keys, 50 bytes",
+        "how far source 'gone' was read",
+        "keys have asked operator 'old' for calls",
+        "4 records are on their way to operator 'old'",
+        "topic 'lines' is gone",
+        "give the flow bins=2",
+        "--allow-dropped-state",
+        "meander reset words",
+    ):
+        assert words in said
+
+
+def test_what_the_flow_has_no_place_for_is_dropped_when_that_is_allowed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found, now = checkpoint(manifest("old"), manifest("n")), plan("n", "new")
+    expect_fits(found, now, allow_dropped=True)
+    assert "no such operator (3 keys, 50 bytes" in caplog.text
+    assert "4 records are on their way to operator 'old'" in caplog.text
+    left = fitting(found, now)
+    assert left.operators == {"n"}
+    assert not (left.cut.pieces or left.cut.notices or left.cut.positions)
+
+
+def test_a_new_operator_starts_empty() -> None:
+    now = plan("n", "new")
+    found = fitting(checkpoint(manifest("n")), now)
+    expect_fits(found, now)
+    assert fitting(found, now) == found
+
+
+@pytest.mark.parametrize("length", [1, 5, 40])
+def test_a_record_that_is_cut_short_is_refused_in_a_sentence(length: int) -> None:
+    data = checkpoint(manifest("n")).to_bytes()[:length]
+    with pytest.raises(MeanderError, match="format 'checkpoint': it cannot be read"):
+        Checkpoint.from_bytes(data)
