@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from dataflow.operators.keyed import Keyed
 from dataflow.protocols import Clock
-from state.ids import Bin
+from state.ids import Bin, CheckpointId
 from state.installation import AHEAD_BYTES, Installation
 from state.lacking import Bundle, Lacking, from_bytes
-from state.layer import NO_REMAINDER, Remainder, payloads
+from state.layer import NO_REMAINDER, Remainder, Timers, payloads
 from state.manifest import Manifest
 from state.topic import StateTopic
 
@@ -36,6 +36,7 @@ class Loading:
 
     def __init__(
         self,
+        at: CheckpointId,
         operators: Iterable[Keyed],
         manifests: Iterable[Manifest],
         lacking: Iterable[Lacking],
@@ -48,11 +49,17 @@ class Loading:
         self._bundles, self._bundled = bundles, dict[tuple[str, Bin], Remainder]()
         self._reading = payloads(in_flight, [one.place for one in bundles], AHEAD_BYTES)
         self._unread = deque(bundles)
-        self._operators = {keyed.name: keyed for keyed in operators}
+        self._at, self._operators = at, {keyed.name: keyed for keyed in operators}
         self._left = deque(manifests)
+        self._here = self._go_back()
         self._topic, self._clock = topic, clock
         self._installing: list[tuple[Manifest, Installation]] = []
-        self._total = sum(layer.count for m in self._left for layer in m.layers)
+        self._total = sum(
+            layer.count
+            for manifest in self._left
+            if (manifest.operator, manifest.bin) not in self._here
+            for layer in manifest.layers
+        )
         self._loaded = 0
         self._began = self._said = clock.monotonic()
 
@@ -94,12 +101,17 @@ class Loading:
         before = len(self._left), self._loaded
         while self._left and len(self._installing) < AT_ONCE:
             manifest = self._left.popleft()
+            if (timers := self._here.get((manifest.operator, manifest.bin))) is not None:
+                self._installed(manifest, timers)
+                continue
             store = self._operators[manifest.operator].store
             self._installing.append((manifest, Installation(store, manifest, self._topic)))
         for arrival in list(self._installing):
             if arrival[1].step(ENTRIES):
                 self._installing.remove(arrival)
-                self._installed(*arrival)
+                manifest, installation = arrival
+                self._installed(manifest, installation.timers)
+                self._loaded += installation.count
         self._tell()
         return before != (len(self._left), self._loaded)
 
@@ -114,13 +126,22 @@ class Loading:
                 self._bundled[operator, bin] = remainder
         return True
 
-    def _installed(self, manifest: Manifest, installation: Installation) -> None:
+    def _go_back(self) -> dict[tuple[str, Bin], Timers]:
+        """Have what is here of an earlier life, of the bins that are to be loaded, be what the
+        checkpoint says, and drop all else; with its timers."""
+        found = dict[tuple[str, Bin], Timers]()
+        for name, keyed in self._operators.items():
+            wanted = {manifest.bin for manifest in self._left if manifest.operator == name}
+            timers = keyed.store.go_back(self._at, keyed.store.known(self._at) & wanted)
+            found.update(((name, bin), some) for bin, some in timers.items())
+        return found
+
+    def _installed(self, manifest: Manifest, timers: Timers) -> None:
         keyed = self._operators[manifest.operator]
         keyed.trace.adopt(manifest)
         at = manifest.operator, manifest.bin
         remainder = self._lacking.get(at) or self._bundled.pop(at, NO_REMAINDER)
-        keyed.arrivals.add(manifest.bin, remainder, installation.timers)
-        self._loaded += installation.count
+        keyed.arrivals.add(manifest.bin, remainder, timers)
 
     def _tell(self) -> None:
         now = self._clock.monotonic()
@@ -130,7 +151,10 @@ class Loading:
         seconds = now - self._began
         rate = self._loaded / seconds if seconds else 0.0
         if self.done:
-            log.info("begins with %s keys, loaded in %.1f s", f"{self._loaded:,}", seconds)
+            log.info(
+                "begins with %s keys, loaded in %.1f s, and %s bins that were here",
+                f"{self._loaded:,}", seconds, f"{len(self._here):,}",
+            )  # fmt: skip
         elif rate:
             log.info(
                 "has loaded %s of %s keys (%s/s), %.0f s left",

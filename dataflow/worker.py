@@ -45,7 +45,7 @@ from dataflow.wire import (
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.checkpoint import Checkpoint, Notice
-from state.ids import COORDINATOR, Bin, WorkerId, member_name
+from state.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
 from state.time import Time
 
 IDLE_SECONDS = 0.1
@@ -90,7 +90,8 @@ class Worker:
             settling,
             self._freeze,
             self._assembly.retention.keep,
-            self._committing.allow,
+            self._complete,
+            self._cancelled,
             site.clock,
         )
         self._freezing.welcome(self._assembly.start.number)
@@ -294,7 +295,7 @@ class Worker:
             for one in start.cut.bundles
         ]
         return Loading(
-            keyed, owned, lacking, [one for one in bundles if one.bins], site.topic,
+            start.at, keyed, owned, lacking, [one for one in bundles if one.bins], site.topic,
             site.in_flight, site.clock,
         )  # fmt: skip
 
@@ -319,8 +320,10 @@ class Worker:
 
     def _begin(self) -> None:
         """All states are here."""
-        notices = self._notices()
+        notices, at = self._notices(), self._assembly.start.at
         for outlet in self._assembly.outlets:
+            if at.number:
+                outlet.keyed.begins(at)
             outlet.keyed.begin(notices.get(outlet.keyed.name, ()))
 
     def _notices(self) -> dict[str, list[tuple[Time, bytes]]]:
@@ -342,7 +345,8 @@ class Worker:
             for some in (assembly.nodes[node.name].underway(), self._queued(node.name))
         ]
         assembly.retention.freeze(number)
-        assembly.migrator.freeze([(one.operator, one.bin) for one in self._loading.left])
+        loading = [(one.operator, one.bin) for one in self._loading.left]
+        assembly.migrator.freeze(CheckpointId(site.incarnation, number), loading)
         keyed = [outlet.keyed for outlet in assembly.outlets]
         # Before all is loaded, calls that were asked for wait to be asked for anew.
         notices = (
@@ -364,6 +368,17 @@ class Worker:
             self.me, plan, site.incarnation, number, held, assembly.outlets, site.in_flight,
             self._tell_part, self._tell_failed,
         )  # fmt: skip
+
+    def _complete(self, number: int) -> None:
+        """A checkpoint exists."""
+        self._committing.allow()
+        for outlet in self._assembly.outlets:
+            outlet.keyed.store.settle(CheckpointId(self._site.incarnation, number))
+
+    def _cancelled(self, number: int) -> None:
+        """A checkpoint has been given up."""
+        for outlet in self._assembly.outlets:
+            outlet.keyed.store.cancel(CheckpointId(self._site.incarnation, number))
 
     def _queued(self, node: str) -> list[Underway]:
         """The records that wait for an operator."""

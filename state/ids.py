@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 WorkerId = NewType("WorkerId", int)
 """A member of the computation: workers are 0..n-1, the coordinator is `COORDINATOR`."""
@@ -25,6 +25,13 @@ Bin = NewType("Bin", int)
 
 Incarnation = NewType("Incarnation", int)
 """The n-th life of a flow; what an older one does must never become visible (I8)."""
+
+
+class CheckpointId(NamedTuple):
+    """Names a checkpoint for ever: the n-th, taken in a life."""
+
+    incarnation: Incarnation
+    number: int
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -12,7 +12,7 @@ Cost: 1000 hot keys are fetched and written in about 1 ms, a miss costs about 3 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
@@ -26,10 +26,12 @@ from state.changes import Changes
 from state.codec import PLAIN, StateCodec, encoded
 from state.columns import Layout, NumberCells
 from state.frozen import Frozen
-from state.ids import Bin
+from state.ids import Bin, CheckpointId
+from state.layer import Timers
 from state.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
 from state.rocks import Rocks
 from state.table import TableWriter
+from state.undo import Undo
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
@@ -40,10 +42,11 @@ class Database:
     """The keyed state of all operators of one process, within one budget of bytes.
 
     Half of the budget is the memtable's, but for a sixteenth of that, in which the keys are noted
-    that have changed; three eighths are RocksDB's block cache, which holds
-    indexes, filters and write buffers (up to a third of it) too; an eighth is left for what RocksDB
-    goes over for a moment, as its cache gives way only once a flush has ended. What an earlier
-    process left at `path` is destroyed. Raises SetupError when another process has it open.
+    that have changed, and an eighth, for what they were at the last checkpoint; three eighths are
+    RocksDB's block cache, which holds indexes, filters and write buffers (up to a third of it) too;
+    an eighth is left for what RocksDB goes over for a moment, as its cache gives way only once a
+    flush has ended. What an earlier process left at `path` is destroyed. Raises SetupError when
+    another process has it open.
 
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
@@ -61,8 +64,12 @@ class Database:
         """The prefixes of the bins of which something lies in RocksDB."""
         self.rocks = Rocks(path, budget_bytes * 3 // 8, budget_bytes // 8)
         self._changes: list[Changes] = []
-        self._changes_bytes = budget_bytes // 32
-        self._memtable_bytes = budget_bytes // 2 - self._changes_bytes
+        self._undone: list[Undo] = []
+        self._stores: dict[str, Store] = {}
+        self._left: set[str] = set()
+        """The operators whose states a life of the flow has left that is over."""
+        self._changes_bytes, self._undo_bytes = budget_bytes // 32, budget_bytes // 16
+        self._memtable_bytes = budget_bytes // 2 - self._changes_bytes - self._undo_bytes
 
     def store(
         self, operator: str, codec: StateCodec = PLAIN, layout: Layout | None = None
@@ -77,11 +84,24 @@ class Database:
                 f"it bears the default's name, '{PLAIN.name}', but may write other bytes",
                 "give it a name of its own",
             )
-        return Store(self, operator, codec, layout)
+        if operator in self._left:
+            self._left.remove(operator)
+            return self._stores[operator]
+        self._stores[operator] = Store(self, operator, codec, layout)
+        return self._stores[operator]
+
+    def outlive(self) -> None:
+        """A life of the flow is over, and stores are opened anew as they are, by the same flow;
+        nothing else of it is left on disk."""
+        self._left = {*self._stores}
+        for changes in self._changes:
+            for bin in changes.bins():
+                changes.drop(bin)
+        self.rocks.delete(b"\0")
 
     def used(self) -> int:
         """Bytes held in memory; the budget bounds it."""
-        return self.memtable.size + self._noted() + self.rocks.used()
+        return self.memtable.size + self._noted() + self._kept() + self.rocks.used()
 
     def close(self) -> None:
         """Release the files; nothing is written, as what lies here is a cache."""
@@ -91,6 +111,11 @@ class Database:
         """A note of what changes of one more operator, within the budget."""
         self._changes.append(Changes(self.rocks, operator))
         return self._changes[-1]
+
+    def undo(self) -> Undo:
+        """A note of what one more operator's bins were, within the budget."""
+        self._undone.append(Undo())
+        return self._undone[-1]
 
     def find(self, groups: _Groups, bins: Mapping[bytes, int]) -> dict[bytes, bytes]:
         """The encoded states of those of one operator's keys, each of a bin, that lie on disk."""
@@ -109,6 +134,11 @@ class Database:
             self.rocks.put(entries)
         while self._noted() > self._changes_bytes:
             max(self._changes, key=lambda changes: changes.size).spill(SPILL_KEYS)
+        while self._kept() > self._undo_bytes:
+            max(self._undone, key=lambda undo: undo.size).shed()
+
+    def _kept(self) -> int:
+        return sum(undo.size for undo in self._undone)
 
     def _noted(self) -> int:
         return sum(changes.size for changes in self._changes)
@@ -146,12 +176,12 @@ class Store:
         cells = SealedCells() if layout is None else NumberCells(layout)
         self._table = database.memtable.add(Table(self._groups.stem, cells))
         self._changes = database.note(operator)
-        self._frozen = Frozen()
+        self._frozen, self._undo = Frozen(), database.undo()
 
     def lend(self, keys: Sequence[bytes], bins: Bins) -> Loan:
         """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
-        groups, changes = self._groups, self._changes
-        return Loan(self._database, self._table, changes, self._frozen, groups, keys, bins)
+        groups, changes, undo = self._groups, self._changes, self._undo
+        return Loan(self._database, self._table, changes, self._frozen, undo, groups, keys, bins)
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
         """Until each is thawed, `in_memory`, `on_disk` and `take_states` tell of these bins what
@@ -165,6 +195,47 @@ class Store:
     def thaw(self, bin: int) -> None:
         """Of a bin that was frozen nobody asks any more what it was."""
         self._frozen.thaw(bin)
+
+    def remember(self, at: CheckpointId, bins: Mapping[Bin, Timers]) -> None:
+        """A checkpoint has these bins as they are at the call, with their timers."""
+        self._table.dirty[:] = False
+        self._undo.begin(at, bins)
+        self._database.spill()
+
+    def settle(self, at: CheckpointId) -> None:
+        """A checkpoint exists: nobody goes back any further."""
+        self._undo.settle(at)
+
+    def cancel(self, at: CheckpointId) -> None:
+        """A checkpoint has been given up."""
+        self._undo.cancel(at)
+
+    def known(self, at: CheckpointId) -> set[Bin]:
+        """The bins that can be again what they were at a checkpoint."""
+        return self._undo.known(at)
+
+    def go_back(self, at: CheckpointId, bins: Collection[Bin]) -> dict[Bin, Timers]:
+        """Have some of these bins be what they were at a checkpoint, and forget all others and how
+        to go back any more; nothing counts as changed. With the timers that each had."""
+        for bin in [bin for bin in self.bins() if bin not in bins]:
+            self.drop(bin)
+        self._frozen.begin(())
+        timers = {bin: self._undo.timers(at, bin) for bin in bins}
+        before = {bin: self._undo.before(at, bin) for bin in bins}
+        self._undo.clear()
+        for bin, states in before.items():
+            gone = [key for key, state in states.items() if state is ABSENT]
+            had = {key: encoded(state) for key, state in states.items() if state is not ABSENT}
+            self.install(bin, [*had], [*had.values()])
+            self._remove(bin, gone)
+        self._table.dirty[:] = False
+        return timers
+
+    def _remove(self, bin: int, keys: Sequence[bytes]) -> None:
+        group = self._groups[bin]
+        self._database.memtable.forget(self._table, bin, keys)
+        if group in self._database.groups:
+            self._database.rocks.remove(group + key for key in keys)
 
     def in_memory(self, bin: int) -> list[bytes]:
         """The keys of a bin whose states are in memory; of one that is frozen also those that have
@@ -217,6 +288,7 @@ class Store:
         group = self._groups[bin]
         self._database.memtable.forget(self._table, bin, keys)
         self._changes.forget(bin, keys)
+        self._undo.forget(bin)
         if keys:
             self._database.groups.add(group)
         entries = zip(keys, states, strict=True)
@@ -235,6 +307,7 @@ class Store:
         """As `install`, for a table of a bin of which nothing has been installed, and at once."""
         assert bin not in self._table.bins, "a bin is served once it has been installed"
         group = self._groups[bin]
+        self._undo.forget(bin)
         self._database.groups.add(group)
         self._database.rocks.ingest(table)
         assert next(self._database.rocks.entries(group), None), "it is a table of another bin"
@@ -245,6 +318,7 @@ class Store:
         self._database.memtable.drop(self._table, bin)
         self._changes.drop(bin)
         self._frozen.thaw(bin)
+        self._undo.forget(bin)
         self._database.groups.discard(self._groups[bin])
         self._database.rocks.delete(self._groups[bin])
 
@@ -303,6 +377,7 @@ class Loan:
         table: Table,
         changes: Changes,
         frozen: Frozen,
+        undo: Undo,
         groups: _Groups,
         keys: Sequence[bytes],
         bins: Bins,
@@ -318,8 +393,8 @@ class Loan:
             absent = pick(keys, missing.tolist())
             self._admit(groups, dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
-        if frozen:
-            self._preserve(frozen)
+        if frozen or undo:
+            self._preserve(frozen, undo)
         self._weight = table.cells.weigh(self.slots)
 
     @property
@@ -357,15 +432,19 @@ class Loan:
         if found:
             self._table.load(slots[len(self._new) :], [*found.values()])
 
-    def _preserve(self, frozen: Frozen) -> None:
-        """What has not changed since bins were frozen may do so now."""
+    def _preserve(self, frozen: Frozen, undo: Undo) -> None:
+        """What has not changed since bins were frozen, or the last checkpoint, may do so now."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
         slots, cells = self.slots[clean], self._table.cells
         has = np.array(cells.has(slots), np.bool_)
         before = iter(cells.take(slots[has]))
+        weight = cells.weigh(slots[has]) // max(1, int(has.sum()))
         keys, bins = pick(self._keys, clean.tolist()), self._bins[clean].tolist()
         for key, bin, known in zip(keys, bins, has.tolist(), strict=True):
-            frozen.keep(bin, key, next(before) if known else ABSENT)
+            state = next(before) if known else ABSENT
+            frozen.keep(bin, key, state)
+            if undo:
+                undo.keep(bin, key, state, weight)
 
     def _note_changes(self) -> None:
         """What was lent and has a state may have another one now."""

@@ -73,16 +73,17 @@ class _Recording:
 
 class Freezing:
     """Those of one worker, one at a time; `freeze` is given the number, `keep` which of the earlier
-    ones are kept; `complete` is called once one exists."""
+    ones are kept; `complete` is called once one exists, `cancelled` once one is given up."""
 
     def __init__(
         self, me: WorkerId, links: Links, settling: Settling, freeze: Callable[[int], Contents],
-        keep: Callable[[Sequence[int]], None], complete: Callable[[], None], clock: Clock,
+        keep: Callable[[Sequence[int]], None], complete: Callable[[int], None],
+        cancelled: Callable[[int], None], clock: Clock,
     ) -> None:  # fmt: skip
         self.number = 0
         """The last for which this worker has frozen."""
         self._me, self._links, self._freeze, self._keep = me, links, freeze, keep
-        self._complete, self._settling = complete, settling
+        self._complete, self._cancelled, self._settling = complete, cancelled, settling
         self._clock = clock
         self._sent, self._got = Counter[WorkerId](), Counter[WorkerId]()
         self._markers: dict[WorkerId, MarkerFrame] = {}
@@ -133,7 +134,7 @@ class Freezing:
                 self._settle()
             case CompleteFrame(number):
                 self._unanswered.pop(number, None)
-                self._complete()
+                self._complete(number)
             case FreezeFrame(number, members, kept):
                 if sender != COORDINATOR or self._me not in members:
                     raise MeanderError(member_name(sender), "its word of a checkpoint is none")
@@ -168,6 +169,7 @@ class Freezing:
         """One is given up for which this worker may have frozen."""
         if (contents := self._unanswered.pop(number, None)) is not None:
             contents.cancel()
+        self._cancelled(number)
         if number == self.number:
             self._contents = self._recording = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dataflow.checkpoint.fitting import fitting
 from dataflow.decisions import Begins
@@ -19,11 +19,13 @@ from dataflow.plan import Plan
 from dataflow.rulings import NO_PAST, Past
 from dataflow.staff import share_of, shared_out
 from state.checkpoint import BEGINNING, Checkpoint, Cut, Position
-from state.ids import WorkerId
+from state.ids import CheckpointId, Incarnation, WorkerId
 from state.manifest import Manifest
 from state.time import MIN_TIME
 
 T = TypeVar("T")
+UNBORN: Final = Incarnation(0)
+"""Before all lives."""
 Place = tuple[str, int]
 """A source's name, and one of its partitions."""
 
@@ -41,6 +43,8 @@ class Start:
     cut: Cut = BEGINNING
     number: int = 0
     """The checkpoint's; 0 where there is none."""
+    life: Incarnation = UNBORN
+    """That which has taken it."""
     history: History = NO_HISTORY
     past: Past = NO_PAST
     """What sources have ruled in earlier lives."""
@@ -54,11 +58,12 @@ class Start:
         checkpoint = None if checkpoint is None else fitting(checkpoint, plan)
         cut = BEGINNING if checkpoint is None else checkpoint.cut
         number = 0 if checkpoint is None else checkpoint.number
+        life = UNBORN if checkpoint is None else checkpoint.incarnation
         manifests = () if checkpoint is None else checkpoint.manifests
         if cut == BEGINNING:
             evenly = evenly_owned(plan.flow.space, workers, len(plan.groups.names))
             past = history.past(plan.reached)
-            return Start(workers, evenly, {}, manifests, BEGINNING, number, history, past)
+            return Start(workers, evenly, {}, manifests, BEGINNING, number, life, history, past)
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
@@ -66,13 +71,18 @@ class Start:
         owned = laid_out(bins, len(ranks), workers)
         return Start(
             workers, tuple(owned[number] for number in range(len(bins))),
-            laid_out(readers, len(ranks), workers), manifests, cut, number, history,
+            laid_out(readers, len(ranks), workers), manifests, cut, number, life, history,
             history.past(plan.reached),
         )  # fmt: skip
 
     def joining(self, plan: Plan) -> Start:
         """What a worker begins with that joins later: others tell it all, but what was before."""
         return Start.of(plan, self.workers, history=self.history)
+
+    @property
+    def at(self) -> CheckpointId:
+        """The checkpoint."""
+        return CheckpointId(self.life, self.number)
 
     @property
     def begins(self) -> Begins:

@@ -28,7 +28,7 @@ from dataflow.pace import Pace
 from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.extraction import Extraction
-from state.ids import Bin, WorkerId, member_name
+from state.ids import Bin, CheckpointId, WorkerId, member_name
 from state.time import Time
 
 ENTRIES = 2048
@@ -146,7 +146,7 @@ class Migrator(Quiet):
         """What is prepared of an operator, with those that move with it."""
         return self._preparing[self._groups.of(operator)]
 
-    def freeze(self, unloaded: Sequence[tuple[str, Bin]]) -> None:
+    def freeze(self, at: CheckpointId, unloaded: Sequence[tuple[str, Bin]]) -> None:
         """A checkpoint is to have all bins that are here as they are now, but for those that an
         operator has not loaded yet; what was being written of them is begun anew after that."""
         for preparing in self._preparing.values():
@@ -155,7 +155,7 @@ class Migrator(Quiet):
             for departure in outlet.departures:
                 departure.extraction = None
             loading = {bin for name, bin in unloaded if name == outlet.keyed.name}
-            outlet.keyed.freeze(outlet.gone | loading)
+            outlet.keyed.freeze(at, outlet.gone | loading)
 
     # -- the steps
 

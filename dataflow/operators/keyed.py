@@ -36,7 +36,7 @@ from dataflow.protocols import Clock
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.extraction import Extraction
-from state.ids import Bin, LayerId
+from state.ids import Bin, CheckpointId, LayerId
 from state.manifest import Manifest
 from state.retention import Retention
 from state.store import Bins, Store
@@ -158,14 +158,22 @@ class Keyed(Quiet):
 
     # -- checkpoints
 
-    def freeze(self, others: Collection[Bin]) -> None:
+    def freeze(self, at: CheckpointId, others: Collection[Bin]) -> None:
         """A checkpoint is to have the bins that are here as they are now, but these: of those that
         have gone only copies are left, and some are still being loaded."""
         coming = {delivery.manifest.bin for delivery in self.arrivals.deliveries}
-        held = {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
-        bins = sorted(held - coming - self.arrivals.staged - set(others))
+        bins = sorted(self._held - coming - self.arrivals.staged - set(others))
         timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
         self.trace.freeze(bins, timers, self._now)
+        self.store.remember(at, {bin: timers.get(bin, ()) for bin in bins})
+
+    def begins(self, at: CheckpointId) -> None:
+        """All bins are here, as a checkpoint has them."""
+        self.store.remember(at, {bin: self.timers.all(bin) for bin in self._held})
+
+    @property
+    def _held(self) -> set[Bin]:
+        return {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
 
     def underway(self) -> Iterable[Underway]:
         """What waits for its time, for its bin, or in line."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from schemas.errors import MeanderError
 from state import codec
 from state.checkpoint import Checkpoint
 from state.ids import COORDINATOR, WorkerId
+from state.store import Database
 from tests.hand import assembly
 from tests.property.budget import CHECKPOINTS, SCHEDULES, seeds
 from tests.property.cases import (
@@ -62,19 +63,23 @@ class Mortal(Cramped):
     """A flow that is killed; what is left are its topics."""
 
     def __init__(
-        self, case: Case, run: Run, script: Sequence[Command], world: Watched, ordeal: Ordeal
-    ) -> None:
+        self, case: Case, run: Run, script: Sequence[Command], world: Watched, ordeal: Ordeal,
+        heirlooms: Mapping[WorkerId, Database],
+    ) -> None:  # fmt: skip
         self._room, self.disks = case.room, []
         self._changes_staff = False
         self._ordeal, self._until, self._cut = ordeal, FOREVER, False
         self._killed: WorkerId | None = None
-        self.disk_full = False
+        self.disk_full, self._heirlooms = False, heirlooms
+        self.here = 0
+        """Bins that were here."""
         self._stopped = dict[WorkerId, int]()
         """For how long; it begins as their turn is over."""
         self.course = Course(ordeal.faults, self.befalls)
         self.watched, self._chance = world, random.Random(f"faults {case.seed}")
         world.turn.course = self.course
-        # With databases of its own, as each life has: tables name their operator.
+        # With databases of its own, but for those of workers that have outlived the last life:
+        # tables name their operator.
         super(Cramped, self).__init__(run.flow, ordeal.workers, case.seed, script, world=world)
 
     def act(self) -> None:
@@ -111,6 +116,17 @@ class Mortal(Cramped):
         if self._killed == COORDINATOR:
             self.sim.commands.clear()
 
+    def bequeath(self) -> dict[WorkerId, Database]:
+        """The databases of those who were not killed, which are this life's no longer."""
+        assert self._databases is not None
+        if self.disk_full:
+            return {}
+        found = {WorkerId(worker): one for worker, one in self._databases._opened.items()}
+        found.pop(self._killed, None)  # type: ignore[call-overload]
+        for worker in found:
+            del self._databases._opened[worker]
+        return found
+
     def befalls(self, fault: Fault, process: WorkerId) -> None:
         """A fault strikes a process where it is."""
         match fault:
@@ -132,9 +148,14 @@ class Mortal(Cramped):
                 befall(self.watched, fault, self._chance)
 
     def _build(self, *surroundings: Any) -> Worker:
-        _, links, *_ = surroundings
+        me, links, *_ = surroundings
         watch_links(links, self.watched.turn)
+        if (heirloom := self._heirlooms.get(me)) is not None:
+            assert self._databases is not None
+            self._databases._opened[me] = heirloom
+            heirloom.outlive()
         worker = super()._build(*surroundings)
+        self.here += len(worker._loading._here)
         watch_worker(worker, self.watched.turn)
         return worker
 
@@ -192,16 +213,19 @@ class Lives(Run):
         self.checkpoints = self.in_flight = self.unread = self.moving = self.bundled = 0
         self.policies = Counter[str]()
         self.struck = Counter[Step]()
+        self.here = 0
+        fate, heirlooms = random.Random(f"heirs {self.case.seed}"), dict[WorkerId, Database]()
         for number in range(LIVES):
             ordeal = self.ordeal(number, rng)
             case = replace(self.case, seed=LIVES * self.case.seed + number)
             marks = [len(sink.results) for sink in (self.raw, self.other_raw, self.sink)]
             try:
-                run = opened.enter_context(Mortal(case, self, script, world, ordeal))
+                run = opened.enter_context(Mortal(case, self, script, world, ordeal, heirlooms))
             except Killed:
                 # Before anything was there that could live.
                 self._note(world.turn.course)
                 continue
+            self.here += run.here
             over = self._lived(run)
             self._note(run.course)
             script = [*run.sim.commands]
@@ -216,7 +240,7 @@ class Lives(Run):
                 self.check_end(run, lives)
                 return
             run.end()
-            self.outlive(run)
+            heirlooms = self.outlive(run, fate)
             script.insert(0, Freeze(policies.choice(POLICIES)))
             if rng.random() < 0.3:
                 script.append(Join())
@@ -256,8 +280,14 @@ class Lives(Run):
     def haunt(self, run: Mortal) -> None:
         """A new life begins."""
 
-    def outlive(self, run: Mortal) -> None:
-        """A life is over."""
+    def outlive(self, run: Mortal, fate: random.Random) -> dict[WorkerId, Database]:
+        """A life is over; who outlives it, with its states, perhaps under another number."""
+        found = run.bequeath()
+        names = [*found]
+        if fate.random() < 0.3:
+            fate.shuffle(names)
+        heirs = zip(names, found.values(), strict=True)
+        return {name: database for name, database in heirs if fate.random() < 0.8}
 
     def _count(self, world: World) -> None:
         self.checkpoints = len(world.checkpoints)
@@ -367,8 +397,7 @@ def test_cut_what_goes_on_from_any_checkpoint_equals_the_reference(
         run = checked(case, lived)
         found.update(
             flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,
-            moving=run.moving,
-            bundled=run.bundled,
+            moving=run.moving, bundled=run.bundled, here=run.here,
         )  # fmt: skip
         steps += run.struck
     record_property(f"{SCHEDULES}flows that were killed", found["flows"])
@@ -377,4 +406,5 @@ def test_cut_what_goes_on_from_any_checkpoint_equals_the_reference(
     record_property("records in flight in these", found["records"])
     record_property("bins on their way in these", found["moving"])
     record_property("bins of which these hold what their layers lack", found["bundled"])
+    record_property("bins with which a worker went on that outlived another", found["here"])
     record_property("pieces that a later checkpoint referred to", found["unread"])

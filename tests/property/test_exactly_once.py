@@ -13,6 +13,8 @@ import pytest
 from dataflow.checkpoint import taking
 from dataflow.nodes import Guarantee
 from schemas.errors import MeanderError
+from state.ids import WorkerId
+from state.store import Database
 from tests.property.budget import ONCE, SCHEDULES, seeds
 from tests.property.cases import (
     KINDS,
@@ -60,9 +62,12 @@ class OnceLives(Lives):
         with mock.patch.object(taking, "KEPT", 1 if self.case.seed % 2 else taking.KEPT):
             super().survive()
 
-    def outlive(self, run: Mortal) -> None:
-        """A life is over, but its workers do not know."""
+    def outlive(self, run: Mortal, fate: random.Random) -> dict[WorkerId, Database]:
+        """A life is over, but its workers may not know."""
+        if fate.random() < 0.3:
+            return super().outlive(run, fate)
         self._zombie = run
+        return {}
 
     def haunt(self, run: Mortal) -> None:
         """A new life begins, and the last one goes on for a while."""
