@@ -6,6 +6,7 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.loader import Source
+from app.messages import Again
 from app.registry import Ticket
 from dataflow.protocols import Wakeup, WorkerContext
 from dataflow.pulse import Pulse
@@ -42,6 +43,18 @@ class Arguments(BaseModel):
     patience: float
     """Seconds that registration may take."""
     log_level: int
+
+    def anew(self, again: Again) -> Arguments:
+        """Those in another life of the flow, for the same process."""
+        changed = again.model_dump(exclude={"kind"})
+        return self.model_copy(update={**changed, "joins": False})
+
+    def again(self) -> Again:
+        """What a worker that outlives another needs of them."""
+        return Again(
+            worker=self.worker, workers=self.workers, incarnation=self.incarnation,
+            checkpoint=self.checkpoint, token=self.token, door=self.door, door_key=self.door_key,
+        )  # fmt: skip
 
     def to_bytes(self) -> bytes:
         """As they travel."""

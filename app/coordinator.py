@@ -37,6 +37,7 @@ from app.registry import Door
 from app.rescaling import Rescaler
 from app.savepoints import writing
 from app.signals import Signals
+from app.survivors import Survivors
 from app.tenure import beat_seconds, beside, claimed
 from connectors.checkpoints import CheckpointsTopic
 from connectors.control import ControlTopic, Decisions
@@ -111,11 +112,11 @@ def run(
 
 
 class _LifeLost(Exception):
-    """A flow of so many workers has lost one of them."""
+    """A flow of so many workers has lost one of them, and some have outlived that."""
 
-    def __init__(self, cause: MeanderError, workers: int) -> None:
+    def __init__(self, cause: MeanderError, workers: int, survivors: Survivors) -> None:
         super().__init__(str(cause))
-        self.cause, self.workers = cause, workers
+        self.cause, self.workers, self.survivors = cause, workers, survivors
 
 
 def _live(
@@ -127,21 +128,25 @@ def _live(
 ) -> Result:
     """Life after life: where a worker is lost the flow goes on from its newest checkpoint, unless
     several lives in a row have begun with the same."""
-    failures = 0
-    while True:
-        try:
-            return _conduct(prepared, found, spark, told, signals)
-        except _LifeLost as lost:
-            said = f"{lost.cause.concerns}: {lost.cause.cause}"
-            log.warning("%s: this life of the flow ends", said)
-            newest = _newest_after(lost, prepared)
-            if newest is None:
-                raise lost.cause from lost
-            failures = failures + 1 if newest == found else 1
-            if failures > FAILURES:
-                raise _in_a_row(lost) from lost
-            found, prepared = newest, prepared.anew(lost.workers)
-            told.recovers(prepared, newest.checkpoint.number, said)
+    failures, survivors = 0, None
+    with contextlib.ExitStack() as past:
+        while True:
+            try:
+                return _conduct(prepared, found, spark, told, signals, survivors)
+            except _LifeLost as lost:
+                past.close()
+                survivors = lost.survivors
+                past.callback(survivors.close)
+                said = f"{lost.cause.concerns}: {lost.cause.cause}"
+                log.warning("%s: this life of the flow ends", said)
+                newest = _newest_after(lost, prepared)
+                if newest is None:
+                    raise lost.cause from lost
+                failures = failures + 1 if newest == found else 1
+                if failures > FAILURES:
+                    raise _in_a_row(lost) from lost
+                found, prepared = newest, prepared.anew(lost.workers)
+                told.recovers(prepared, newest.checkpoint.number, said)
 
 
 def _in_a_row(lost: _LifeLost) -> MeanderError:
@@ -182,11 +187,13 @@ def _conduct(
     spark: SparkContext,
     told: FlowStatus,
     signals: Signals | None,
+    survivors: Survivors | None,
 ) -> Result:
     options = prepared.options
     with contextlib.ExitStack() as opened:
         links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.lease)
-        opened.callback(links.close)
+        closing = opened.enter_context(contextlib.ExitStack())
+        closing.callback(links.close)
         door = opened.enter_context(contextlib.closing(Door(options.host, links)))
         control = opened.enter_context(
             contextlib.closing(ControlTopic(options.kafka, prepared.names.control, prepared.group))
@@ -205,7 +212,8 @@ def _conduct(
             contextlib.closing(MarksTopic(options.kafka, prepared.names.marks))
         )
         start = begin(prepared, found)
-        crew = _crew(prepared, None if found is None else found.offset, spark, links, door)
+        offset = None if found is None else found.offset
+        crew = _crew(prepared, offset, spark, links, door, start, survivors)
         slots = _slots(spark)
         coordinator = Coordinator(
             prepared, links, crew, control, decisions, told, slots, written, found, start, marks
@@ -214,14 +222,18 @@ def _conduct(
         if signals is not None:
             opened.enter_context(signals.deferred(links.wakeup.set))
         crew.launch()
+        if survivors is not None:
+            survivors.close()
         try:
             number = coordinator.conduct(signals)
         except MeanderError as error:
             workers = len(crew.hands)
-            crew.dismiss(STOP_WITHIN)
+            crew.stop(STOP_WITHIN)
             cause = crew.cause(error)
             if isinstance(cause, WorkerLost | LinkBroken):
-                raise _LifeLost(cause, workers) from error
+                closing.pop_all()
+                raise _LifeLost(cause, workers, crew.part()) from error
+            crew.end()
             raise cause from error
         except BaseException:
             crew.dismiss(STOP_WITHIN)
@@ -231,19 +243,25 @@ def _conduct(
 
 
 def _crew(
-    prepared: Prepared, checkpoint: int | None, spark: SparkContext, links: CurveLinks, door: Door
-) -> Crew:
+    prepared: Prepared, checkpoint: int | None, spark: SparkContext, links: CurveLinks, door: Door,
+    start: Start, survivors: Survivors | None,
+) -> Crew:  # fmt: skip
     options = prepared.options
     master, slots = str(spark.master), spark.defaultParallelism
     if (known := _slots(spark)) is not None:
         expect_slots(master, known, options.workers)
 
     def task_of(worker: WorkerId) -> SparkTask:
+        arguments = _arguments(prepared, checkpoint, worker, door)
+        if survivors is not None and not arguments.joins:
+            task = survivors.call(start, arguments, links.wakeup.set)
+            if task is not None:
+                return task
         return SparkTask(
             spark,
-            f"{prepared.flow}-{prepared.driver}-{worker}",
+            f"{prepared.flow}-{prepared.driver}-{prepared.incarnation}-{worker}",
             member_name(worker),
-            _arguments(prepared, checkpoint, worker, door).to_bytes(),
+            arguments.to_bytes(),
             links.wakeup.set,
         )
 

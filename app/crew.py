@@ -35,6 +35,7 @@ from app.messages import (
 )
 from app.newcomers import Newcomers
 from app.registry import Door
+from app.survivors import Survivors, end
 from connectors.links import CurveLinks, LinkBroken, member_name
 from dataflow.lost import lost
 from dataflow.waits import Wait
@@ -43,8 +44,6 @@ from state.ids import WorkerId
 
 log = logging.getLogger(__name__)
 
-LEAVE = 0.5
-"""Seconds that a task gets to end after `bye`, and again after Spark was told to kill it."""
 NEARLY = 0.8
 """Of the lease: both ends of a link count it from about the same moment."""
 
@@ -121,9 +120,10 @@ class Crew:
         return found
 
     def launch(self) -> None:
-        """Submit all tasks."""
+        """Submit the tasks of all who have not outlived another."""
         for hand in self.hands.values():
-            hand.task.start()
+            if not hand.task.runs:
+                hand.task.start()
 
     def attend(self, report: Callable[[WorkerId, Report], None]) -> None:
         """Answer the door and the links, send heartbeats. Raises MeanderError when one is lost."""
@@ -161,6 +161,22 @@ class Crew:
 
     def dismiss(self, within: float) -> None:
         """End all workers: those that answer in two steps, those that do not by Spark's hand."""
+        self.stop(within)
+        self.end()
+
+    def end(self) -> None:
+        """End all workers, once `stop` has been called."""
+        self._end([*self.hands.values(), *self.newcomers.hands, *self.newcomers.past])
+
+    def part(self) -> Survivors:
+        """As `end`, but for those that can go on."""
+        stay = [hand for hand in self.hands.values() if _can_go_on(hand)] if self._door.open else []
+        others = [hand for hand in self.hands.values() if hand not in stay]
+        self._end([*others, *self.newcomers.hands, *self.newcomers.past])
+        return Survivors(self._links, stay)
+
+    def stop(self, within: float) -> None:
+        """Have all workers do nothing any more."""
         self._dismissed = True
         self._links.part()
         self._door.turn_all("the flow has been stopped")
@@ -171,22 +187,16 @@ class Crew:
             self._links.wait(0.05)
             self._hear(_ignore)
             self._note_ends()
-        if self._door.open:
-            self._tell_all(Bye())
-        deadline = time.monotonic() + LEAVE
-        all_hands = [*self.hands.values(), *self.newcomers.hands, *self.newcomers.past]
-        left = [hand for hand in all_hands if not hand.task.join(deadline - time.monotonic())]
-        for hand in left:
-            log.debug("%s does not end by itself: Spark kills its task", member_name(hand.id))
-            # It lived to see the failure, so its end is no cause of that.
-            hand.told = True
-            hand.task.cancel()
-        deadline = time.monotonic() + LEAVE
-        for hand in left:
-            hand.task.join(deadline - time.monotonic())
-        self._note_ends()
 
     # -- inside
+
+    def _end(self, hands: Iterable[Hand]) -> None:
+        """Have some workers' processes end."""
+        if self._door.open:
+            for hand in hands:
+                self._links.tell(hand.id, Bye().to_bytes())
+        end(hands)
+        self._note_ends()
 
     def _all_in(self) -> None:
         now = time.monotonic()
@@ -244,7 +254,7 @@ class Crew:
             if not self._dismissed:
                 self.newcomers.give_up(hand.id, _said(hand, failure), self.hands)
             return
-        hand.told = True
+        hand.told, hand.failed = True, failure.lost is None
         rank = Rank.SAID if failure.lost is None else Rank.PEER
         error = failure.error()
         if failure.concerns == member_name(hand.id) or rank is Rank.PEER:
@@ -344,6 +354,10 @@ def _said(hand: Hand, failure: Failure) -> str:
     """A failure in a sentence that names whose it is."""
     name, said = member_name(hand.id), str(failure.error())
     return said if failure.concerns == name else f"{name}: {said}"
+
+
+def _can_go_on(hand: Hand) -> bool:
+    return hand.stopped and not hand.failed and hand.task.ended is None
 
 
 def _ended(hand: Hand) -> bool:

@@ -19,6 +19,8 @@ class Hand:
     working: bool = False
     done: bool = False
     stopped: bool = False
+    failed: bool = False
+    """Whether it has met with an error of its own."""
     told: bool = False
     slot: bool = False
     """Whether Spark is known to have found an executor for it."""

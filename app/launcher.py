@@ -226,6 +226,15 @@ class SparkTask:
         """Submit the job; `ended` of the constructor is called from its thread at its end."""
         self._thread.start()
 
+    @property
+    def runs(self) -> bool:
+        """Whether the job has been submitted and is not over."""
+        return self._thread.is_alive()
+
+    def outlives(self, name: str, ended: Callable[[], None]) -> None:
+        """It goes on as another worker, in another life of the flow; `ended` as above."""
+        self._name, self._on_end = name, ended
+
     def has_slot(self) -> bool:
         """Whether Spark has found an executor for it, as far as Spark answers: where it does not
         any more, `ended` says why."""

@@ -371,14 +371,28 @@ class Stopped(_Message):
 
 
 class Bye(_Message):
-    """All have stopped: end."""
+    """All have stopped: end the process."""
 
     kind: Literal["bye"] = "bye"
 
 
+class Again(_Message):
+    """A worker is lost, and all that have stopped go on in another life of the flow: what is other
+    there for the one that is told."""
+
+    kind: Literal["again"] = "again"
+    worker: int
+    workers: int
+    incarnation: int
+    checkpoint: int | None
+    token: bytes = Field(repr=False)
+    door: Address
+    door_key: Key
+
+
 Knock = Register | Ready
 Reply = Roster | Turned | Go
-ToWorker = Beat | Meet | Forget | Stop | Bye
+ToWorker = Beat | Meet | Forget | Stop | Bye | Again
 FromWorker = Beat | Log | Report | Met | Released | Failure | Done | Stopped
 
 

@@ -161,7 +161,9 @@ class Trace:
         told = hash(tuple(timers))
         unchanged = not keys and told == self._told.get(bin)
         contents = Changed(self._store, bin, keys, () if unchanged else timers)
-        head = self._head(bin, "delta", layers[-1].description.upper, upper)
+        # A bin may have come with what is later than all that this worker can tell of.
+        lower = layers[-1].description.upper
+        head = self._head(bin, "delta", lower, max(lower, upper))
         extraction = Extraction(head, contents, self._topic, partial(self._stands, bin, told))
         self._writing[bin] = extraction, keys
         return extraction

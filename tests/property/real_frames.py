@@ -15,6 +15,7 @@ from app.messages import (
     KNOCK,
     REPLY,
     TO_WORKER,
+    Again,
     Beat,
     Bye,
     Done,
@@ -205,7 +206,13 @@ def _of_app() -> Iterator[Kind]:
     turned = Turned(reason="its launch token is unknown")
     yield from _read_by(REPLY, Roster(peers=listed), turned, Go())
     reads = {"event": "reads", "source": "lines", "partitions": [0, 3], "total": 4}
-    yield from _read_by(TO_WORKER, Beat(), Meet(peer=listed[2]), Forget(worker=2), Stop(), Bye())
+    again = Again(
+        worker=1, workers=3, incarnation=1 << 42, checkpoint=7, token=b"t" * 32, door=address,
+        door_key=key,
+    )  # fmt: skip
+    yield from _read_by(
+        TO_WORKER, Beat(), Meet(peer=listed[2]), Forget(worker=2), Stop(), Bye(), again
+    )
     yield from _read_by(FROM_PEER, Leaves())
     yield from _read_by(
         FROM_WORKER,

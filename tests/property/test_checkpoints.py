@@ -122,7 +122,8 @@ class Mortal(Cramped):
         if self.disk_full:
             return {}
         found = {WorkerId(worker): one for worker, one in self._databases._opened.items()}
-        found.pop(self._killed, None)  # type: ignore[call-overload]
+        if self._killed is not None:
+            found.pop(self._killed, None)
         for worker in found:
             del self._databases._opened[worker]
         return found

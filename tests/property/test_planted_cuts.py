@@ -23,6 +23,7 @@ from dataflow.protocols import Rest
 from schemas.errors import MeanderError
 from state.frozen import Frozen
 from state.retention import Retention
+from state.undo import Undo
 from tests.property.cases import (
     random_case,
     with_aborts,
@@ -105,6 +106,8 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what layers lack is left out": (States, "_send", _into_nothing),
     "a checkpoint names what is not durable": (Sending, "look", _before_it_is_durable),
     "replaced layers are forgotten at once": (Retention, "replaced", _at_once),
+    "what has changed since is not undone": (Undo, "keep", _ignored),
+    "what was another's meanwhile is gone back to": (Undo, "forget", _ignored),
     "each worker puts back all that was in flight": (Resuming, "_own_rows", _all_of_it),
 }
 

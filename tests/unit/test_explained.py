@@ -12,8 +12,8 @@ from app import explained
 from app.crew import Crew
 from app.hand import Hand
 from app.launcher import SparkTask
+from app.member import links
 from app.rescaling import Rescaler
-from app.task import links
 from dataflow.decisions import Joins, Leaves
 from dataflow.migrate.parcels import Order
 from dataflow.sim import Join, SimClock

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from app import coordinator, crew, flow_status, launcher
+from app import coordinator, flow_status, launcher, survivors
 from app.launcher import expect_host, expect_master, translate
 from schemas.errors import SetupError
 
@@ -62,5 +62,5 @@ def test_an_address_that_is_not_this_machines_is_named() -> None:
 
 
 def test_all_that_an_end_may_wait_for_is_less_than_five_seconds() -> None:
-    waits = coordinator.STOP_WITHIN + 2 * crew.LEAVE + launcher.JVM_END + flow_status.LAST_WORD
+    waits = coordinator.STOP_WITHIN + 2 * survivors.LEAVE + launcher.JVM_END + flow_status.LAST_WORD
     assert waits < 5

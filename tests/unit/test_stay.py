@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.task import beat_of
+from app.member import beat_of
 from dataflow import Flow, Stream
 from dataflow.histogram import BOUNDS, Histogram
 from dataflow.operators.keyed import Order

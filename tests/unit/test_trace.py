@@ -101,6 +101,17 @@ def test_a_bin_that_has_not_changed_needs_no_further_layer(traced: Traced) -> No
     assert len(traced.topic.records) == 1
 
 
+def test_no_layer_ends_before_it_begins_whatever_its_writer_can_tell(traced: Traced) -> None:
+    """A bin comes with layers up to its move's time, and its owner's frontier may be earlier."""
+    traced.set(0, 10, 1)
+    traced.now = 100
+    traced.write()
+    traced.now = 4
+    traced.set(3, 2, 2)
+    *_, layer = traced.write().layers
+    assert layer.description == Description(101, 101, 101)
+
+
 def test_the_newest_layer_says_which_timers_there_are(traced: Traced, new: Store) -> None:
     traced.set(0, 1, 1)
     for timers in ([(5, b"a"), (6, b"b")], [(6, b"b")], [(6, b"b")], [], []):

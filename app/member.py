@@ -1,0 +1,399 @@
+"""One worker in one life of its flow, from its registration to its end.
+
+Guarantees that the process ends by itself within about `lease` seconds when the coordinator is
+gone; nothing here relies on being asked to. It ends regularly in two steps, as told by the
+coordinator: first everybody stops, then everybody closes its links, and ends, or goes on in another
+life. One that leaves the flow says so as its last word on each link, and closes them when all have
+heard it. Cost: one loop; turns with little to do keep a pace, as each costs more than a record, and
+an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+from app.arguments import Arguments
+from app.clock import SystemClock
+from app.kept import Kept
+from app.lives import history_of
+from app.messages import (
+    FROM_PEER,
+    TO_WORKER,
+    Again,
+    Beat,
+    Bye,
+    Done,
+    Durations,
+    Failure,
+    Forget,
+    FromWorker,
+    Leaves,
+    Meet,
+    Met,
+    Operator,
+    Reading,
+    Released,
+    Report,
+    Stop,
+    Stopped,
+    ToWorker,
+)
+from app.registry import join, own_host
+from app.remote_log import RemoteLog
+from connectors import checkpoints
+from connectors.dead_letter import KafkaDeadLetters
+from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
+from connectors.sink import KafkaSink
+from connectors.state_topic import KafkaStateTopic
+from connectors.topics import Names, names
+from connectors.transactions import KafkaTransactions, transactional_id
+from dataflow.assembly import Site
+from dataflow.checkpoint.start import Start
+from dataflow.histogram import Histogram
+from dataflow.nodes import SinkNode
+from dataflow.operators.errors import FunctionFailed
+from dataflow.plan import Plan
+from dataflow.protocols import SinkWriter, WorkerContext
+from dataflow.pulse import Pulse
+from dataflow.waits import Wait, Waits
+from dataflow.worker import Worker
+from schemas.errors import MeanderError
+from state.ids import COORDINATOR, Incarnation, WorkerId
+from state.shelf import Shelf
+
+log = logging.getLogger(__name__)
+
+FAREWELL = 3.0
+"""Seconds that a worker which has failed waits for the coordinator's word; one that has left the
+flow waits for a lease, as the others may be busy when it speaks its last, and so does one that has
+stopped, as it may be wanted again."""
+PACE = 0.002
+"""Seconds from one short turn to the next: what comes meanwhile is handled together."""
+GARBAGE = 100_000
+"""Objects made and not freed after which cycles are looked for: by default 700, less than one batch
+has, so that a tenth of a worker's time went into looking at what was soon freed anyway."""
+NOTHING: Mapping[Hashable, Wait] = {}
+CREDIT: Mapping[Hashable, Wait] = {
+    "": Wait(
+        "the sinks, as it has read all that may be in flight (the flow's max_inflight)",
+        "it reads on when they have delivered enough of it",
+    )
+}
+
+
+class Member:
+    """A worker."""
+
+    def __init__(self, arguments: Arguments, kept: Kept) -> None:
+        self._arguments, self._kept = arguments, kept
+        self._me = WorkerId(arguments.worker)
+        self._beat_every = min(1.0, arguments.lease / 5)
+        self._heard = self._beat_at = time.monotonic()
+        self._silence = silence(arguments.lease)
+        self._stop = self._bye = self._left = self._over = False
+        self._again: Again | None = None
+        self._worker: Worker | None = None
+        self._waits = Waits(SystemClock())
+        self._pulse = Pulse(self._alive)
+
+    def run(self) -> Arguments | None:
+        """Register, work, end; with what it goes on, where another has been lost. Raises
+        MeanderError when the coordinator cannot be told any more."""
+        keys = Keys.fresh()
+        host = own_host(self._arguments.door)
+        self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.lease)
+        try:
+            join(self._arguments.ticket, keys, self._links, self._arguments.patience)
+            self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
+            with self._log.installed():
+                self._attempt()
+                self._take_leave()
+        finally:
+            self._links.close(linger=1.0)
+        return None if self._again is None else self._arguments.anew(self._again)
+
+    def _attempt(self) -> None:
+        """Work until told to stop; what goes wrong is told to the coordinator."""
+        try:
+            with self._open() as worker:
+                self._work(worker)
+        except LinkBroken as error:
+            if error.peer == COORDINATOR:
+                raise
+            self._fail(error, lost=error.peer)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            self._fail(error)
+
+    def _fail(self, error: Exception, lost: int | None = None) -> None:
+        log.debug("this worker fails", exc_info=error)
+        self._links.part()
+        self._tell(Failure.of(member_name(self._me), error, trace_of(error), lost))
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Worker]:
+        """The engine with all its ends; what has been opened is closed in the reverse order."""
+        arguments = self._arguments
+        topics = names(arguments.prefix, arguments.flow)
+        plan, database = self._kept.plan, self._kept.database
+        context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._pulse)
+        with contextlib.ExitStack() as opened:
+            topic = opened.enter_context(
+                contextlib.closing(
+                    KafkaStateTopic(context.settings, topics.state, self._me, context.wakeup)
+                )
+            )
+            in_flight = opened.enter_context(
+                contextlib.closing(
+                    KafkaStateTopic(context.settings, topics.in_flight, self._me, context.wakeup)
+                )
+            )
+            dead = opened.enter_context(
+                contextlib.closing(KafkaDeadLetters.open(context, topics.dead))
+            )
+            transactions = self._transactions(plan, context, topics)
+            site = Site(
+                me=self._me,
+                workers=arguments.workers,
+                clock=SystemClock(),
+                topic=topic,
+                dead=dead,
+                open_store=database.store,
+                open_shelf=lambda name: Shelf(database, name),
+                open_reader=lambda node, rests: node.spec.open(context, dead, rests),
+                open_writer=lambda node: _writer(node, context, transactions),
+                incarnation=Incarnation(arguments.incarnation),
+                joins=arguments.joins,
+                start=_start(plan, arguments, topics),
+                in_flight=in_flight,
+                pulse=self._pulse,
+                transactions=transactions,
+            )
+            yield opened.enter_context(contextlib.closing(Worker(plan, site, self._links)))
+
+    def _transactions(
+        self, plan: Plan, context: WorkerContext, topics: Names
+    ) -> KafkaTransactions | None:
+        if plan.flow.delivery == "at_least_once":
+            return None
+        id = transactional_id(context.topic_prefix, context.flow, self._me)
+        return KafkaTransactions(
+            context.settings, id, topics.marks, context.wakeup, context.max_waiting
+        )
+
+    def _work(self, worker: Worker) -> None:
+        self._heard = time.monotonic()
+        threading.Thread(target=self._watch, name="lease", daemon=True).start()
+        self._beat_at, self._worker = 0.0, worker
+        gc.freeze()
+        gc.set_threshold(GARBAGE)
+        told_done = False
+        while True:
+            self._hear()
+            if self._stop:
+                return
+            began = time.monotonic()
+            worked = worker.step()
+            self._waits.look("credit", CREDIT if worker.full else NOTHING)
+            self._waits.look("links", links(worker.starved()))
+            if events := worker.reports():
+                self._tell(Report.model_validate({"events": events}))
+            self._keep_contact(worker)
+            if worker.done and not told_done:
+                told_done = True
+                self._tell(Done(counters=dict(worker.counters)))
+            if worker.left and worker.idle:
+                self._leave(worker)
+                return
+            if not worked:
+                self._links.wait(min(worker.wait_seconds(), self._beat_every))
+            elif (rest := began + PACE - time.monotonic()) > 0:
+                time.sleep(rest)
+
+    def _leave(self, worker: Worker) -> None:
+        """Have the last word on every link."""
+        self._left = True
+        for peer in self._links.peers:
+            if peer != COORDINATOR:
+                self._links.tell(peer, Leaves().to_bytes())
+        self._tell(beat_of(worker))
+        self._tell(Done(counters=dict(worker.counters)))
+
+    def _alive(self) -> None:
+        """Keep contact in the middle of a turn that user functions make long."""
+        self._pulse.due = False
+        if self._worker is not None and time.monotonic() >= self._beat_at:
+            self._hear()
+            self._keep_contact(self._worker)
+
+    def _keep_contact(self, worker: Worker) -> None:
+        for line in self._log.lines():
+            self._tell(line)
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + self._beat_every
+            self._tell(beat_of(worker))
+        silent = now - self._heard
+        self._waits.look("coordinator", self._silence if silent > 2 * self._beat_every else NOTHING)
+        if silent > self._arguments.lease:
+            raise LinkBroken(COORDINATOR, f"nothing was heard for {self._arguments.lease:g} s")
+
+    def _hear(self) -> None:
+        for sender, data in self._links.told():
+            if sender != COORDINATOR:
+                self._hear_peer(sender, data)
+                continue
+            self._heard = time.monotonic()
+            match _read(data):
+                case Stop():
+                    self._stop = True
+                    # From here on a peer may close before our own word to go comes.
+                    self._links.part()
+                case Bye():
+                    self._bye = True
+                case Again() as again:
+                    self._bye, self._again = True, again
+                case Meet(peer=peer):
+                    newcomer = Peer(WorkerId(peer.worker), peer.address, peer.public)
+                    self._links.admit([newcomer])
+                    self._links.connect([newcomer], joining=True)
+                    self._tell(Met(worker=peer.worker))
+                case Forget(worker=worker):
+                    self._links.loosen(WorkerId(worker))
+                case Beat():
+                    pass
+
+    def _hear_peer(self, sender: WorkerId, data: bytes) -> None:
+        """A worker has one thing to say to another: that it has left, and this is all."""
+        try:
+            FROM_PEER.read(data)
+        except ValueError as error:
+            cause = "it gave an order, which is not its place"
+            raise MeanderError(member_name(sender), cause) from error
+        self._links.loosen(sender)
+        self._tell(Released(worker=sender))
+
+    def _take_leave(self) -> None:
+        """Say that all is closed, and wait until nobody needs this end of the links."""
+        self._heard = time.monotonic()
+        told = False
+        while not self._bye and time.monotonic() < self._heard + self._farewell:
+            for line in self._log.lines():
+                self._tell(line)
+            if self._stop and not told:
+                told = True
+                self._tell(Stopped())
+            self._links.wait(0.1)
+            self._hear()
+        self._over = True
+
+    @property
+    def _farewell(self) -> float:
+        """Seconds without a word that are the coordinator's last."""
+        return self._arguments.lease if self._left or self._stop else FAREWELL
+
+    def _tell(self, message: FromWorker) -> None:
+        self._links.tell(COORDINATOR, message.to_bytes())
+
+    def _watch(self) -> None:
+        """End the process where the loop itself cannot: it hangs, and the coordinator is gone or
+        has given this worker up."""
+        while not self._over:
+            time.sleep(self._beat_every)
+            self._pulse.due = True
+            if time.monotonic() - self._heard > 1.5 * self._arguments.lease:
+                os._exit(1)
+
+
+def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
+    """What the flow starts from; who joins it later has no need of states."""
+    life = Incarnation(arguments.incarnation)
+    history = history_of(plan, arguments.kafka, topics, life)
+    if arguments.checkpoint is None or arguments.joins:
+        return Start.of(plan, arguments.workers, history=history)
+    found = checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint)
+    return Start.of(plan, arguments.workers, found, history)
+
+
+def _writer(
+    node: SinkNode, context: WorkerContext, transactions: KafkaTransactions | None
+) -> SinkWriter:
+    if transactions is None:
+        return node.spec.open(context)
+    assert isinstance(node.spec, KafkaSink), "the driver has seen to that"
+    return transactions.writer(node.spec, context)
+
+
+def trace_of(error: Exception) -> str:
+    """Where to look for what a worker ends with, beside the sentence that says it: in the user's
+    function, or in Meander's own code where nobody expected it."""
+    if isinstance(error, FunctionFailed):
+        return error.trace
+    return "" if isinstance(error, MeanderError) else traceback.format_exc()
+
+
+def beat_of(worker: Worker) -> Beat:
+    """How a worker stands."""
+    delays = worker.delays()
+    sent, taken = worker.links()
+    return Beat(
+        counters=dict(worker.counters),
+        inflight=worker.inflight,
+        spilled=worker.spilled,
+        operators={
+            name: Operator(
+                received=work.received, sent=work.sent, busy=work.busy, took=_durations(work.took)
+            )
+            for name, work in worker.work().items()
+        },
+        sources={
+            name: Reading(
+                partitions=[one.partition for one in lanes],
+                times=[one.time for one in lanes],
+                states=[one.state for one in lanes],
+                delays=_durations(delays[name]),
+            )
+            for name, lanes in worker.standing().items()
+        },
+        sent={int(peer): size for peer, size in sent.items()},
+        taken={int(peer): size for peer, size in taken.items()},
+    )
+
+
+def silence(lease: float) -> dict[Hashable, Wait]:
+    """What a worker waits for that has not heard of the coordinator, which beats as often as it."""
+    return {
+        "": Wait(
+            "the coordinator, which is silent",
+            f"it speaks again, or this worker ends after {lease:g} s without a word of it",
+        )
+    }
+
+
+def links(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:
+    """What a worker waits for that keeps records back: from which operator, to which, on whom."""
+    return {
+        (source, target, peer): Wait(
+            f"{member_name(peer)} to take what {source!r} has sent to {target!r} there, as the"
+            " credit is used up (the flow's link_credit)",
+            f"{target!r} there has room and takes its next turn",
+        )
+        for source, target, peer in starved
+    }
+
+
+def _durations(histogram: Histogram) -> Durations:
+    return Durations(counts=histogram.counts, seconds=histogram.seconds)
+
+
+def _read(data: bytes) -> ToWorker:
+    try:
+        return TO_WORKER.read(data)
+    except ValueError as error:
+        raise LinkBroken(COORDINATOR, "it said what is not understood here") from error
