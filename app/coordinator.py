@@ -18,11 +18,12 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from app import explained
+from app import driver_topics, explained
 from app.arguments import Arguments
 from app.clock import SystemClock
 from app.commands import Commands
 from app.crew import Crew
+from app.driver_topics import DriverTopics
 from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
@@ -39,10 +40,7 @@ from app.savepoints import writing
 from app.signals import Signals
 from app.survivors import Survivors
 from app.tenure import beat_seconds, beside, claimed
-from connectors.checkpoints import CheckpointsTopic
-from connectors.control import ControlTopic, Decisions
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
-from connectors.marks import MarksTopic
 from connectors.source import KafkaSource
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
@@ -195,36 +193,20 @@ def _conduct(
         closing = opened.enter_context(contextlib.ExitStack())
         closing.callback(links.close)
         door = opened.enter_context(contextlib.closing(Door(options.host, links)))
-        control = opened.enter_context(
-            contextlib.closing(ControlTopic(options.kafka, prepared.names.control, prepared.group))
-        )
-        decisions = opened.enter_context(
-            contextlib.closing(Decisions(options.kafka, prepared.names.decisions))
-        )
-        written = opened.enter_context(
-            contextlib.closing(
-                CheckpointsTopic(
-                    options.kafka, prepared.names.checkpoints, prepared.names.in_flight
-                )
-            )
-        )
-        marks = opened.enter_context(
-            contextlib.closing(MarksTopic(options.kafka, prepared.names.marks))
-        )
-        start = begin(prepared, found)
-        offset = None if found is None else found.offset
-        crew = _crew(prepared, offset, spark, links, door, start, survivors)
-        slots = _slots(spark)
-        coordinator = Coordinator(
-            prepared, links, crew, control, decisions, told, slots, written, found, start, marks
-        )
-        opened.callback(coordinator.close)
         if signals is not None:
             opened.enter_context(signals.deferred(links.wakeup.set))
+        crew = _crew(prepared, found, spark, links, door, survivors)
+        # Before all else: Spark takes its time, and nobody is let in before this life has begun.
         crew.launch()
-        if survivors is not None:
-            survivors.close()
         try:
+            if survivors is not None:
+                survivors.close()
+            topics = opened.enter_context(driver_topics.opened(prepared))
+            start = begin(prepared, found)
+            coordinator = Coordinator(
+                prepared, links, crew, topics, told, _slots(spark), found, start
+            )
+            opened.callback(coordinator.close)
             number = coordinator.conduct(signals)
         except MeanderError as error:
             workers = len(crew.hands)
@@ -243,10 +225,11 @@ def _conduct(
 
 
 def _crew(
-    prepared: Prepared, checkpoint: int | None, spark: SparkContext, links: CurveLinks, door: Door,
-    start: Start, survivors: Survivors | None,
+    prepared: Prepared, found: Newest | None, spark: SparkContext, links: CurveLinks, door: Door,
+    survivors: Survivors | None,
 ) -> Crew:  # fmt: skip
-    options = prepared.options
+    options, checkpoint = prepared.options, None if found is None else found.offset
+    members = [] if found is None else sorted(found.checkpoint.cut.members)
     master, slots = str(spark.master), spark.defaultParallelism
     if (known := _slots(spark)) is not None:
         expect_slots(master, known, options.workers)
@@ -254,7 +237,7 @@ def _crew(
     def task_of(worker: WorkerId) -> SparkTask:
         arguments = _arguments(prepared, checkpoint, worker, door)
         if survivors is not None and not arguments.joins:
-            task = survivors.call(start, arguments, links.wakeup.set)
+            task = survivors.call(members, arguments, links.wakeup.set)
             if task is not None:
                 return task
         return SparkTask(
@@ -310,19 +293,16 @@ class Coordinator:
         prepared: Prepared,
         links: CurveLinks,
         crew: Crew,
-        control: ControlTopic,
-        decisions: Decisions,
+        topics: DriverTopics,
         told: FlowStatus,
         slots: int | None,
-        written: CheckpointsTopic,
         found: Newest | None,
         start: Start,
-        marks: MarksTopic,
     ) -> None:
-        self._slots, self._start, self._marks = slots, start, marks
-        self._written, self._found = written, found
+        self._slots, self._start, self._marks = slots, start, topics.marks
+        self._written, self._found = topics.written, found
         self._prepared, self._links, self._crew = prepared, links, crew
-        self._control, self._decisions, self._told = control, decisions, told
+        self._control, self._decisions, self._told = topics.control, topics.decisions, told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
                         if isinstance(node.spec, KafkaSource)}  # fmt: skip
         self._lag = Lag(prepared.options.kafka, prepared.group, [*self._topics.values()])

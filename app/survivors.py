@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from app.arguments import Arguments
 from app.hand import Hand
 from app.launcher import SparkTask
 from app.messages import Bye
 from connectors.links import CurveLinks, member_name
-from dataflow.checkpoint.start import Start
 from state.ids import WorkerId
 
 log = logging.getLogger(__name__)
@@ -36,11 +35,14 @@ class Survivors:
         return len(self._hands)
 
     def call(
-        self, start: Start, arguments: Arguments, ended: Callable[[], None]
+        self, members: Sequence[WorkerId], arguments: Arguments, ended: Callable[[], None]
     ) -> SparkTask | None:
-        """Have the one go on that is to be this worker, by its place in the checkpoint; its task,
-        or None where there is none. `ended` is called at its end."""
-        hand = self._hands.pop(self._who(start, WorkerId(arguments.worker)), None)
+        """Have the one go on that is to be this worker, as its place among the `members` of the
+        checkpoint says: so it is given what it has had. Its task, or None where there is none;
+        `ended` is called at its end."""
+        rank = arguments.worker
+        was = members[rank] if rank < len(members) else WorkerId(rank)
+        hand = self._hands.pop(was, None)
         if hand is None:
             return None
         self._links.tell(hand.id, arguments.again().to_bytes())
@@ -57,13 +59,6 @@ class Survivors:
             self._links.tell(hand.id, Bye().to_bytes())
         end(hands)
         self._links.close()
-
-    def _who(self, start: Start, worker: WorkerId) -> WorkerId:
-        """Whom a worker of the new life was in the one that is over."""
-        if not start.resumes:
-            return worker
-        found = (old for old in sorted(start.cut.members) if start.rank(old) == worker)
-        return next(found, worker)
 
 
 def end(hands: Iterable[Hand]) -> None:

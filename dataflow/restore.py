@@ -19,14 +19,18 @@ from state.installation import AHEAD_BYTES, Installation
 from state.lacking import Bundle, Lacking, from_bytes
 from state.layer import NO_REMAINDER, Remainder, Timers, payloads
 from state.manifest import Manifest
+from state.store import Incoming, ingest
 from state.topic import StateTopic
 
 log = logging.getLogger(__name__)
 
 ENTRIES = 2048
 """Entries installed per bin and step."""
-AT_ONCE = 8
-"""Bins installed side by side."""
+AT_ONCE_BYTES = 32 << 20
+"""How much of bins that are installed side by side may be in memory: what is asked for together is
+read in one sweep, and what comes together is taken in at once."""
+LONGEST = 0.02
+"""Seconds of a step, but for what is taken in then."""
 EVERY = 5.0
 """Seconds between two lines of the log."""
 
@@ -53,7 +57,8 @@ class Loading:
         self._left = deque(manifests)
         self._here = self._go_back()
         self._topic, self._clock = topic, clock
-        self._installing: list[tuple[Manifest, Installation]] = []
+        self._installing: deque[tuple[Manifest, Installation]] = deque()
+        self._tables: list[Incoming] = []
         self._total = sum(
             layer.count
             for manifest in self._left
@@ -99,21 +104,34 @@ class Loading:
         if self._unread:
             return self._read()
         before = len(self._left), self._loaded
-        while self._left and len(self._installing) < AT_ONCE:
+        held = sum(installation.held for _, installation in self._installing)
+        while self._left and held < AT_ONCE_BYTES:
             manifest = self._left.popleft()
             if (timers := self._here.get((manifest.operator, manifest.bin))) is not None:
                 self._installed(manifest, timers)
                 continue
             store = self._operators[manifest.operator].store
-            self._installing.append((manifest, Installation(store, manifest, self._topic)))
-        for arrival in list(self._installing):
-            if arrival[1].step(ENTRIES):
-                self._installing.remove(arrival)
-                manifest, installation = arrival
-                self._installed(manifest, installation.timers)
-                self._loaded += installation.count
+            installation = Installation(store, manifest, self._topic, ingest=self._tables.append)
+            self._installing.append((manifest, installation))
+            held += installation.held
+        self._install()
         self._tell()
         return before != (len(self._left), self._loaded)
+
+    def _install(self) -> None:
+        """A slice of as many bins as there is time for, in turn."""
+        until = self._clock.monotonic() + LONGEST
+        for _ in range(len(self._installing)):
+            manifest, installation = self._installing.popleft()
+            if installation.step(ENTRIES):
+                self._installed(manifest, installation.timers)
+                self._loaded += installation.count
+            else:
+                self._installing.append((manifest, installation))
+            if self._clock.monotonic() > until:
+                break
+        ingest(self._tables)
+        self._tables.clear()
 
     def _read(self) -> bool:
         """The next bundle, once it is here."""

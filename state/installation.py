@@ -7,7 +7,7 @@ most its budget of entries, or one table, and never waits.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
@@ -16,7 +16,7 @@ from state.chunk import Chunk, Head
 from state.ids import LayerId
 from state.layer import Payloads, Timers, chunks_of, payloads
 from state.manifest import LayerPointer, Manifest
-from state.store import Store
+from state.store import Incoming, Store, ingest
 from state.table import TABLE_BYTES
 from state.topic import StateTopic
 
@@ -30,7 +30,8 @@ class Installation:
     Where the first of the layers are those that are `staged` in the store already, with `timers` as
     of the last of them, the others are put over them; else all take the place of what it held.
     `timers`, `count` (keys installed) and `bytes` (from the topic) stand once `step` has returned
-    True. Raises MeanderError where the layers were written with another codec than the store's.
+    True; `ingest` may have tables taken in together before the next step. Raises MeanderError where
+    the layers were written with another codec than the store's.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Installation:
         topic: StateTopic,
         staged: Sequence[LayerId] = (),
         timers: Timers = (),
+        ingest: Callable[[Incoming], None] = lambda one: ingest([one]),
     ) -> None:
         for layer in manifest.layers:
             if layer.codec != store.codec.name:
@@ -58,6 +60,7 @@ class Installation:
         sizes = [place.size for place in self._places]
         self._most = max([min(sum(sizes), AHEAD_BYTES), *sizes])
         self._store, self._manifest, self._topic = store, manifest, topic
+        self._ingest = ingest
         self._done = False
         self._slices = self._run()
 
@@ -106,7 +109,7 @@ class Installation:
     def _put(self, chunk: Chunk) -> Iterator[None]:
         keys, states = chunk.keys, chunk.states
         if chunk.table:
-            self._store.ingest(self._manifest.bin, chunk.table)
+            self._ingest(Incoming(self._store, self._manifest.bin, chunk.table))
             yield
         while keys:
             n = self._budget

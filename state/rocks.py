@@ -6,7 +6,7 @@ There is no write-ahead log, as what lies here is a cache. Cost: some 3 us a key
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -71,14 +71,15 @@ class Rocks:
         with self._heard():
             self._rocks.write(batch, self._unlogged)
 
-    def ingest(self, table: bytes) -> None:
-        """Take in a table; none of its keys is here, or what is here is older."""
-        path = self.folder / f"{next(self._incoming)}.incoming"
+    def ingest(self, tables: Sequence[bytes]) -> None:
+        """Take in tables of different keys; none of these is here, or what is here is older."""
+        paths = [self.folder / f"{next(self._incoming)}.incoming" for _ in tables]
         settings = IngestExternalFileOptions()
         settings.set_move_files(True)
         with self._heard():
-            path.write_bytes(table)
-            self._rocks.ingest_external_file([str(path)], settings)
+            for path, table in zip(paths, tables, strict=True):
+                path.write_bytes(table)
+            self._rocks.ingest_external_file([*map(str, paths)], settings)
 
     def entries(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All entries whose key begins with a prefix, in order, as of the call, without it; those

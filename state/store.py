@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -305,12 +305,7 @@ class Store:
 
     def ingest(self, bin: int, table: bytes) -> None:
         """As `install`, for a table of a bin of which nothing has been installed, and at once."""
-        assert bin not in self._table.bins, "a bin is served once it has been installed"
-        group = self._groups[bin]
-        self._undo.forget(bin)
-        self._database.groups.add(group)
-        self._database.rocks.ingest(table)
-        assert next(self._database.rocks.entries(group), None), "it is a table of another bin"
+        ingest([Incoming(self, bin, table)])
 
     def drop(self, bin: int) -> None:
         """Forget all keys of a bin, by the key in memory and at once on disk; scans under way keep
@@ -363,6 +358,29 @@ class Store:
         return sorted(
             {*map(Bin, self._table.bins), *(_bin(group[len(stem) :]) for group in on_disk)}
         )
+
+
+class Incoming(NamedTuple):
+    """A table on its way into a store."""
+
+    store: Store
+    bin: int
+    table: bytes
+
+
+def ingest(tables: Sequence[Incoming]) -> None:
+    """As `Store.ingest`, for some of stores of one database: each time, files are synchronized."""
+    if not tables:
+        return
+    for store, bin, _ in tables:
+        assert bin not in store._table.bins, "a bin is served once it has been installed"
+        store._undo.forget(bin)
+    database = tables[0].store._database
+    groups = [store._groups[bin] for store, bin, _ in tables]
+    database.groups.update(groups)
+    database.rocks.ingest([table for _, _, table in tables])
+    for group in groups:
+        assert next(database.rocks.entries(group), None), "it is a table of another bin"
 
 
 class Loan:

@@ -31,7 +31,7 @@ class TableWriter:
     >>> from state.rocks import Rocks
     >>> rocks, writer = Rocks(mkdtemp(), 1 << 20, 1 << 20), TableWriter(Path(mkdtemp()), b"op")
     >>> writer.put([b"1", b"2"], [b"one", b"two"])
-    >>> rocks.ingest(writer.finish())
+    >>> rocks.ingest([writer.finish()])
     >>> list(rocks.entries(b"op"))
     [(b'1', b'one'), (b'2', b'two')]
     >>> rocks.close()
