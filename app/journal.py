@@ -68,9 +68,9 @@ def from_bytes(data: bytes) -> Written:
 def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have."""
     match decision:
-        case Begins(_, owners, workers, number):
+        case Begins(_, owners, workers, number, sources, groups):
             begun = {"owners": list(owners), "workers": workers, "checkpoint": number}
-            return {"type": "begins", **begun}
+            return {"type": "begins", **begun, "sources": list(sources), "groups": list(groups)}
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
         case Revoke(command):
@@ -93,7 +93,8 @@ def _read(fields: dict[str, Any]) -> Decision:
     at = fields["at"]
     match fields:
         case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
-            return Begins(at, tuple(map(WorkerId, owners)), workers, number)
+            names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
+            return Begins(at, tuple(map(WorkerId, owners)), workers, number, *names)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, bins)))
         case {"type": "revoked", "id": id}:

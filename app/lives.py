@@ -27,7 +27,7 @@ from connectors.source import KafkaSource, gone
 from connectors.topics import Names
 from connectors.transactions import transactional_id
 from connectors.whole import whole
-from dataflow.checkpoint.fitting import expect_fits
+from dataflow.checkpoint.fitting import expect_fits, misplaced
 from dataflow.checkpoint.start import Start
 from dataflow.decisions import Begins, Joins
 from dataflow.once.history import NO_HISTORY, History, Written
@@ -70,6 +70,8 @@ def newest_checkpoint(prepared: Prepared, wanted: str | None = None) -> Newest |
     ((_, newest),) = checkpoints.last(settings, topic, 1)
     plan, options = prepared.plan, prepared.options
     outside = unread(settings, plan, checkpoint)
+    if known.begun is not None:
+        outside += misplaced(known.begun, plan)
     expect_fits(checkpoint, plan, options.allow_dropped_state, outside)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip

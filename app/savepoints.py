@@ -27,10 +27,15 @@ class Known:
 
     last: Incarnation | None
     """The life that has begun last."""
-    began_with: int | None
-    """The offset of the checkpoint with which it has."""
+    begun: Begins | None
+    """How it has."""
     savepoints: dict[str, int]
     """Their offsets, by name."""
+
+    @property
+    def began_with(self) -> int | None:
+        """The offset of the checkpoint with which it has."""
+        return None if self.begun is None else self.begun.checkpoint
 
     @staticmethod
     def by(decided: Iterable[Written]) -> Known:
@@ -40,21 +45,21 @@ class Known:
         >>> journal = [(life, Begins(0, (), 1, 2)), (life, Keeps("a", 3, 0))]
         >>> journal.append((life, Keeps("b", 4, 0)))
         >>> Known.by([*journal, (Incarnation(9), Drops("a")), (Incarnation(1), Keeps("c", 5, 0))])
-        Known(last=5, began_with=2, savepoints={'b': 4})
+        Known(last=5, begun=Begins(...checkpoint=2, ...), savepoints={'b': 4})
         """
-        last, began_with, savepoints = None, None, dict[str, int]()
+        last, begun, savepoints = None, None, dict[str, int]()
         for life, one in decided:
             match one:
-                case Begins(checkpoint=offset):
-                    last, began_with = life, offset
-                    if offset is None:
+                case Begins():
+                    last, begun = life, one
+                    if one.checkpoint is None:
                         # What an earlier life has kept lies on a topic that is no more.
                         savepoints.clear()
                 case Keeps(name, offset) if life == last:
                     savepoints[name] = offset
                 case Drops(name):
                     savepoints.pop(name, None)
-        return Known(last, began_with, savepoints)
+        return Known(last, begun, savepoints)
 
     def counts(self, offset: int, checkpoint: Checkpoint) -> bool:
         """Whether one counts that is no savepoint: the last life's, and the one that it has begun

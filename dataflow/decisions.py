@@ -27,6 +27,10 @@ class Begins:
     workers: int
     checkpoint: int | None = None
     """Which one it goes on from; None where the flow begins anew."""
+    sources: tuple[str, ...] = ()
+    """The flow's, by number, as orders and rulings name them; empty where it is not known."""
+    groups: tuple[str, ...] = ()
+    """Its groups of operators, in the order of `owners`; likewise."""
 
 
 @dataclass(frozen=True, slots=True)

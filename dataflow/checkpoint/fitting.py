@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from dataflow.decisions import Begins
 from dataflow.plan import Plan
 from schemas.errors import SetupError
 from state.checkpoint import BEGINNING, Checkpoint, Piece
@@ -44,6 +45,24 @@ def expect_fits(
         raise SetupError(where, "; ".join(wrong), ", or ".join([*help, anew]))
     for one in strange:
         log.warning("checkpoint %d: %s: dropped", checkpoint.number, one)
+
+
+def misplaced(begun: Begins, plan: Plan) -> list[str]:
+    """What of a flow has another place than in the life that has begun last: bins and rulings are
+    known by these places alone."""
+    return [
+        f"{what} were {_named(had)}, and are {_named(has)}, in another order or others in their"
+        " midst"
+        for what, had, has in (
+            ("groups of operators that move together", begun.groups, tuple(plan.groups.names)),
+            ("sources", begun.sources, tuple(one.name for one in plan.sources)),
+        )
+        if has[: len(had)] != had and (what != "sources" or plan.flow.delivery == "exactly_once")
+    ]
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
 
 
 def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:

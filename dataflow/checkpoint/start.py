@@ -48,6 +48,9 @@ class Start:
     history: History = NO_HISTORY
     past: Past = NO_PAST
     """What sources have ruled in earlier lives."""
+    sources: tuple[str, ...] = ()
+    """Of the flow, by number."""
+    groups: tuple[str, ...] = ()
 
     @staticmethod
     def of(
@@ -60,10 +63,13 @@ class Start:
         number = 0 if checkpoint is None else checkpoint.number
         life = UNBORN if checkpoint is None else checkpoint.incarnation
         manifests = () if checkpoint is None else checkpoint.manifests
+        names = tuple(one.name for one in plan.sources), tuple(plan.groups.names)
         if cut == BEGINNING:
             evenly = evenly_owned(plan.flow.space, workers, len(plan.groups.names))
             past = history.past(plan.reached)
-            return Start(workers, evenly, {}, manifests, BEGINNING, number, life, history, past)
+            return Start(
+                workers, evenly, {}, manifests, BEGINNING, number, life, history, past, *names
+            )
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
@@ -72,7 +78,7 @@ class Start:
         return Start(
             workers, tuple(owned[number] for number in range(len(bins))),
             laid_out(readers, len(ranks), workers), manifests, cut, number, life, history,
-            history.past(plan.reached),
+            history.past(plan.reached), *names,
         )  # fmt: skip
 
     def joining(self, plan: Plan) -> Start:
@@ -88,7 +94,7 @@ class Start:
     def begins(self) -> Begins:
         """What the journal is told of it."""
         number = self.number if self.resumes else None
-        return Begins(self.time, self.owners, self.workers, number)
+        return Begins(self.time, self.owners, self.workers, number, self.sources, self.groups)
 
     @property
     def time(self) -> int:

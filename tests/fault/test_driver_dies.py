@@ -4,6 +4,7 @@ on more workers: no word is counted twice, or not at all."""
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -86,10 +87,16 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
             lives = len(flow.of("started"))
             first = 1000 * death
             lines(broker.bootstrap, prefix, texts(first, first + 1000), create=False, after=first)
+            survivor, process = 1 - death % 2, flow.workers[1 - death % 2]
             kill(flow.workers[death % 2])
             until(lambda: len(flow.of("started")) > lives, f"it lives again: {flow.said}")  # noqa: B023
             (taken,) = command(broker, prefix, "checkpoint", "counts")
             assert taken["number"] == 1 + death
+            assert flow.workers[survivor] == process, "who is not killed keeps its process"
+        assert (
+            len(re.findall(r"begins with 0 keys.* and [1-9]\d* bins that were here", flow.said))
+            == 2
+        )
         wanted = Counter(word for text in texts(0, 3000) for word in text.split())
         pairs = {(word, n + 1) for word, most in wanted.items() for n in range(most)}
         until(lambda: {*answered(broker, prefix)} == pairs, "every word is counted, one by one")

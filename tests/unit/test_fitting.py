@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataflow import Flow
-from dataflow.checkpoint.fitting import expect_fits, fitting
+from dataflow.checkpoint.fitting import expect_fits, fitting, misplaced
+from dataflow.decisions import Begins
 from dataflow.lists import ListSink, ListSource
 from dataflow.plan import Plan
 from schemas.errors import MeanderError, SetupError
@@ -89,3 +90,18 @@ def test_a_record_that_is_cut_short_is_refused_in_a_sentence(length: int) -> Non
     data = checkpoint(manifest("n")).to_bytes()[:length]
     with pytest.raises(MeanderError, match="format 'checkpoint': it cannot be read"):
         Checkpoint.from_bytes(data)
+
+
+def test_what_is_known_by_its_place_alone_has_to_keep_it() -> None:
+    """I5: a ruling of another source's would be taken for one of this."""
+    flow = Flow("words", bins=1, delivery="exactly_once")
+    for name in ("b", "a"):
+        flow.source(ListSource([[(1, "a")]]), name=name).sink(ListSink())
+    now = Plan(flow)
+    groups = tuple(now.groups.names)
+    assert misplaced(Begins(0, (ONE,), 1, 3), now) == [], "an older release has not said"
+    assert misplaced(Begins(0, (ONE,), 1, 3, ("b",), groups), now) == [], "one more is none's"
+    (said,) = misplaced(Begins(0, (ONE,), 1, 3, ("a", "b"), groups), now)
+    assert said.startswith("sources were 'a', 'b', and are 'b', 'a'")
+    (said,) = misplaced(Begins(0, (ONE,), 1, 3, ("b",), (*groups, "n")), now)
+    assert said.startswith("groups of operators that move together were")
