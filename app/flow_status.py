@@ -107,7 +107,7 @@ class FlowStatus:
                 queues=links, queues_untold=len(of_links) - len(links),
                 partitions=fronts, partitions_untold=len(of_partitions) - len(fronts),
                 latencies=times, latencies_untold=len(of_time) - len(times),
-                metrics=self._board.address,
+                metrics=self._board.address, restoring=figures.restoring,
                 migrations_completed=self._told["completed"], bins_moved=self._told["bin_moved"],
             )
         )  # fmt: skip

@@ -342,10 +342,13 @@ def beat_of(worker: Worker) -> Beat:
     """How a worker stands."""
     delays = worker.delays()
     sent, taken = worker.links()
+    restored, restoring = worker.restoring()
     return Beat(
         counters=dict(worker.counters),
         inflight=worker.inflight,
         spilled=worker.spilled,
+        restored=restored,
+        restoring=restoring,
         operators={
             name: Operator(
                 received=work.received, sent=work.sent, busy=work.busy, took=_durations(work.took)

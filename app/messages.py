@@ -167,6 +167,10 @@ class Beat(_Message):
     inflight: int = 0
     spilled: int = 0
     """Bytes of records that wait on disk."""
+    restored: int = 0
+    """Bytes read of what it has begun with."""
+    restoring: int = 0
+    """Of so many."""
     operators: dict[str, Operator] = {}
     sources: dict[str, Reading] = {}
     sent: dict[int, int] = {}

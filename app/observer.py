@@ -20,7 +20,7 @@ from dataflow.histogram import quantile
 from dataflow.holding import Holding
 from dataflow.nested import outer
 from dataflow.protocols import Clock
-from schemas.status import HeldBack, Throughput
+from schemas.status import HeldBack, Restoring, Throughput
 from state.ids import WorkerId
 from state.time import to_millis
 
@@ -52,6 +52,7 @@ class Figures:
     """How many each worker owns; none until all run."""
     held: Sequence[HeldBack] = ()
     throughput: Sequence[Throughput] = ()
+    restoring: Restoring | None = None
     outlooks: Mapping[str, dict[str, object]] = field(default_factory=dict)
     """What is to be said of each command that moves bins, by its id."""
 
@@ -60,7 +61,7 @@ class Observer:
     """Looks at a flow again and again."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._clock, self._began = clock, clock.monotonic()
         self._stands: dict[str, tuple[int, int]] = {}
         self._totals: deque[tuple[float, dict[str, tuple[int, int]]]] = deque(maxlen=WINDOW)
 
@@ -77,11 +78,23 @@ class Observer:
         return Figures(
             workers, workers, heard, frontiers, lag.partitions, bins,
             self.held(controller.holdings(), controller.furthest(), heard), self.throughput(heard),
+            self.restoring(heard),
             {
                 name: {"fetched": ready, "eta": eta}
                 for name, (ready, eta) in controller.conductor.outlooks().items()
             },
         )  # fmt: skip
+
+    def restoring(self, heard: Heard) -> Restoring | None:
+        """How far the workers are with what they have begun with; None once all is here."""
+        beats = heard.working.values()
+        read, total = sum(beat.restored for beat in beats), sum(beat.restoring for beat in beats)
+        if read >= total:
+            return None
+        seconds = self._clock.monotonic() - self._began
+        rate = read / seconds if seconds > 0 else 0.0
+        eta = round((total - read) / rate, 1) if rate else None
+        return Restoring(bytes=read, total=total, rate=round(rate), eta=eta)
 
     def held(
         self, holdings: Mapping[str, Holding], furthest: int | None, heard: Heard

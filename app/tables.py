@@ -6,7 +6,7 @@ from app.output import Output, at_millis, size
 from app.overview import Overview
 from app.staffing import sentence
 from dataflow.histogram import BOUNDS
-from schemas.status import Migration
+from schemas.status import Migration, Restoring
 
 _DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}
 """What of a heartbeat is shown only together with what other events say, or not at all."""
@@ -33,6 +33,8 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
         ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
         [[state, seen.beat.workers, seen.beat.up, seen.beat.lag, age, seen.reason]],
     )
+    if (restoring := seen.beat.restoring) is not None:
+        output.say(_restores(restoring))
     output.table(
         "counters", ["counter", "records"], [[*pair] for pair in seen.beat.counters.items()]
     )
@@ -95,6 +97,16 @@ def _bins(one: Migration) -> str:
     there = f" ({one.there:,} there already)" if one.there else ""
     there += f" ({one.fetched:,} fetched ahead)" if one.fetched else ""
     return f"{one.moved}/{one.bins - one.there}{there}"
+
+
+def _restores(one: Restoring) -> str:
+    """How far the workers are with what the flow goes on from.
+
+    >>> _restores(Restoring(bytes=3 << 20, total=12 << 20, rate=1 << 20, eta=9.0))
+    'Restores 3.1 MB of 12.6 MB (1.0 MB/s, about 9 s left).'
+    """
+    left = "" if one.eta is None else f", about {one.eta:g} s left"
+    return f"Restores {size(one.bytes)} of {size(one.total)} ({size(int(one.rate))}/s{left})."
 
 
 def _how(one: Migration) -> str:

@@ -70,6 +70,10 @@ class Running:
         """The processes of the workers of its present life."""
         return tuple(map(int, _UP.findall(self.told())))[-len(self.workers) :]
 
+    def events(self, type: str) -> list[Said]:
+        """Those of a type, so far."""
+        return [one for one in list(self.said) if one.type == type]
+
     def results(self) -> int:
         """How many records its results' topic has."""
         places = [

@@ -55,6 +55,17 @@ class Timeline:
         first, last = np.searchsorted(self.due, (start, end))
         return Timeline(self.due[first:last], self.took[first:last])
 
+    def first(self) -> Timeline:
+        """Of each record the first result only."""
+        came = self.due + self.took / 1000
+        order = np.lexsort((came, self.due))
+        due, places = np.unique(self.due[order], return_index=True)
+        return Timeline(due, self.took[order][places])
+
+    def silence(self) -> float:
+        """The longest time between two results, seconds."""
+        return float(np.diff(np.sort(self.due + self.took / 1000)).max())
+
     def latency(self) -> Latency:
         """Of all of them. Raises AssertionError where there are none."""
         assert len(self.took), "there is no result in this time"

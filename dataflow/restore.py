@@ -59,13 +59,17 @@ class Loading:
         self._topic, self._clock = topic, clock
         self._installing: deque[tuple[Manifest, Installation]] = deque()
         self._tables: list[Incoming] = []
-        self._total = sum(
-            layer.count
+        layers = [
+            layer
             for manifest in self._left
             if (manifest.operator, manifest.bin) not in self._here
             for layer in manifest.layers
-        )
+        ]
+        self._keys = sum(layer.count for layer in layers)
         self._loaded = 0
+        sizes = [*(layer.bytes for layer in layers), *(one.place.size for one in bundles)]
+        self.read, self.total = 0, sum(sizes)
+        """Bytes, and of how many."""
         self._began = self._said = clock.monotonic()
 
     @property
@@ -126,6 +130,7 @@ class Loading:
             if installation.step(ENTRIES):
                 self._installed(manifest, installation.timers)
                 self._loaded += installation.count
+                self.read += installation.bytes
             else:
                 self._installing.append((manifest, installation))
             if self._clock.monotonic() > until:
@@ -139,6 +144,7 @@ class Loading:
         if data is None:
             return False
         bundle = self._unread.popleft()
+        self.read += bundle.place.size
         for operator, bin, remainder in from_bytes(data):
             if bin in bundle.bins:
                 self._bundled[operator, bin] = remainder
@@ -176,6 +182,6 @@ class Loading:
         elif rate:
             log.info(
                 "has loaded %s of %s keys (%s/s), %.0f s left",
-                f"{self._loaded:,}", f"{self._total:,}", f"{rate:,.0f}",
-                (self._total - self._loaded) / rate,
+                f"{self._loaded:,}", f"{self._keys:,}", f"{rate:,.0f}",
+                (self._keys - self._loaded) / rate,
             )  # fmt: skip

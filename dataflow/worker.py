@@ -190,6 +190,12 @@ class Worker:
         """Whether reading has to stop, as too much is in flight."""
         return self._assembly.inflight.full
 
+    def restoring(self) -> tuple[int, int]:
+        """Bytes read of the states and of the records in flight with which this worker has begun,
+        and of how many."""
+        states, flying = self._loading, self._resuming
+        return states.read + flying.read, states.total + flying.total
+
     def starved(self) -> list[tuple[str, str, WorkerId]]:
         """Where records are kept back, as what was sent before has not been taken: from which
         operator, to which, on which worker."""

@@ -416,6 +416,21 @@ class Claimed(_Living):
     type: Literal["claimed"] = "claimed"
 
 
+class Restoring(BaseModel):
+    """How far the workers are with what the flow's life has begun with: states that are loaded, and
+    records in flight that go on."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    bytes: int
+    """Read so far, of all workers."""
+    total: int
+    rate: float
+    """Bytes per second since it began."""
+    eta: float | None
+    """Seconds, about; None where nothing has been read yet."""
+
+
 class Heartbeat(_Living):
     """The flow lives. Says all of its present, so that what came before need not be read."""
 
@@ -469,6 +484,8 @@ class Heartbeat(_Living):
     migrations_completed: int = 0
     bins_moved: int = 0
     """How many there have been since the driver began."""
+    restoring: Restoring | None = None
+    """None once all is here."""
 
 
 class Started(_OfFlow):

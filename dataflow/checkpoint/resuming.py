@@ -52,6 +52,8 @@ class Resuming:
         # Downstream first; of one operator in the order in which they were persisted.
         self._left = deque(sorted(pieces, key=lambda piece: -self._nodes[piece.node][0]))
         self._fetching: Ticket | None = None
+        self.read, self.total = 0, sum(piece.place.size for piece in pieces)
+        """Bytes, and of how many."""
         keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
         self._first_of_all = keyed if plan.arrivals else set[Location]()
         """Where nothing may be left on any worker before records without keys go on: nobody sorts
@@ -79,6 +81,7 @@ class Resuming:
             return False
         self._fetching = None
         self._left.popleft()
+        self.read += piece.place.size
         _, columns = in_flight.decode(found[0])
         self._put(piece, columns)
         return True

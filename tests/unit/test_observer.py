@@ -155,3 +155,17 @@ def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
         upto[float(bound)] += int(count)
     half, most = (min(le for le, n in upto.items() if n >= wanted) for wanted in (50, 99))
     assert (shown.p50, shown.p99) == (half, most) == (0.0001, 0.0003)
+
+
+def test_what_is_restored_is_told_with_its_rate_and_what_is_left(
+    observer: Observer, clock: SimClock
+) -> None:
+    assert observer.restoring(heard(Beat(), Beat())) is None, "a flow that begins restores nothing"
+    told = observer.restoring(heard(Beat(restoring=300), Beat(restoring=100)))
+    assert told is not None and (told.bytes, told.total, told.eta) == (0, 400, None)
+    clock.advance(2.0)
+    told = observer.restoring(
+        heard(Beat(restored=60, restoring=300), Beat(restored=40, restoring=100))
+    )
+    assert told is not None and (told.bytes, told.rate, told.eta) == (100, 50.0, 6.0)
+    assert observer.restoring(heard(Beat(restored=300, restoring=300))) is None

@@ -57,6 +57,8 @@ def test_a_flow_goes_on_where_another_has_stopped(workers: int, seed: int) -> No
 def test_no_record_is_read_before_all_states_are_there() -> None:
     flow, _ = counting([[(1, "a")], [(1, "b")]])
     with TestFlow(flow, workers=2, states={"n": {f"{i}": i for i in range(5000)}}) as run:
+        done = [worker.restoring() for worker in run.workers]
+        assert all(read == 0 < total for read, total in done)
         while loading := [worker for worker in run.workers if worker.loading]:
             assert not any(worker.counters["read"] for worker in loading)
             run.act()

@@ -68,5 +68,5 @@ def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other
         "lags", "lags_untold", "throughput", "throughput_untold", "held", "held_untold",
         "queues", "queues_untold", "partitions", "partitions_untold",
         "latencies", "latencies_untold", "staffing", "migrations_completed", "bins_moved",
-        "migrations", "migrations_ended_since_ms", "migrations_untold",
+        "migrations", "migrations_ended_since_ms", "migrations_untold", "restoring",
     }  # fmt: skip
