@@ -122,7 +122,7 @@ def recovery(keys: int, name: str, killed: int) -> Part:
         # What was due before it waits for less.
         return found | {
             f"{name}_ms": timeline.latency().most,
-            f"{name}_silence_ms": 1000 * timeline.silence(),
+            f"{name}_silence_ms": 1000 * timeline.silence(at),
         }
 
     return once

@@ -62,9 +62,10 @@ class Timeline:
         due, places = np.unique(self.due[order], return_index=True)
         return Timeline(due, self.took[order][places])
 
-    def silence(self) -> float:
-        """The longest time between two results, seconds."""
-        return float(np.diff(np.sort(self.due + self.took / 1000)).max())
+    def silence(self, since: float) -> float:
+        """The longest time without a result from then on, seconds."""
+        came = np.sort(self.due + self.took / 1000)
+        return float(np.diff([since, *came[came > since]]).max())
 
     def latency(self) -> Latency:
         """Of all of them. Raises AssertionError where there are none."""

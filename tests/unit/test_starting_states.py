@@ -62,6 +62,7 @@ def test_no_record_is_read_before_all_states_are_there() -> None:
         while loading := [worker for worker in run.workers if worker.loading]:
             assert not any(worker.counters["read"] for worker in loading)
             run.act()
+        assert all(read == total for read, total in (w.restoring() for w in run.workers))
         run.settle()
         assert len(run.states("n")) == 5002
 
