@@ -122,7 +122,7 @@ class Crew:
     def launch(self) -> None:
         """Submit the tasks of all who have not outlived another."""
         for hand in self.hands.values():
-            if not hand.task.runs:
+            if not hand.task.started:
                 hand.task.start()
 
     def attend(self, report: Callable[[WorkerId, Report], None]) -> None:

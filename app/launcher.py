@@ -219,17 +219,14 @@ class SparkTask:
         self._spark, self._jvm = spark, _jvm(spark)
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
+        self.started = False
         self.ended: Ended | None = None
         self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Submit the job; `ended` of the constructor is called from its thread at its end."""
+        self.started = True
         self._thread.start()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the job has been submitted and is not over."""
-        return self._thread.is_alive()
 
     def outlives(self, name: str, ended: Callable[[], None]) -> None:
         """It goes on as another worker, in another life of the flow; `ended` as above."""

@@ -70,10 +70,10 @@ from state.shelf import Shelf
 
 log = logging.getLogger(__name__)
 
-FAREWELL = 3.0
-"""Seconds that a worker which has failed waits for the coordinator's word; one that has left the
-flow waits for a lease, as the others may be busy when it speaks its last, and so does one that has
-stopped, as it may be wanted again."""
+FAREWELL, WANTED = 3.0, 10.0
+"""Seconds that a worker which has failed waits for the coordinator's word; and one that has stopped
+where the lease is no longer: it may be wanted again once others have ended. One that has left the
+flow waits for a lease, as the others may be busy when it speaks its last."""
 PACE = 0.002
 """Seconds from one short turn to the next: what comes meanwhile is handled together."""
 GARBAGE = 100_000
@@ -296,7 +296,9 @@ class Member:
     @property
     def _farewell(self) -> float:
         """Seconds without a word that are the coordinator's last."""
-        return self._arguments.lease if self._left or self._stop else FAREWELL
+        if self._stop:
+            return max(self._arguments.lease, WANTED)
+        return self._arguments.lease if self._left else FAREWELL
 
     def _tell(self, message: FromWorker) -> None:
         self._links.tell(COORDINATOR, message.to_bytes())

@@ -29,6 +29,7 @@ _GIVEN_BACK = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
     KafkaError._STATE,
+    KafkaError._INCONSISTENT,  # of some that said one of the others
 }
 """What is said of records of a transaction that could not be sent in time, or was given up."""
 
