@@ -30,7 +30,7 @@ from tests.property.cases import (
     with_full_bins,
     with_some_comings_and_goings,
 )
-from tests.property.planted import plant
+from tests.property.planted import plant, runs
 from tests.property.test_checkpoints import Lives
 
 RUNS = 100
@@ -112,6 +112,18 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
 }
 
 
+SHOWN = {
+    "what waits for an operator is left out": 5, "what a router keeps is left out": 21,
+    "what a stateful operator keeps is left out": 5, "what was on links is left out": 14,
+    "messages from after the cut are taken before it": 1, "sources read a record once more": 3,
+    MOVING: 7, "what layers lack is left out": 3, "a checkpoint names what is not durable": 5,
+    "replaced layers are forgotten at once": 17, "what has changed since is not undone": 5,
+    "what was another's meanwhile is gone back to": 14,
+    "each worker puts back all that was in flight": 5,
+}  # fmt: skip
+"""The seeds that show them, as it is now."""
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, *BUGS[bug])
@@ -119,7 +131,7 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
         # Layers alone, one after the other: they take long enough for states to change.
         monkeypatch.setattr(states, "LITTLE", -1)
         monkeypatch.setattr(states, "AT_ONCE", 1)
-    for seed in range(RUNS):
+    for seed in runs(SHOWN.get(bug, 0), RUNS):
         case = with_some_comings_and_goings(with_aborts(random_case(seed)))
         if bug == MOVING:
             case = with_full_bins(random_case(seed))

