@@ -1,8 +1,8 @@
 """Records in flight as they rest on their topic: Avro with typed columns, which anyone can read.
 
 Guarantees that the columns that are read are those that were written, type for type, or
-RecordCorrupt is raised; a dict's items keep their order. Cost: 0.5 to 1 us a value, and as much
-again for the columns of a record.
+RecordCorrupt is raised; a dict's items keep their order. Cost: 0.5 to 1 us a value, of byte strings
+and ASCII text 0.2 us, and as much for the columns of a record; three times that to read.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import xxhash
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.types import Schema
 
+from schemas.avro import byte_strings, longs
 from schemas.errors import MeanderError
 from state import codec
 from state.ids import Incarnation, WorkerId
@@ -92,20 +93,20 @@ def encode(header: Header, columns: Columns) -> bytes:
     >>> head == header, columns.values
     (True, [(1, 'a')])
     """
-    bins = columns.bins
-    body = _written(
-        _COLUMNS,
-        {
-            "rounds": columns.rounds,
-            "time": columns.times.tolist(),
-            "origin": columns.origins.tolist(),
-            "partition": columns.partitions.tolist(),
-            "offset": columns.offsets.tolist(),
-            "index": columns.indexes.tolist(),
-            "key": columns.keys,
-            "bin": None if bins is None else bins.tolist(),
-            "value": list(map(_lowered, columns.values)),
-        },
+    keys, bins = columns.keys, columns.bins
+    # Column by column, as Avro's writer takes ten times as long for numbers one by one.
+    body = b"".join(
+        [
+            longs(np.array(columns.rounds, np.int64)),
+            longs(columns.times),
+            longs(columns.origins),
+            longs(columns.partitions),
+            longs(columns.offsets),
+            longs(columns.indexes),
+            _NULL if keys is None else _THERE + byte_strings(keys),
+            _NULL if bins is None else _THERE + longs(bins),
+            _values(columns.values),
+        ]
     )
     head = _written(
         _HEADER,
@@ -167,6 +168,18 @@ def decode(data: bytes) -> tuple[Header, Columns]:
     return header, found
 
 
+def _values(values: list[object]) -> bytes:
+    """The column of values: of one plain type in native code, where they are."""
+    kinds = set(map(type, values))
+    if kinds == {bytes}:
+        return byte_strings(cast(list[bytes], values), _BRANCHES["bytes"])
+    if kinds == {str} and all(map(str.isascii, cast(list[str], values))):
+        return byte_strings([cast(str, one).encode() for one in values], _BRANCHES["string"])
+    if kinds == {int} and all(map(_INT64.__contains__, values)):
+        return longs(np.array(values, np.int64), _BRANCHES["long"])
+    return _written(_VALUES, {"value": list(map(_lowered, values))})
+
+
 def _written(schema: Schema, record: dict[str, Any]) -> bytes:
     out = BytesIO()
     schemaless_writer(out, schema, record)
@@ -177,6 +190,17 @@ _SCHEMA: Final = json.loads(files("schemas").joinpath("in_flight.avsc").read_tex
 VERSION: Final = int(_SCHEMA["version"])
 _HEADER: Final = parse_schema({**_SCHEMA, "fields": _SCHEMA["fields"][:-1]})
 _COLUMNS: Final = parse_schema({**_SCHEMA["fields"][-1]["type"], "namespace": "meander"})
+_VALUES: Final = parse_schema(
+    {"type": "record", "name": "Values", "namespace": "meander",
+     "fields": _SCHEMA["fields"][-1]["type"]["fields"][-1:]}
+)  # fmt: skip
+_BRANCHES: Final = {
+    name: number
+    for number, name in enumerate(_SCHEMA["fields"][-1]["type"]["fields"][-1]["type"]["items"][:-1])
+}
+"""The places of plain types in the union that a value is."""
+_NULL, _THERE = b"\0", b"\2"
+"""Of a column that may be missing."""
 
 _AVRO: Final[dict[type, str]] = {
     type(None): "null", bool: "boolean", int: "long", float: "double", str: "string",

@@ -64,6 +64,35 @@ def test_anyone_who_has_avro_and_the_schema_reads_them() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_written_column_by_column_is_what_avros_own_writer_writes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.choice([0, 1, 2, 300]))
+
+    def numbers() -> np.ndarray:
+        return rng.integers(-(1 << 63), (1 << 63) - 1, count) >> rng.integers(0, 64, count)
+
+    names = [b"x" * int(size) for size in rng.choice([0, 1, 63, 64, 9000], count)]
+    plain: list[list[object]] = [
+        list(names), [name.decode() for name in names], numbers().tolist(), [1.5] * count,
+        [VALUES[n % len(VALUES)] for n in range(count)], ["é"] * count,
+    ]  # fmt: skip
+    for values in plain:
+        keys, bins = (names, numbers() & 0xFFFF) if seed % 2 else (None, None)
+        rounds = tuple(range(seed % 3))
+        five = [numbers() for _ in range(5)]
+        times, origins, partitions, offsets, indexes = five
+        written = Columns(rounds, times, origins, partitions, offsets, indexes, keys, bins, values)
+        record = {
+            "rounds": rounds, "key": keys, "bin": None if bins is None else bins.tolist(),
+            "value": [in_flight._lowered(value) for value in values],
+            **dict(zip(("time", "origin", "partition", "offset", "index"),
+                       (column.tolist() for column in five), strict=True)),
+        }  # fmt: skip
+        body = in_flight._written(in_flight._COLUMNS, record)
+        assert in_flight.encode(HEADER, written).endswith(body)
+
+
 VERSION_1 = (
     "010e06020c746f74616c73020a044eceeab9e74af848000480808005828080050004000200040204"
     "00040406000406080002040230023100020400020004040208026100"
