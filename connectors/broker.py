@@ -336,10 +336,10 @@ def _await_answer(bootstrap: str, log: Path, alive: Callable[[], bool]) -> None:
             return False
 
     deadline = time.monotonic() + START_WITHIN
-    if _until(lambda: listens() or not alive(), START_WITHIN) and alive():
-        _until(lambda: answers() or not alive(), deadline - time.monotonic())
-        if alive() and answers():
-            return
+    _until(lambda: listens() or not alive(), START_WITHIN)
+    answered = _until(lambda: not alive() or answers(), deadline - time.monotonic())
+    if answered and alive():
+        return
     state = "does not answer" if alive() else "ended at once"
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
     raise SetupError(f"the broker at {bootstrap}", f"it {state}; its log {log} ends with\n{tail}")
