@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,9 @@ def main(blob: bytes) -> bytes:
                 arguments = Member(arguments, kept).run()
                 if arguments is not None:
                     kept.outlive()
+                    # Each life takes what there is out of all collections, so what it leaves too.
+                    gc.unfreeze()
+                    gc.collect()
     except MeanderError as error:
         return Failure.of(member_name(WorkerId(me)), error, traceback.format_exc()).to_bytes()
     return b""
