@@ -309,7 +309,8 @@ class Member:
         while not self._over:
             time.sleep(self._beat_every)
             self._pulse.due = True
-            if time.monotonic() - self._heard > 1.5 * self._arguments.lease:
+            most = self._farewell if self._stop else self._arguments.lease
+            if time.monotonic() - self._heard > 1.5 * most:
                 os._exit(1)
 
 

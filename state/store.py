@@ -303,10 +303,6 @@ class Store:
         """An empty table for entries of a bin."""
         return TableWriter(self._database.rocks.folder, self._groups[bin])
 
-    def ingest(self, bin: int, table: bytes) -> None:
-        """As `install`, for a table of a bin of which nothing has been installed, and at once."""
-        ingest([Incoming(self, bin, table)])
-
     def drop(self, bin: int) -> None:
         """Forget all keys of a bin, by the key in memory and at once on disk; scans under way keep
         theirs."""
@@ -369,7 +365,8 @@ class Incoming(NamedTuple):
 
 
 def ingest(tables: Sequence[Incoming]) -> None:
-    """As `Store.ingest`, for some of stores of one database: each time, files are synchronized."""
+    """As `Store.install`, and at once, for tables of bins of which nothing has been installed, all
+    of one database; together, as each call synchronizes files."""
     if not tables:
         return
     for store, bin, _ in tables:
