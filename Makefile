@@ -32,7 +32,8 @@ bench-migration: java ## measure latency while bins move (BENCH="--only 2a --run
 	@$(BIN)/python -m benchmarks.migration $(BENCH)
 
 test: java ## run all tests, with one real broker
-	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 12
+	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+		--durations 12
 
 unit: venv ## run the unit tests and doctests alone (no broker)
 	@$(BIN)/pytest $(CODE) tests/unit
