@@ -32,9 +32,11 @@ class Flow(Definition):
     """A named dataflow.
 
     `bins` is the binary logarithm of the number of key bins, fixed for the flow's life.
-    `max_inflight` bounds the bytes that each worker has read and the sinks have not passed,
-    `max_waiting` what may wait in memory at one operator or sink; records that wait for their time,
-    or to go round a loop once more, go to disk beyond it, up to `max_spill` on each worker.
+    `max_inflight` bounds the bytes that each worker has read and the sinks have not passed; None
+    stands for 64 MiB, and for no more of them in the flow than what the sinks pass in half a
+    second. `max_waiting` bounds what may wait in memory at one operator or sink; records that wait
+    for their time, or to go round a loop once more, go to disk beyond it, up to `max_spill` on each
+    worker.
     `link_credit` bounds what is sent from worker to worker and not taken, per exchange and link
     (the last message may go beyond it), `state_memory` the state that each worker's process holds
     in memory, `move_memory` what bins take in memory that are on their way. All are bytes.
@@ -56,7 +58,7 @@ class Flow(Definition):
         name: str,
         *,
         bins: int = 8,
-        max_inflight: int = 64 * MIB,
+        max_inflight: int | None = None,
         max_waiting: int = 256 * MIB,
         max_spill: int = 8192 * MIB,
         link_credit: int = 4 * MIB,
@@ -77,7 +79,7 @@ class Flow(Definition):
             "link_credit": link_credit, "move_memory": move_memory,
         }  # fmt: skip
         for what, bytes in bounds.items():
-            if bytes < 1:
+            if bytes is not None and bytes < 1:
                 raise SetupError(f"flow {name!r}", f"its {what} is {bytes}, so nothing could pass",
                                  "give it a number of bytes")  # fmt: skip
         if delivery not in get_args(Guarantee):

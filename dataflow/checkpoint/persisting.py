@@ -33,8 +33,8 @@ from state.manifest import Manifest
 from state.time import Time
 from state.topic import NOWHERE, StateTopic
 
-ROWS = 512
-"""Records of a piece at most: some milliseconds of encoding."""
+ROWS = 1024
+"""Records of a piece at most: about a millisecond of encoding."""
 BYTES = 256 << 10
 """About what they take, unless one alone takes more."""
 WINDOW = 8

@@ -58,7 +58,7 @@ class Settling:
 
     def _settled(self, frame: HoldFrame) -> bool:
         assert frame.limit is not None, "it says how far"
-        left = self._inflight.unpassed + sum(source.in_part for source in self._sources)
+        left = self._inflight.unpassed
         sent = all(source.sent_up_to(frame.limit) for source in self._sources)
         few = bool(frame.most) and left <= frame.most
         return (sent and few) or all(source.passed(frame.limit) for source in self._sources)

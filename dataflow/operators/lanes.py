@@ -45,12 +45,22 @@ class Pending:
     asked: Int64s
     """What its records ask for; of the future's, nothing."""
     read_at: float
+    size: int
+    """Bytes of what has not been sent."""
     row: int = 0
 
     @property
     def offset(self) -> int:
         """Of the first record that has not been sent."""
         return int(self.chunk.offsets[self.row])
+
+    def take(self, rows: int) -> int:
+        """So many more have been sent; their bytes."""
+        left = len(self.chunk.values) - self.row
+        taken = self.size * rows // left
+        self.size -= taken
+        self.row += rows
+        return taken
 
 
 @dataclass(slots=True)
@@ -117,7 +127,8 @@ class Lane:
             future[: self._replayed(chunk)] = False
         if self.next_offset < self.track.end:
             future |= self.track.future(chunk.offsets)
-        pending = Pending(chunk, future, np.where(future, MIN_TIME, chunk.times), now)
+        asked = np.where(future, MIN_TIME, chunk.times)
+        pending = Pending(chunk, future, asked, now, chunk.size)
         self.queue.append(pending)
         self.active_at = now
         return pending

@@ -168,10 +168,7 @@ class SourceOperator:
 
     def _give_back(self, lane: Lane) -> None:
         for pending in lane.queue:
-            if pending.row:
-                self._sent(lane, pending, pending.offset)
-            else:
-                self._inflight.unread(pending.chunk.size)
+            self._inflight.unread(pending.size)
 
     def _adopt(self) -> bool:
         adopted = False
@@ -209,12 +206,6 @@ class SourceOperator:
         if lane.queue:
             rest = Rest(lane.queue[0].offset, rest.end)
         return Parcel(lane.partition, rest, lane.maximum, lane.newest, lane.time)
-
-    @property
-    def in_part(self) -> int:
-        """Bytes of chunks of which a part has been sent."""
-        heads = (lane.queue[0] for lane in self._lanes.values() if lane.queue)
-        return sum(head.chunk.size for head in heads if head.row)
 
     def sent_up_to(self, limit: int) -> bool:
         """Whether nothing of that time or earlier is left to be sent, of what there is."""
@@ -287,13 +278,22 @@ class SourceOperator:
         return sent
 
     def _may_go_on(self, lane: Lane) -> bool:
-        """Whether all has been taken that another worker sent of this partition."""
+        """Whether there is room in the flow for more of this partition, or nothing drains without
+        it, and all has been taken that another worker sent of it."""
+        enough = self._inflight.enough(self._reader, lane.partition)
+        if enough and not (lane.replays or self._alone(lane)):
+            return False
         if lane.after is not None:
             frontiers = map(self._progress.frontier, self._around.arrivals)
             if any(frontier.less_equal(lane.after) for frontier in frontiers):
                 return False
             lane.after = None
         return True
+
+    def _alone(self, lane: Lane) -> bool:
+        """Whether it holds back the flow, and all others have passed what can pass without it."""
+        floor = self._floor()
+        return lane.time == floor and self._drained(floor)
 
     def _send_lane(self, lane: Lane) -> bool:
         limit = self._floor() + self._skew
@@ -327,22 +327,19 @@ class SourceOperator:
             self._rule_future(lane, head, times)
         self._output.send(lane.capability, int(times[0]), batch)
         last = int(times[-1])
-        lane.maximum, lane.newest, head.row = int(natural[-1]), last, until
+        lane.maximum, lane.newest = int(natural[-1]), last
         lane.next_offset = int(chunk.offsets[until - 1]) + 1
-        if until == len(chunk.values):
-            lane.queue.popleft()
-            self._sent(lane, head, lane.next_offset)
-        self.furthest = max(self.furthest, last)
-        self._move(lane, last)
-
-    def _sent(self, lane: Lane, head: Pending, next_offset: int) -> None:
-        """All that will be sent of a chunk has been: what it takes is free once that is passed."""
+        whole = until == len(chunk.values)
         self._inflight.sent(
             Sent(
-                lane.newest, head.chunk.size, self._reader, lane.partition, next_offset,
-                head.read_at, self.delays,
+                last, head.take(rows), rows, self._reader, lane.partition, lane.next_offset,
+                head.read_at, self.delays if whole else None,
             )
         )  # fmt: skip
+        if whole:
+            lane.queue.popleft()
+        self.furthest = max(self.furthest, last)
+        self._move(lane, last)
 
     def _announce(self, lane: Lane, limit: int) -> None:
         """Move on to the next record's time, which is known; say so if it has to wait."""

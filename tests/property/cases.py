@@ -30,7 +30,7 @@ class Case:
     commands: tuple[Migrate, ...]
     options: SourceOptions
     control_lead: float
-    max_inflight: int
+    max_inflight: int | None
     link_credit: int
     snapshot_interval: float
     move_memory: int
@@ -86,7 +86,7 @@ def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
         commands=commands,
         options=SourceOptions(max_skew=rng.choice([0.02, 1.0, 1000.0])),
         control_lead=rng.choice([0.0, 0.25]),
-        max_inflight=rng.choice([300, 64 << 20]),
+        max_inflight=rng.choice([300, None]),
         link_credit=rng.choice([1, 500, 4 << 20]),
         snapshot_interval=rng.choice([0.001, 0.02, 10.0]),
         move_memory=rng.choice([1, 32 << 20]),

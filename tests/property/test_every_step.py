@@ -61,7 +61,7 @@ def rich(kind: str, variant: int) -> Case:
             (5, Leave("l0", WorkerId(0))),
         ),
         options=SourceOptions(idle_after=1e9, max_skew=0.01),
-        max_inflight=64 << 20, link_credit=500, snapshot_interval=0.001, move_memory=1, room=300,
+        max_inflight=None, link_credit=500, snapshot_interval=0.001, move_memory=1, room=300,
     )  # fmt: skip
 
 

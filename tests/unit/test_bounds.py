@@ -317,7 +317,7 @@ def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> 
     inflight = Inflight(bound=100, passed=read_at.append)
     for time, partition, next_offset in ((5, 0, 10), (7, 0, 20), (6, 1, 3)):
         inflight.read(60)
-        sent = Sent(time, 60, reader, Partition(partition), next_offset, float(time), delays)
+        sent = Sent(time, 60, 1, reader, Partition(partition), next_offset, float(time), delays)
         inflight.sent(sent)
     assert (inflight.bytes, inflight.full, inflight.overfull) == (180, True, False)
     inflight.read(20)
@@ -329,3 +329,42 @@ def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> 
     assert not inflight.full
     assert delays.seconds == 0.5 + 3.0 + 4.0
     assert read_at == [5, 7, 6]
+
+
+@pytest.mark.parametrize(
+    ("idle", "least", "most"), [(0.0, 95_000, 105_000), (1.0, 95_000, 105_000), (4.0, 8000, 8000)]
+)
+def test_where_no_bound_is_asked_for_what_is_sent_follows_what_the_sinks_pass(
+    idle: float, least: int, most: int
+) -> None:
+    """It is half a second's, and a quarter of a MiB at least; what stands still for a moment is not
+    slow."""
+    source = HandSource(partitions=2)
+    place, other = Partition(0), Partition(1)
+    reader = HandReader(source, [place, other], random.Random(0))
+    bounded, free = Inflight(1 << 30, lambda _: None), Inflight(None, lambda _: None)
+    now, time = 0.0, 0
+
+    def send(rows: int) -> None:
+        nonlocal time
+        time += 1
+        for inflight in (bounded, free):
+            inflight.read(rows)
+            inflight.sent(Sent(time, rows, rows, reader, place, time, now, None))
+
+    def pass_on(rate: int, seconds: float) -> None:
+        nonlocal now
+        for _ in range(round(seconds / 0.05)):
+            now += 0.05
+            send(rate // 20)
+            free.settle(Antichain.of(time + 1), now)
+
+    pass_on(200_000, seconds=1.0)
+    pass_on(0, seconds=idle)
+    sent = 0
+    while not free.enough(reader, place):
+        send(1000)
+        sent += 1000
+    assert least <= sent <= most
+    assert not free.enough(reader, other), "each partition has a bound of its own"
+    assert not bounded.enough(reader, place), "who asks for a bound gets that one alone"
