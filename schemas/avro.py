@@ -87,11 +87,20 @@ def byte_strings(items: Sequence[bytes], branch: int | None = None) -> bytes:
         return b"\0"
     lengths = list(map(len, items))
     known = max(lengths) < len(_LENGTHS)
-    before = map(_LENGTHS.__getitem__ if known else _length, lengths)
+    before = map(_LENGTHS.__getitem__ if known else long, lengths)
     parts = zip(before, items, strict=True)
-    tag = [] if branch is None else [_length(branch)]
+    tag = [] if branch is None else [long(branch)]
     tagged = parts if branch is None else ((*tag, *part) for part in parts)
-    return b"".join([_length(len(items)), *chain.from_iterable(tagged), b"\0"])
+    return b"".join([long(len(items)), *chain.from_iterable(tagged), b"\0"])
+
+
+def array(items: Sequence[bytes]) -> bytes:
+    r"""An array of what stands in a record so.
+
+    >>> array([long(1), long(2)]), array([])
+    (b'\x04\x02\x04\x00', b'\x00')
+    """
+    return b"".join([long(len(items)), *items, b"\0"]) if items else b"\0"
 
 
 def longs(numbers: npt.NDArray[np.int64], branch: int | None = None) -> bytes:
@@ -115,17 +124,21 @@ def longs(numbers: npt.NDArray[np.int64], branch: int | None = None) -> bytes:
     if branch is not None:
         out = np.insert(out, 0, branch << 1, axis=1)
         kept = np.insert(kept, 0, True, axis=1)
-    return _length(len(numbers)) + out[kept].tobytes() + b"\0"
+    return long(len(numbers)) + out[kept].tobytes() + b"\0"
 
 
-def _length(number: int) -> bytes:
-    """A length as Avro has it: zigzag, seven bits a byte."""
-    left, out = number << 1, bytearray()
+def long(number: int) -> bytes:
+    """A whole number as it stands in a record: zigzag, seven bits a byte.
+
+    >>> long(0).hex(), long(-1).hex(), long(64).hex()
+    ('00', '01', '8001')
+    """
+    left, out = (number << 1) ^ (number >> 63), bytearray()
     while left > 0x7F:
         out.append(left & 0x7F | 0x80)
         left >>= 7
     return bytes([*out, left])
 
 
-_LENGTHS: Final = [_length(number) for number in range(1 << 13)]
+_LENGTHS: Final = [long(number) for number in range(1 << 13)]
 """Those that take up to two bytes."""

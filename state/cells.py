@@ -51,6 +51,9 @@ class Cells(Protocol):
     def has(self, slots: Slots) -> list[bool]:
         """Whether each of some slots has a state."""
 
+    def before(self, slots: Slots) -> list[object]:
+        """The sealed state in each of some slots, or `ABSENT`."""
+
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
         """Set encoded states in some slots, all different."""
 
@@ -94,6 +97,10 @@ class SealedCells:
     def has(self, slots: Slots) -> list[bool]:
         """Whether each of some slots has a state."""
         return [self.states[slot] is not ABSENT for slot in slots.tolist()]
+
+    def before(self, slots: Slots) -> list[object]:
+        """The sealed state in each of some slots, or `ABSENT`."""
+        return self.take(slots)
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
         """Set encoded states in some slots, all different."""

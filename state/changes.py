@@ -55,6 +55,16 @@ class Changes:
         if len(self._loose) >= LOOSE:
             self._sort()
 
+    def put(self, bin: int, keys: Iterable[bytes]) -> None:
+        """Some keys of one bin have changed."""
+        new = set(keys)
+        if held := self._by_bin.get(bin):
+            new -= held
+            held |= new
+        elif new:
+            self._by_bin[bin] = new
+        self.size += _weigh(new)
+
     def mark(self, bin: int) -> None:
         """A bin has changed, whatever its keys have."""
         self._marked.add(bin)
@@ -133,10 +143,7 @@ class Changes:
         self._loose, self._loose_bins = [], []
         ends = [*(np.flatnonzero(np.diff(bins)) + 1).tolist(), len(bins)]
         for first, end in zip([0, *ends], ends, strict=False):
-            held = self._by_bin.setdefault(int(bins[first]), set())
-            new = set(keys[first:end]) - held
-            held |= new
-            self.size += _weigh(new)
+            self.put(int(bins[first]), keys[first:end])
 
     def _remove(self, bin: int, keys: Iterable[bytes]) -> None:
         group = self._group(bin)

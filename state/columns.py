@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import MeanderError
-from state.cells import FIRST, Slots
+from state.cells import ABSENT, FIRST, Slots
 from state.codec import decode
 
 Column = npt.NDArray[np.generic]
@@ -89,6 +89,13 @@ class NumberCells:
         """Whether each of some slots has a state."""
         has: list[bool] = self._has[slots].tolist()
         return has
+
+    def before(self, slots: Slots) -> list[object]:
+        """The state in each of some slots, or `ABSENT`."""
+        states = self.take(slots)
+        for place in np.flatnonzero(~self._has[slots]).tolist():
+            states[place] = ABSENT
+        return states
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
         """Set encoded states in some slots, all different. Raises MeanderError for one that is not

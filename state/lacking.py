@@ -12,13 +12,15 @@ from typing import Final, NamedTuple, TypedDict
 
 import xxhash
 
-from schemas.avro import Format
+from schemas.avro import Format, array, byte_strings, long
 from state.ids import Bin, Incarnation, WorkerId
-from state.layer import Remainder
+from state.layer import Remainder, Timers
 from state.manifest import PlaceRecord, place_record
 from state.topic import Place, Unreadable
 
 CHECKSUM_BYTES: Final = 8
+_NULL, _THERE = long(0), long(1)
+"""The branches of a union."""
 
 
 class BundleCorrupt(Unreadable):
@@ -60,8 +62,22 @@ def to_bytes(many: Iterable[Lacking]) -> bytes:
     >>> found[0].bin, found[0].remainder.states
     (3, [b's'])
     """
-    body = _FORMAT.encode({"remainders": list(map(lacking_record, many))})
+    # Column by column, as Avro's writer takes several times as long for strings one by one.
+    body = bytes([_FORMAT.version]) + array(list(map(_bundled, many)))
     return xxhash.xxh3_64_digest(body) + body
+
+
+def _bundled(one: Lacking) -> bytes:
+    """As it stands in a bundle."""
+    name, (keys, states, timers) = one.operator.encode(), one.remainder
+    head = long(len(name)) + name + long(one.bin)
+    return head + byte_strings(keys) + byte_strings(states) + _optional(timers)
+
+
+def _optional(timers: Timers | None) -> bytes:
+    if timers is None:
+        return _NULL
+    return _THERE + array([long(at) + long(len(key)) + key for at, key in timers])
 
 
 def from_bytes(data: bytes) -> list[Lacking]:

@@ -267,6 +267,8 @@ class Store:
         held = slots != NO_SLOT
         self._table.dirty[slots[held]] = False
         states = map(encoded, self._table.cells.take(slots[held]))
+        if held.all():
+            return list(states)
         asked = [group + keys[place] for place in np.flatnonzero(~held).tolist()]
         found = iter(self._database.rocks.read(asked) if asked else ())
         read = [next(states) if here else next(found) for here in held.tolist()]
@@ -340,7 +342,7 @@ class Store:
 
     def give_back(self, bin: int, keys: Sequence[bytes]) -> None:
         """Some keys of a bin that were taken have changed still: they were written nowhere."""
-        self._changes.add(keys, np.full(len(keys), bin))
+        self._changes.put(bin, keys)
         self._database.spill()
 
     def count(self, bin: int) -> int:
@@ -408,9 +410,9 @@ class Loan:
             absent = pick(keys, missing.tolist())
             self._admit(groups, dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
+        self._weight = table.cells.weigh(self.slots)
         if frozen or undo:
             self._preserve(frozen, undo)
-        self._weight = table.cells.weigh(self.slots)
 
     @property
     def sealed(self) -> list[object]:
@@ -450,16 +452,13 @@ class Loan:
     def _preserve(self, frozen: Frozen, undo: Undo) -> None:
         """What has not changed since bins were frozen, or the last checkpoint, may do so now."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
-        slots, cells = self.slots[clean], self._table.cells
-        has = np.array(cells.has(slots), np.bool_)
-        before = iter(cells.take(slots[has]))
-        weight = cells.weigh(slots[has]) // max(1, int(has.sum()))
-        keys, bins = pick(self._keys, clean.tolist()), self._bins[clean].tolist()
-        for key, bin, known in zip(keys, bins, has.tolist(), strict=True):
-            state = next(before) if known else ABSENT
-            frozen.keep(bin, key, state)
-            if undo:
-                undo.keep(bin, key, state, weight)
+        if not len(clean):
+            return
+        keys, bins = pick(self._keys, clean.tolist()), self._bins[clean]
+        before = self._table.cells.before(self.slots[clean])
+        frozen.keep(keys, bins, before)
+        if undo:
+            undo.keep(keys, bins, before, self._weight // len(self._keys))
 
     def _note_changes(self) -> None:
         """What was lent and has a state may have another one now."""

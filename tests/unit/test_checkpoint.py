@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from state import lacking
 from state.bins import BinSpace
 from state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
 from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.lacking import Bundle, BundleCorrupt, Lacking
+from state.lacking import _FORMAT, CHECKSUM_BYTES, Bundle, BundleCorrupt, Lacking
 from state.layer import Remainder
 from state.manifest import Description, LayerPointer, Manifest
 from state.topic import Place
@@ -92,6 +93,25 @@ def test_a_bundle_has_the_bytes_that_were_agreed_on() -> None:
         "00"
     )  # fmt: skip
     assert lacking.from_bytes(data) == [Lacking("totals", Bin(3), remainder)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bundle_is_what_avros_own_writer_writes(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def some(most: int) -> list[bytes]:
+        return [rng.randbytes(rng.choice([0, 1, 9, 70])) for _ in range(rng.randint(0, most))]
+
+    def remainder() -> Remainder:
+        keys = some(80)
+        timers = [(rng.randint(-(1 << 63), (1 << 63) - 1), key) for key in some(3)]
+        return Remainder(keys, [b"s" * len(key) for key in keys], rng.choice([None, timers]))
+
+    bins = (Bin(rng.randrange(1 << 16)) for _ in range(rng.randint(1, 5)))
+    many = [Lacking(rng.choice(["totals", "Füße"]), bin, remainder()) for bin in bins]
+    written = _FORMAT.encode({"remainders": list(map(lacking.lacking_record, many))})
+    assert lacking.to_bytes(many)[CHECKSUM_BYTES:] == written
+    assert lacking.from_bytes(lacking.to_bytes(many)) == many
 
 
 @pytest.mark.parametrize("place", [3, 12, 30])
