@@ -85,7 +85,8 @@ class Kept:
         """What a bin had at a later moment counts where nothing was kept before."""
         self._sort()
         if bin in self._bins:
-            self._put(bin, {**later.of(bin)}, later.size_of(bin))
+            self._fill(bin, {**later.of(bin)})
+            self._grow(bin, later.size_of(bin))
 
     def drop(self, bin: int) -> None:
         """Nobody asks for a bin any more."""
@@ -115,15 +116,18 @@ class Kept:
             bin = int(bins[first])
             if bin in self._bins:
                 new = dict(zip(keys[first:end], states[first:end], strict=True))
-                self._put(bin, new, _weigh(new, weight))
+                self._fill(bin, new)
+                self._grow(bin, _weigh(new, weight))
 
-    def _put(self, bin: int, new: Before, size: int) -> None:
-        """Of so many bytes, as if nothing of it were here."""
+    def _fill(self, bin: int, new: Before) -> None:
+        """Keep what is new of this, and leave nothing else in it."""
         held = self._bins[bin]
         for key in held.keys() & new.keys():
             del new[key]
         held.update(new)
         self._sorted_keys += len(new)
+
+    def _grow(self, bin: int, size: int) -> None:
         self._sizes[bin] += size
         self.size += size
 

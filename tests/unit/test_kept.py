@@ -37,8 +37,9 @@ def test_what_is_kept_first_counts_however_much_is_loose(
         if rng.random() < 0.2:
             assert found.of(asked := rng.choice([*wanted])) == wanted[asked]
     assert {bin: found.of(bin) for bin in found.bins} == wanted
-    least = sum(kept.ENTRY_BYTES + len(key) + 8 for of in wanted.values() for key in of)
-    assert least <= found.size == sum(map(found.size_of, wanted))
+    sizes = {b: sum(kept.ENTRY_BYTES + len(key) + 8 for key in wanted[b]) for b in wanted}
+    assert {bin: found.size_of(bin) for bin in wanted} == sizes
+    assert found.size == sum(sizes.values())
     for bin in wanted:
         found.drop(bin)
     assert (found.size, bool(found)) == (0, False)
