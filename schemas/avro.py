@@ -140,5 +140,7 @@ def long(number: int) -> bytes:
     return bytes([*out, left])
 
 
+NULL, THERE = long(0), long(1)
+"""What stands before what may be missing: that it is, or is not."""
 _LENGTHS: Final = [long(number) for number in range(1 << 13)]
 """Those that take up to two bytes."""

@@ -138,6 +138,20 @@ def _weigh_all(states: Sequence[object]) -> int:
     return sum(map(weigh, states))
 
 
+def runs(bins: npt.NDArray[np.int64]) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """The places of items in the order of their bins, else as they are; and of each bin where its
+    own begin and end among these.
+
+    >>> runs(np.array([4, 3, 4]))
+    ([1, 0, 2], [(3, 0, 1), (4, 1, 3)])
+    """
+    order = np.argsort(bins.astype(np.uint16), kind="stable")  # a radix sort
+    sorted_bins = bins[order]
+    ends = [*(np.flatnonzero(np.diff(sorted_bins)) + 1).tolist(), len(bins)]
+    starts = [0, *ends[:-1]]
+    return order.tolist(), list(zip(sorted_bins[starts].tolist(), starts, ends, strict=True))
+
+
 def pick(items: Sequence[T], places: list[int]) -> list[T]:
     """The items at some places, in native code.
 

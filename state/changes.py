@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from state.cells import pick
+from state.cells import pick, runs
 from state.ids import Bin
 from state.rocks import Rocks
 
@@ -136,14 +136,12 @@ class Changes:
         """Put the loose keys where their bins are."""
         if not self._loose:
             return
-        bins = np.concatenate(self._loose_bins)
-        order = np.argsort(bins.astype(np.uint16), kind="stable")  # a radix sort
-        keys, bins = pick(self._loose, order.tolist()), bins[order]
+        places, by_bin = runs(np.concatenate(self._loose_bins))
+        keys = pick(self._loose, places)
         self.size -= _weigh(keys)
         self._loose, self._loose_bins = [], []
-        ends = [*(np.flatnonzero(np.diff(bins)) + 1).tolist(), len(bins)]
-        for first, end in zip([0, *ends], ends, strict=False):
-            self.put(int(bins[first]), keys[first:end])
+        for bin, first, end in by_bin:
+            self.put(bin, keys[first:end])
 
     def _remove(self, bin: int, keys: Iterable[bytes]) -> None:
         group = self._group(bin)

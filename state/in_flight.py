@@ -23,7 +23,7 @@ import xxhash
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.types import Schema
 
-from schemas.avro import byte_strings, longs
+from schemas.avro import NULL, THERE, byte_strings, longs
 from schemas.errors import MeanderError
 from state import codec
 from state.ids import Incarnation, WorkerId
@@ -103,8 +103,8 @@ def encode(header: Header, columns: Columns) -> bytes:
             longs(columns.partitions),
             longs(columns.offsets),
             longs(columns.indexes),
-            _NULL if keys is None else _THERE + byte_strings(keys),
-            _NULL if bins is None else _THERE + longs(bins),
+            NULL if keys is None else THERE + byte_strings(keys),
+            NULL if bins is None else THERE + longs(bins),
             _values(columns.values),
         ]
     )
@@ -199,8 +199,6 @@ _BRANCHES: Final = {
     for number, name in enumerate(_SCHEMA["fields"][-1]["type"]["fields"][-1]["type"]["items"][:-1])
 }
 """The places of plain types in the union that a value is."""
-_NULL, _THERE = b"\0", b"\2"
-"""Of a column that may be missing."""
 
 _AVRO: Final[dict[type, str]] = {
     type(None): "null", bool: "boolean", int: "long", float: "double", str: "string",

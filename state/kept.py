@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from state.cells import pick
+from state.cells import pick, runs
 
 ENTRY_BYTES: Final = 112
 """What a key takes besides its bytes and its state."""
@@ -105,17 +105,14 @@ class Kept:
         self._loose_keys = self._loose_bytes = 0
         keys = [*chain.from_iterable(keys for keys, *_ in loose)]
         states = [*chain.from_iterable(states for _, _, states, _ in loose)]
-        bins = np.concatenate([bins for _, bins, *_ in loose])
         weight = max(weight for *_, weight in loose)
-        # Of each bin the latest first, so that what was kept first is what stays.
-        order = np.argsort(bins.astype(np.uint16), kind="stable")[::-1]  # a radix sort
-        places, bins = order.tolist(), bins[order]
+        places, by_bin = runs(np.concatenate([bins for _, bins, *_ in loose]))
         keys, states = pick(keys, places), pick(states, places)
-        ends = [*(np.flatnonzero(np.diff(bins)) + 1).tolist(), len(bins)]
-        for first, end in zip([0, *ends], ends, strict=False):
-            bin = int(bins[first])
+        for bin, first, end in by_bin:
             if bin in self._bins:
-                new = dict(zip(keys[first:end], states[first:end], strict=True))
+                # The latest first, so that what was kept first is what stays.
+                own = zip(keys[first:end], states[first:end], strict=True)
+                new = dict(reversed(list(own)))
                 self._fill(bin, new)
                 self._grow(bin, _weigh(new, weight))
 

@@ -12,15 +12,13 @@ from typing import Final, NamedTuple, TypedDict
 
 import xxhash
 
-from schemas.avro import Format, array, byte_strings, long
+from schemas.avro import NULL, THERE, Format, array, byte_strings, long
 from state.ids import Bin, Incarnation, WorkerId
 from state.layer import Remainder, Timers
 from state.manifest import PlaceRecord, place_record
 from state.topic import Place, Unreadable
 
 CHECKSUM_BYTES: Final = 8
-_NULL, _THERE = long(0), long(1)
-"""The branches of a union."""
 
 
 class BundleCorrupt(Unreadable):
@@ -76,8 +74,8 @@ def _bundled(one: Lacking) -> bytes:
 
 def _optional(timers: Timers | None) -> bytes:
     if timers is None:
-        return _NULL
-    return _THERE + array([long(at) + long(len(key)) + key for at, key in timers])
+        return NULL
+    return THERE + array([long(at) + long(len(key)) + key for at, key in timers])
 
 
 def from_bytes(data: bytes) -> list[Lacking]:

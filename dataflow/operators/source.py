@@ -243,12 +243,11 @@ class SourceOperator:
         return bool(chunks)
 
     def _choose_what_to_read(self) -> None:
-        floor = self._floor()
         for lane in self._lanes.values():
             # What a replay needs next was read here before, though less may have been in flight.
             room = lane.replays or not self._inflight.overfull
-            alone = lane.time == floor and not lane.queue and room
-            wanted = not self._inflight.full or (alone and self._drained(floor))
+            empty = not lane.queue and room
+            wanted = not self._inflight.full or (empty and self._alone(lane))
             if wanted == lane.paused:
                 lane.paused = not wanted
                 act = self._reader.resume if wanted else self._reader.pause
