@@ -9,7 +9,7 @@ meanwhile, and fetching one bin overlaps installing another. Cost: 2 to 3 us a s
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from dataflow.operators.keyed import Keyed
@@ -17,7 +17,7 @@ from dataflow.protocols import Clock
 from state.ids import Bin, CheckpointId
 from state.installation import AHEAD_BYTES, Installation
 from state.lacking import Bundle, Lacking, from_bytes
-from state.layer import NO_REMAINDER, Remainder, Timers, payloads
+from state.layer import Remainder, Timers, overlaid, payloads
 from state.manifest import Manifest
 from state.store import Incoming, ingest
 from state.topic import StateTopic
@@ -50,7 +50,8 @@ class Loading:
         clock: Clock,
     ) -> None:
         self._lacking = {(one.operator, one.bin): one.remainder for one in lacking}
-        self._bundles, self._bundled = bundles, dict[tuple[str, Bin], Remainder]()
+        self._bundles = bundles
+        self._bundled = defaultdict[tuple[str, Bin], list[Remainder]](list)
         self._reading = payloads(in_flight, [one.place for one in bundles], AHEAD_BYTES)
         self._unread = deque(bundles)
         self._at, self._operators = at, {keyed.name: keyed for keyed in operators}
@@ -145,9 +146,10 @@ class Loading:
             return False
         bundle = self._unread.popleft()
         self.read += bundle.place.size
+        bins = {*bundle.bins}
         for operator, bin, remainder in from_bytes(data):
-            if bin in bundle.bins:
-                self._bundled[operator, bin] = remainder
+            if bin in bins:
+                self._bundled[operator, bin].append(remainder)
         return True
 
     def _go_back(self) -> dict[tuple[str, Bin], Timers]:
@@ -164,7 +166,7 @@ class Loading:
         keyed = self._operators[manifest.operator]
         keyed.trace.adopt(manifest)
         at = manifest.operator, manifest.bin
-        remainder = self._lacking.get(at) or self._bundled.pop(at, NO_REMAINDER)
+        remainder = self._lacking.get(at) or overlaid(self._bundled.pop(at, ()))
         keyed.arrivals.add(manifest.bin, remainder, timers)
 
     def _tell(self) -> None:

@@ -379,7 +379,7 @@ class Worker:
         """A checkpoint exists."""
         self._committing.allow()
         for outlet in self._assembly.outlets:
-            outlet.keyed.store.settle(CheckpointId(self._site.incarnation, number))
+            outlet.keyed.settle(CheckpointId(self._site.incarnation, number))
 
     def _cancelled(self, number: int) -> None:
         """A checkpoint has been given up."""

@@ -41,6 +41,23 @@ class Remainder(NamedTuple):
 NO_REMAINDER: Final = Remainder([], [], None)
 
 
+def overlaid(many: Sequence[Remainder]) -> Remainder:
+    """What some tell of one bin together, of which the later ones are right.
+
+    >>> earlier = Remainder([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
+    >>> overlaid([earlier, Remainder([b"a"], [b"3"], None)])
+    Remainder(keys=[b'a', b'b'], states=[b'3', b'2'], timers=[(5, b'a')])
+    """
+    if len(many) <= 1:
+        return many[0] if many else NO_REMAINDER
+    found, timers = dict[bytes, bytes](), NO_REMAINDER.timers
+    for keys, states, known in many:
+        found.update(zip(keys, states, strict=True))
+        timers = timers if known is None else known
+    keys = sorted(found)
+    return Remainder(keys, [found[key] for key in keys], timers)
+
+
 class Contents(Protocol):
     """What a layer is to hold."""
 

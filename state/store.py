@@ -185,9 +185,10 @@ class Store:
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
         """Until each is thawed, `in_memory`, `on_disk` and `take_states` tell of these bins what
-        they are at the call; by bin, the keys that have changed since they were last taken. They
-        count as changed no longer: whoever gets them takes their states, or gives them back."""
-        changed = {bin: self._changes.take(bin) for bin in self._changes.bins()}
+        they are at the call; by bin, the keys that have changed since they were last taken or put
+        aside. They count as changed no longer: whoever gets them takes their states, and puts them
+        aside where these go into a bundle, or gives them back."""
+        changed = {bin: self._changes.take_new(bin) for bin in self._changes.bins()}
         self._table.dirty[:] = False
         self._frozen.begin(bins)
         return changed
@@ -344,6 +345,20 @@ class Store:
         """Some keys of a bin that were taken have changed still: they were written nowhere."""
         self._changes.put(bin, keys)
         self._database.spill()
+
+    def put_aside(self, bin: int, keys: Sequence[bytes]) -> None:
+        """A bundle tells of some changed keys of a bin: until they change again, or are renewed,
+        the next one need not."""
+        self._changes.put_aside(bin, keys)
+        self._database.spill()
+
+    def take_aside(self, bin: int) -> set[bytes]:
+        """As `take_changes`, for what has been put aside."""
+        return self._changes.take_aside(bin)
+
+    def renew_changes(self, bin: int) -> None:
+        """No bundle tells of a bin's changed keys any more."""
+        self._changes.renew(bin)
 
     def count(self, bin: int) -> int:
         """How many keys a bin holds; reads all of it."""

@@ -2,33 +2,32 @@
 
 Guarantees that what a manifest from here names stays on the topic until the bin is released and
 its next owner merges it, or while it is pinned: a tombstone is written only for layers in whose
-place a durable one stands. Invariant: of the layers of a bin that is not pinned each has, once what
-is due has been merged and renewed, at least `RATIO` times as much as all later ones together, a
-base by keys, a delta by bytes; so there are few, and they take little more than the state. Deltas
-are merged as they lie on the topic, a base is written anew out of the state. Cost: by the entry
+place a durable one stands. Invariant: the layers of a bin that is not pinned are few, and take
+little more than the state (`merging.py`), once what is due has been merged and renewed. Deltas are
+merged as they lie on the topic, a base is written anew out of the state. Cost: by the entry
 changed, and log n merges.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from state.chains import Chains, Link, Little
 from state.chunk import Head
 from state.contents import Changed, Merged, Whole
 from state.extraction import Extraction
-from state.ids import Bin, LayerId
+from state.ids import Bin, CheckpointId, LayerId
 from state.layer import Remainder, Timers
 from state.manifest import Description, Kind, LayerPointer, Manifest
+from state.merging import similar, worn
 from state.retention import Retention
 from state.store import Store
 from state.time import MIN_TIME, Time
 from state.topic import StateTopic, Unreadable
 
-RATIO: Final = 2
-"""How many times as much as all later layers one has at least."""
 SLICE: Final = 64
 """Keys of a remainder whose states are looked at at once, as it may be too large."""
 Layers = tuple[LayerPointer, ...]
@@ -59,6 +58,7 @@ class Trace:
         self._frozen: dict[Bin, tuple[Sequence[bytes], Timers, int]] = {}
         """The bins that a checkpoint is to have as they were: the keys that had changed, the
         timers, and the time."""
+        self._chains = Chains()
         self._pins: Counter[Bin] = Counter()
         self._due: dict[Bin, None] = {}
         """Bins of which something may have to be merged, the longest due first."""
@@ -87,12 +87,15 @@ class Trace:
         """
         assert bin not in self._frozen, "a frozen bin is written as it was first"
         self.cancel(bin)
+        self._chains.end(bin)
         if not self.layers(bin):
             self._store.forget_changes(bin)
             return self._write_base(bin, upper, timers, ())
         return self._write(bin, upper, timers, self._store.take_changes(bin), renew)
 
-    def freeze(self, bins: Sequence[Bin], timers: Mapping[Bin, Timers], upper: int) -> None:
+    def freeze(
+        self, at: CheckpointId, bins: Sequence[Bin], timers: Mapping[Bin, Timers], upper: int
+    ) -> None:
         """A checkpoint is to have these bins as they are now, with their timers, at about a time.
 
         What is being written is cancelled; nothing else is written of them before that.
@@ -100,6 +103,8 @@ class Trace:
         for bin in [*self._writing]:
             self.cancel(bin)
         assert not self._frozen, "one checkpoint after the other"
+        self._unchain(self._chains.open)
+        self._chains.begin(at)
         changed = self._store.freeze(bins)
         self._frozen = {bin: (changed.get(bin, ()), timers.get(bin, ()), upper) for bin in bins}
 
@@ -119,6 +124,7 @@ class Trace:
     def write_frozen(self, bin: Bin) -> Extraction | None:
         """Write what a bin was when it was frozen, as `write` does; None where its layers say so
         already."""
+        self._thread(bin)
         keys, timers, upper = self._frozen[bin]
         if not self.layers(bin):
             return self._write_base(bin, upper, timers, keys)
@@ -127,26 +133,56 @@ class Trace:
             return None
         return self._write(bin, upper, timers, keys, renew=True)
 
-    def little_frozen(self, bin: Bin, most_bytes: int) -> Remainder | None:
+    def little_frozen(self, bin: Bin, most_bytes: int, *, anew: bool) -> Little | None:
         """What the layers of a bin lacked when it was frozen, where that takes about so little;
-        None where `write_frozen` has to write it. For the next layer it counts as changed still."""
+        None where `write_frozen` has to write it. For the next layer it counts as changed still.
+        Bundles tell of what lies in them already, unless all of it is to be told `anew` where
+        anything is new."""
+        if anew and self._frozen[bin][0]:
+            self._thread(bin)
         keys, timers, _ = self._frozen[bin]
-        layers = self.layers(bin)
+        chain, layers = self._chains.of(bin), self.layers(bin)
+        before, links = (0, ()) if chain is None else (chain.size, chain.links)
         known = sum(layer.count for layer in layers)
-        if not known or len(keys) * self.size(bin) > most_bytes * known:
+        if not known or before * known + len(keys) * self.size(bin) > most_bytes * known:
             return None
-        told = hash(tuple(timers)) == self._told.get(bin)
+        hashed, layered = hash(tuple(timers)), self._told.get(bin)
+        told = hashed == (layered if chain is None else chain.told)
         keys = sorted(keys)
         states = self._store.take_states(bin, keys)
         size = sum(map(len, keys)) + sum(map(len, states))
-        if size + (0 if told else sum(len(key) for _, key in timers)) > most_bytes:
+        size += 0 if told else sum(len(key) for _, key in timers)
+        if before + size > most_bytes:
             return None
-        if keys:
-            self._store.give_back(bin, keys)
-        if not told:
+        if keys or not told:
+            self._store.put_aside(bin, keys)
+            self._chains.add(bin, size, hashed)
+        if hashed != layered:
             self._store.mark(bin)
         self._thaw(bin)
-        return Remainder(keys, states, None if told else timers)
+        return Little(links, Remainder(keys, states, None if told else timers))
+
+    def bundled(self, at: CheckpointId, bins: Sequence[Bin], link: Link) -> None:
+        """What a checkpoint was given of some of them as little lies in a bundle."""
+        self._chains.place(at, bins, link)
+
+    def settle(self, at: CheckpointId) -> None:
+        """A checkpoint exists: the next one names its bundles."""
+        self._chains.settle(at)
+
+    def _thread(self, bin: Bin) -> None:
+        """No bundle is to tell of what a frozen bin was."""
+        if self._chains.of(bin) is not None:
+            self._chains.end(bin)
+            keys, timers, upper = self._frozen[bin]
+            aside = self._store.take_aside(bin)
+            self._frozen[bin] = list(aside.union(keys)), timers, upper
+
+    def _unchain(self, bins: Iterable[Bin]) -> None:
+        """No bundle tells of what has changed in some bins."""
+        for bin in bins:
+            self._chains.end(bin)
+            self._store.renew_changes(bin)
 
     def _thaw(self, bin: Bin) -> None:
         del self._frozen[bin]
@@ -185,6 +221,7 @@ class Trace:
         self.cancel(bin)
         if not self.layers(bin):
             return None
+        self._chains.end(bin)
         told = hash(tuple(timers)) == self._told.get(bin)
         keys, states = self._store.take_changes(bin), list[bytes]()
         size = sum(map(len, keys)) + (0 if told else sum(len(key) for _, key in timers))
@@ -224,6 +261,7 @@ class Trace:
         """The layers of a bin are of no use: the next one is to be a base, in place of them all;
         until then the bin counts as changed."""
         self.cancel(bin)
+        self._unchain([bin])
         self._cancel_merging(bin)
         self._store.mark(bin)
         self._refuse(bin)
@@ -232,6 +270,7 @@ class Trace:
         """A bin has left, and its layers are its new owner's."""
         if bin in self._writing:
             self._writing.pop(bin)[0].cancel()
+        self._chains.end(bin)
         self._cancel_merging(bin)
         self._forget(self._refused.pop(bin, ()))
         for layer in self.layers(bin):
@@ -362,20 +401,3 @@ class Trace:
         """Have tombstones for layers, once no checkpoint needs them."""
         for layer in layers:
             self._retention.replaced(layer.id, layer.chunks)
-
-
-def worn(layers: Layers) -> bool:
-    """Whether a base is to be written anew, as its deltas have not so many fewer keys."""
-    base, *deltas = layers
-    return base.count < RATIO * sum(delta.count for delta in deltas)
-
-
-def similar(layers: Layers) -> Layers:
-    """The newest of some layers that are to be one, as the first of them is not so much larger than
-    all those after it together."""
-    later = sum(layer.bytes for layer in layers)
-    for first, layer in enumerate(layers[:-1]):
-        later -= layer.bytes
-        if layer.bytes < RATIO * later:
-            return layers[first:]
-    return ()

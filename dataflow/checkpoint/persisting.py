@@ -184,7 +184,7 @@ class Persisting:
             for source, parcel in held.parcels
         )  # fmt: skip
         cut = Cut(
-            lacking=tuple(lacking), bundles=(*held.bundles, *self._states.bundles.placed),
+            lacking=tuple(lacking), bundles=(*held.bundles, *self._states.bundles),
             positions=tuple(positions), notices=tuple(held.notices),
             pieces=(*held.unread, *self._sending.placed),
         )  # fmt: skip

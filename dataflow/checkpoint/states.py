@@ -4,19 +4,21 @@ others lack.
 Guarantees that what `manifests` and `bundles` say, once it is `done`, is durable and is what the
 bins were when they were frozen (`Trace.freeze`). Fuelled: a turn writes a slice. Of those that get
 a layer, bins that are about to leave come first, as their move waits. Cost: 1.3 ms for a layer,
-2 us for a key in a bundle, which each checkpoint writes again until its bin has one more layer.
+2 us for a key in a bundle, which tells of what has changed since the last checkpoint, and of each
+`DEPTH`-th of the bins all that its layers lack.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from dataflow.checkpoint.sending import Sending
 from dataflow.migrate.migrator import Outlet
 from state import lacking
+from state.chains import Link
 from state.extraction import Extraction
-from state.ids import Bin, Incarnation, WorkerId
+from state.ids import Bin, CheckpointId, Incarnation, WorkerId
 from state.lacking import Bundle, Lacking
 from state.layer import NO_REMAINDER
 from state.manifest import Manifest
@@ -30,6 +32,8 @@ LITTLE = 8 << 10
 """About how many bytes a bin may lack to be put into a bundle."""
 BYTES = 64 << 10
 """About what a bundle takes."""
+DEPTH = 8
+"""Bundles that tell of one bin, at most: each costs a reference in every checkpoint."""
 
 
 class States:
@@ -44,8 +48,9 @@ class States:
         unloaded: Iterable[Manifest],
         topic: StateTopic,
     ) -> None:
-        self._me, self._incarnation, self._number = me, incarnation, number
+        self._me, self._at = me, CheckpointId(incarnation, number)
         self._outlets = outlets
+        self._traces = {outlet.keyed.name: outlet.keyed.trace for outlet in outlets}
         self._manifests = {(one.operator, one.bin): one for one in unloaded}
         self._left = deque((o, bin) for o in outlets for bin in o.keyed.trace.frozen)
         """Bins that nobody has looked at yet."""
@@ -55,8 +60,10 @@ class States:
         self._gathered: list[Lacking] = []
         """What the next bundle is to hold, of one operator."""
         self._gathered_bytes = 0
-        self.bundles = Sending[Bundle](topic)
+        self._sending = Sending[Bundle](topic)
         self._sequence = 0
+        self._earlier = defaultdict[tuple[Link, str], list[Bin]](list)
+        """The bins of an operator of which a bundle of an earlier checkpoint tells."""
 
     @property
     def manifests(self) -> list[Manifest]:
@@ -67,12 +74,19 @@ class States:
     def done(self) -> bool:
         """Whether all is durable."""
         unwritten = self._left or self._much or self._gathered
-        return not (unwritten or self._writing or self.bundles)
+        return not (unwritten or self._writing or self._sending)
+
+    @property
+    def bundles(self) -> list[Bundle]:
+        """What tells of what the layers of bins lack; of one bin the earliest first."""
+        earlier = sorted(self._earlier.items(), key=lambda one: one[0])
+        before = [Bundle(name, tuple(bins), link.place) for (link, name), bins in earlier]
+        return before + self._sending.placed
 
     def step(self) -> bool:
         """Write a little; whether anything was done."""
         gathered = self._gather()
-        placed = self.bundles.look()
+        placed = self._look()
         self._begin_writing()
         written = self._write()
         return gathered or placed or written
@@ -83,7 +97,7 @@ class States:
             # Else what is frozen by now is another checkpoint's.
             for outlet in self._outlets:
                 outlet.keyed.trace.thaw()
-        self.bundles.cancel()
+        self._sending.cancel()
         for known in (self._left, self._much, self._writing, self._gathered):
             known.clear()
 
@@ -104,10 +118,13 @@ class States:
     def _take(self, outlet: Outlet, bin: Bin) -> int:
         """How many keys of a bin were taken."""
         name, trace = outlet.keyed.name, outlet.keyed.trace
-        remainder = trace.little_frozen(bin, LITTLE)
-        if remainder is None:
+        little = trace.little_frozen(bin, LITTLE, anew=(self._at.number + bin) % DEPTH == 0)
+        if little is None:
             self._much.append((outlet, bin))
             return 0
+        links, remainder = little
+        for link in links:
+            self._earlier[link, name].append(bin)
         self._note(Manifest(name, bin, 0, trace.layers(bin)))
         if remainder != NO_REMAINDER:
             full = self._gathered_bytes >= BYTES
@@ -122,12 +139,21 @@ class States:
         """The bundle is whole."""
         if not self._gathered:
             return
-        key = lacking.key_of(self._incarnation, self._number, self._me, self._sequence)
+        key = lacking.key_of(*self._at, self._me, self._sequence)
         self._sequence += 1
         bins = tuple(one.bin for one in self._gathered)
         bundle = Bundle(self._gathered[0].operator, bins, NOWHERE)
-        self.bundles.send(key, lacking.to_bytes(self._gathered), bundle)
+        self._sending.send(key, lacking.to_bytes(self._gathered), bundle)
         self._gathered, self._gathered_bytes = [], 0
+
+    def _look(self) -> bool:
+        """Have it known where bundles lie that have become durable; whether any has."""
+        known = len(self._sending.placed)
+        self._sending.look()
+        for sequence, one in enumerate(self._sending.placed[known:], known):
+            link = Link(self._at.number, sequence, one.place)
+            self._traces[one.operator].bundled(self._at, one.bins, link)
+        return len(self._sending.placed) > known
 
     # -- layers
 

@@ -164,8 +164,13 @@ class Keyed(Quiet):
         coming = {delivery.manifest.bin for delivery in self.arrivals.deliveries}
         bins = sorted(self._held - coming - self.arrivals.staged - set(others))
         timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
-        self.trace.freeze(bins, timers, self._now)
+        self.trace.freeze(at, bins, timers, self._now)
         self.store.remember(at, {bin: timers.get(bin, ()) for bin in bins})
+
+    def settle(self, at: CheckpointId) -> None:
+        """A checkpoint exists."""
+        self.trace.settle(at)
+        self.store.settle(at)
 
     def begins(self, at: CheckpointId) -> None:
         """All bins are here, as a checkpoint has them."""

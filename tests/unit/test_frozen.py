@@ -10,7 +10,7 @@ import pytest
 from state.codec import encode, seal
 from state.columns import Layout
 from state.extraction import Extraction
-from state.ids import Bin
+from state.ids import Bin, CheckpointId, Incarnation
 from state.manifest import Manifest
 from state.store import Database, Store
 from state.trace import Trace
@@ -19,6 +19,7 @@ from tests.lent import put
 from tests.unit.test_trace import Traced
 
 KEYS = 4000
+AT = CheckpointId(Incarnation(7), 1)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_a_bin_is_written_as_it_was_while_it_changes_and_spills(
         traced.write()
         some(store, rng, KEYS, 1)
     then = dict(store.scan(BIN))
-    trace.freeze([BIN], {BIN: [(5, b"a")]}, 7)
+    trace.freeze(AT, [BIN], {BIN: [(5, b"a")]}, 7)
     for state in range(2, 40):
         some(store, rng, 2 * KEYS, state)
     manifest = written(trace, store, rng, 2 * KEYS)
@@ -76,7 +77,7 @@ def test_columns_are_frozen_too(workers: tuple[Database, Database]) -> None:
     keys = [encode((int(BIN), n)) for n in range(300)]
     change(store, keys, 1)
     then = dict(store.scan(BIN))
-    traced.trace.freeze([BIN], {}, 1)
+    traced.trace.freeze(AT, [BIN], {}, 1)
     change(store, keys[100:], 2)
     extraction = traced.trace.write_frozen(BIN)
     assert extraction is not None
@@ -93,7 +94,7 @@ def change(store: Store, keys: list[bytes], state: int) -> None:
 def test_a_bin_that_has_not_changed_needs_no_layer(traced: Traced) -> None:
     traced.set(0, 10, 1)
     before = traced.write()
-    traced.trace.freeze([BIN], {}, 2)
+    traced.trace.freeze(AT, [BIN], {}, 2)
     traced.set(0, 5, 2)
     assert traced.trace.write_frozen(BIN) is None
     assert traced.trace.layers(BIN) == before.layers
@@ -106,13 +107,13 @@ def test_a_checkpoint_that_is_given_up_leaves_its_changes_to_the_next(
     traced.set(0, 100, 1)
     traced.write()
     traced.set(0, 10, 2)
-    traced.trace.freeze([BIN], {}, 2)
+    traced.trace.freeze(AT, [BIN], {}, 2)
     extraction = traced.trace.write_frozen(BIN)
     assert isinstance(extraction, Extraction)
     traced.set(10, 10, 3)
     then = dict(traced.store.scan(BIN))
     traced.trace.thaw()
-    traced.trace.freeze([BIN], {}, 3)
+    traced.trace.freeze(AT, [BIN], {}, 3)
     assert extraction.cancelled
     traced.set(20, 10, 4)
     again = traced.trace.write_frozen(BIN)
@@ -125,7 +126,7 @@ def test_a_checkpoint_that_is_given_up_leaves_its_changes_to_the_next(
 def test_a_frozen_bin_is_written_for_nothing_else_first(traced: Traced) -> None:
     traced.set(0, 10, 1)
     traced.set(0, 10, 1, Bin(3))
-    traced.trace.freeze([BIN], {}, 2)
+    traced.trace.freeze(AT, [BIN], {}, 2)
     with pytest.raises(AssertionError, match="frozen"):
         traced.trace.write(BIN, 3, [])
     traced.trace.write(Bin(3), 3, [])

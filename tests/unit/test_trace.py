@@ -19,10 +19,11 @@ from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.installation import Installation
 from state.layer import CHUNK_ENTRIES
 from state.manifest import Description, LayerPointer, Manifest
+from state.merging import RATIO, similar
 from state.retention import Retention
 from state.store import Store
 from state.topic import Place, RecordGone
-from state.trace import RATIO, Trace, similar
+from state.trace import Trace
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 
