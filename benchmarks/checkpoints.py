@@ -39,8 +39,10 @@ AT_LEAST = {
 METHOD = (
     "keyed count over 100,000 keys, one result to Kafka per record, 2 partitions, 2 workers, all on"
     " one machine. Latency: open loop, {rate:,} records/s, {seconds:g} s after {warm:g} s of"
-    " warm-up, to a consumer that reads what is committed. Throughput: {records:,} records that lie"
-    " on the topic. Checkpoints every second. Recovery: {keys:,} keys, 1,000 records/s, a"
+    " warm-up, to a consumer that reads what is committed. Checkpoints every second. Throughput: a"
+    " keyed operator computes for 0.2 ms for each record of 190 bytes, with 1 MiB in flight, for"
+    " {pressing:g} s; and drains of {records:,} records that lie on the topic, with a checkpoint"
+    " every second and every ten. Recovery: {keys:,} keys, 1,000 records/s, a"
     " checkpoint every 5 s, kill -9 of a worker. Durations: a keyed operator sleeps 8 ms for each"
     " record, of 54 bytes (300kb), 190 (1mb) or 1,024 (10mb, 100mb); a chain, and a fan-in of two"
     " sources; medians of 5 unaligned checkpoints, one aligned. Kills: 2 ms for each record, a"
@@ -48,7 +50,10 @@ METHOD = (
     " runs."
 )
 ONCE = {"DELIVERY": "exactly_once"}
-EVERY_SECOND, ALIGNED = {"CHECKPOINTS": "1"}, {"POLICY": "aligned"}
+EVERY_SECOND, EVERY_TENTH = {"CHECKPOINTS": "1"}, {"CHECKPOINTS": "10"}
+ALIGNED = {"POLICY": "aligned"}
+SLEEP, WORK = 0.002, 0.0002
+"""Seconds for each record: asleep where workers are killed, at work where throughput counts."""
 RATE, WATCHED, LOOK = 1000, 8.0, 0.01
 """Records per second while workers are killed; for how many seconds what is due then counts; and
 seconds between two looks whether it is time to kill."""
@@ -66,12 +71,13 @@ def latencies(rate: int, seconds: float) -> list[Part]:
 
 
 def drains(source: str, records: int) -> Part:
-    """A backlog with and without checkpoints, and exactly once."""
+    """A backlog as fast as it goes, with and without checkpoints, and exactly once."""
 
     def once(bootstrap: str) -> dict[str, float]:
         return {
             "drain_none": drain.flow(bootstrap, source, records),
-            "drain_unaligned": drain.flow(bootstrap, source, records, **EVERY_SECOND),
+            "drain_every_second": drain.flow(bootstrap, source, records, **EVERY_SECOND),
+            "drain_every_tenth": drain.flow(bootstrap, source, records, **EVERY_TENTH),
             "drain_aligned": drain.flow(bootstrap, source, records, **EVERY_SECOND, **ALIGNED),
             "drain_once": drain.flow(bootstrap, source, records, **ONCE),
         }
@@ -90,10 +96,31 @@ def killings(seconds: float) -> Part:
     """What is finished while workers are killed."""
 
     def once(bootstrap: str) -> dict[str, float]:
+        def finished(killing: bool, **how: str) -> float:
+            how = ONCE | EVERY_SECOND | how
+            return kills.finished(bootstrap, seconds, SLEEP, how, killing=killing)
+
         return {
-            "undisturbed_per_minute": kills.finished(bootstrap, seconds, None),
-            "unaligned_killed_per_minute": kills.finished(bootstrap, seconds, "unaligned"),
-            "aligned_killed_per_minute": kills.finished(bootstrap, seconds, "aligned"),
+            "undisturbed_per_minute": finished(killing=False),
+            "unaligned_killed_per_minute": finished(killing=True),
+            "aligned_killed_per_minute": finished(killing=True, **ALIGNED),
+        }
+
+    return once
+
+
+def pressed(seconds: float) -> Part:
+    """What a flow finishes that is back-pressured by an operator that computes."""
+
+    def once(bootstrap: str) -> dict[str, float]:
+        def finished(**how: str) -> float:
+            how = {"WORK": "on"} | how
+            return kills.finished(bootstrap, seconds, WORK, how, killing=False)
+
+        return {
+            "pressed_none_per_minute": finished(),
+            "pressed_unaligned_per_minute": finished(**EVERY_SECOND),
+            "pressed_aligned_per_minute": finished(**EVERY_SECOND, **ALIGNED),
         }
 
     return once
@@ -135,8 +162,8 @@ def figures(middle: dict[str, float]) -> dict[str, float]:
     if "checkpointing_p99_ms" in middle:
         ratio = middle["checkpointing_p99_ms"] / middle["none_p99_ms"]
         found["p99_ratio_checkpointing"] = ratio
-    if "drain_unaligned" in middle:
-        ratio = middle["drain_unaligned"] / middle["drain_none"]
+    if "pressed_none_per_minute" in middle:
+        ratio = middle["pressed_unaligned_per_minute"] / middle["pressed_none_per_minute"]
         found["throughput_unaligned_over_none"] = ratio
     if "chain_300kb_unaligned_ms" in middle:
         small = [middle[f"{shape}_300kb_unaligned_ms"] for shape in ("chain", "fan")]
@@ -162,9 +189,10 @@ def main(
     runs: Annotated[int, typer.Option(min=1, help="Of each part.")] = 3,
     rate: Annotated[int, typer.Option(help="Records per second where latency counts.")] = 5_000,
     seconds: Annotated[float, typer.Option(help="Of each measurement of latency.")] = 20.0,
-    records: Annotated[int, typer.Option(help="To be drained; 0 for no drains.")] = 1_000_000,
+    records: Annotated[int, typer.Option(help="To be drained; 0 for no drains.")] = 5_000_000,
     keys: Annotated[int, typer.Option(help="Of a recovery; 0 for none.")] = 1_000_000,
     killing: Annotated[float, typer.Option(help="Seconds of kills; 0 for none.")] = 60.0,
+    pressing: Annotated[float, typer.Option(help="Seconds of back-pressure; 0 for none.")] = 30.0,
     sizes: Annotated[bool, typer.Option(help="Measure durations by what is in flight.")] = True,
 ) -> None:
     """Measure everything; takes about an hour as it is. Nothing else should run."""
@@ -175,6 +203,7 @@ def main(
         *latencies(rate, seconds),
         *(durations() if sizes else []),
         *([killings(killing)] if killing else []),
+        *([pressed(pressing)] if pressing else []),
         *([drains(source, records)] if records else []),
         *(
             [recovery(keys, "recovery_1m", 1), recovery(keys, "recovery_1m_cold", WORKERS)]
@@ -204,6 +233,7 @@ def main(
         keys=keys,
         runs=runs,
         killing=killing,
+        pressing=pressing,
     )
     path = report.write("checkpoints", method, measured, found)
     picture = report.bars(found, AT_LEAST | AT_MOST, "Checkpoints: measured over wanted")

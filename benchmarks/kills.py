@@ -1,7 +1,8 @@
-"""What a flow brings to its end while its workers are killed, one every ten seconds.
+"""What a back-pressured flow brings to its end: with checkpoints or without, and while its workers
+are killed, one every ten seconds.
 
-A keyed operator sleeps for each record, so the flow is back-pressured all the time; results count
-when they are committed, each once.
+A keyed operator takes its time for each record, so the flow is back-pressured all the time; results
+count when a reader of what is committed sees them, so exactly once each counts once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import os
 import signal
 import time
+from collections.abc import Mapping
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -17,22 +19,20 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from benchmarks import load, running
 from benchmarks.held import MIB, SLOW
 from benchmarks.running import PARTITIONS, WORKERS, Running
-from dataflow.checkpoint.policy import Policy
 
-SLEEP, RECORD = 0.002, 190
-"""Seconds per record, and bytes of one."""
+RECORD = 190
+"""Bytes of one."""
 EVERY = 10.0
 
 
-def finished(bootstrap: str, seconds: float, policy: Policy | None) -> float:
-    """Results per minute; with a policy a worker is killed every ten seconds."""
+def finished(
+    bootstrap: str, seconds: float, each: float, how: Mapping[str, str], *, killing: bool
+) -> float:
+    """Results per minute of a flow that takes so many seconds for `each` record."""
     source = f"killed-{uuid4().hex[:8]}"
     load.create(bootstrap, source, partitions=PARTITIONS)
-    load.fill(bootstrap, source, int(2 * seconds * WORKERS / SLEEP), size=RECORD)
-    bench = {
-        "SOURCE": source, "SLEEP": str(SLEEP), "INFLIGHT": str(MIB), "CHECKPOINTS": "1",
-        "DELIVERY": "exactly_once", "POLICY": policy or "unaligned",
-    }  # fmt: skip
+    load.fill(bootstrap, source, int(2 * seconds * WORKERS / each), size=RECORD)
+    bench = {"SOURCE": source, "SLEEP": str(each), "INFLIGHT": str(MIB), **how}
     with running.flow(bootstrap, source, bench, module=SLOW) as flow:
         flow.until_results(1)
         before, began = _committed(flow), time.monotonic()
@@ -40,7 +40,7 @@ def finished(bootstrap: str, seconds: float, policy: Policy | None) -> float:
             time.sleep(max(0.0, began + min(number * EVERY, seconds) - time.monotonic()))
             if number * EVERY >= seconds:
                 break
-            if policy is not None:
+            if killing:
                 os.kill(flow.current()[number % WORKERS], signal.SIGKILL)
         found = _committed(flow) - before
         took = time.monotonic() - began

@@ -1,8 +1,9 @@
 """A flow that is back-pressured by a slow operator; MEANDER_BENCH_* choose how.
 
-Each record has its worker sleep for SLEEP seconds in a keyed operator. FAN has two sources
-connected there, else one leads there. INFLIGHT is how many bytes all workers together may have read
-and not passed on; DELIVERY, POLICY and CHECKPOINTS are the flow's own.
+Each record has its worker sleep for SLEEP seconds in a keyed operator, or with WORK compute for as
+long. FAN has two sources connected there, else one leads there. INFLIGHT is how many bytes all
+workers together may have read and not passed on; DELIVERY, POLICY and CHECKPOINTS are the flow's
+own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataflow import Checkpointing, Flow
 from dataflow.checkpoint.policy import POLICIES
 from dataflow.operators.logic import Context
 
-SLEEP = float(asked("SLEEP", "0.01"))
+SLEEP, WORK = float(asked("SLEEP", "0.01")), bool(asked("WORK"))
 
 
 def key_of(record: bytes) -> bytes:
@@ -27,7 +28,12 @@ def key_of(record: bytes) -> bytes:
 
 def slowly(context: Context, state: int, record: bytes) -> int:
     """One more, after a while."""
-    time.sleep(SLEEP)
+    if WORK:
+        until = time.perf_counter() + SLEEP
+        while time.perf_counter() < until:
+            pass
+    else:
+        time.sleep(SLEEP)
     context.emit(b"%d" % (state + 1))
     return state + 1
 
