@@ -40,9 +40,11 @@ unit: venv ## run the unit tests and doctests alone (no broker)
 
 soak: java ## try random runs for SECONDS (300) on all cores, rescales for RESCALING (600), and KILLS (200)
 	@MEANDER_PROPERTY_SECONDS=$(SECONDS) MEANDER_SEED=$(SEED) MEANDER_PARTS=$(CORES) \
-		$(BIN)/pytest -n $(CORES) --dist each -m soak --timeout $$(($(SECONDS) + 600)) tests/property
+		$(BIN)/pytest -n $(CORES) --dist each -m soak --timeout $$(($(SECONDS) + 600)) \
+		-o faulthandler_timeout=0 tests/property
 	@MEANDER_RESCALE_SECONDS=$(RESCALING) MEANDER_KILLS=$(KILLS) MEANDER_SEED=$(SEED) \
-		$(BIN)/pytest -m soak --timeout $$(($(RESCALING) + 60 * $(KILLS) + 600)) tests/fault
+		$(BIN)/pytest -m soak --timeout $$(($(RESCALING) + 60 * $(KILLS) + 600)) \
+		-o faulthandler_timeout=0 tests/fault
 
 check: venv ## lint, format, types, and the one-way imports
 	@$(BIN)/ruff check .

@@ -1,0 +1,44 @@
+"""I5 and I8 on a Spark cluster: an executor's JVM is killed, with all that runs in it, and the flow
+goes on from its newest checkpoint on what executors there are."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.brokers import Broker
+from tests.cluster import EXECUTOR, cluster
+from tests.counting import Counting
+from tests.flow_process import alive, kill, meander
+from tests.kafka_tools import until
+
+
+def test_a_flow_outlives_an_executor(broker: Broker, prefix: str, tmp_path: Path) -> None:
+    counting, spark = Counting(broker, prefix, tmp_path), tmp_path / "spark"
+    spark.mkdir()
+    counting.feed()
+    with cluster(spark, 2) as master:
+        words = counting.run("--workers", "2", "--master", master)
+        with meander(tmp_path, broker.bootstrap, *words) as flow:
+            flow.until_event("started")
+            until(lambda: counting.committed.total() >= 100, "some are out")
+            lost, other = flow.workers[1], flow.workers[0]
+            executor, spared = executor_of(lost), executor_of(other)
+            assert executor != spared, "one worker of the flow on each"
+            counting.feed()
+            kill(executor)
+            until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
+            assert not alive(lost), "it was the executor's"
+            counting.feed()
+            counting.until_all(flow)
+            assert executor_of(other) == spared, "it goes on in its process"
+            kill(flow.process.pid, signal.SIGINT)
+            assert flow.exit_code() == 130, flow.said
+
+
+def executor_of(process: int) -> int:
+    """The JVM that a worker descends from."""
+    while EXECUTOR.encode() not in Path(f"/proc/{process}/cmdline").read_bytes():
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        assert process > 1, "no executor's process"
+    return process
