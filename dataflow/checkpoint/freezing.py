@@ -32,7 +32,7 @@ from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import Time
 
-SHARE = 2
+SHARE = 4
 """How much longer a turn writes than it does all else, while a checkpoint is being taken."""
 
 

@@ -37,7 +37,7 @@ ROWS = 1024
 """Records of a piece at most: about a millisecond of encoding."""
 BYTES = 256 << 10
 """About what they take, unless one alone takes more."""
-WINDOW = 8
+WINDOW = 32
 """Pieces on their way to the topic at once."""
 
 
