@@ -62,11 +62,9 @@ class Handover(Quiet):
 
     def _carry_out(self, order: Order, capability: Capability) -> bool:
         source, output = self._outlets[order.source]
-        if source.reads(order.partition):
-            parcel = source.release(order.partition, order.time)
-            if parcel is None:
-                return False
-            output.send(capability, order.time, parcel, order.target)
-        # Else a bounded run has come to the partition's end meanwhile.
+        parcel = source.release(order.partition, order.time)
+        if parcel is None:
+            return False
+        output.send(capability, order.time, parcel, order.target)
         capability.drop()
         return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
@@ -94,7 +94,7 @@ class SourceOperator:
             for p in reader.partitions
             if p not in known
         }
-        self._ended: list[Parcel] = []
+        self._ended: dict[Partition, Parcel] = {}
         """The partitions that have come to their ends."""
         for parcel in known.values():
             self._go_on(parcel, output.open(parcel.frontier))
@@ -147,11 +147,15 @@ class SourceOperator:
     # -- partitions that change hands
 
     def reads(self, partition: Partition) -> bool:
-        """Whether a partition is read here, and has not ended."""
-        return partition in self._lanes
+        """Whether a partition is read here, or has been to its end."""
+        return partition in self._lanes or partition in self._ended
 
     def release(self, partition: Partition, at: int) -> Parcel | None:
         """Let go of a partition once its frontier has come to `at`; None before."""
+        if (parcel := self._ended.pop(partition, None)) is not None:
+            # Nothing of it comes any more, but somebody has to say so to the next checkpoint.
+            self._reader.release(partition)
+            return replace(parcel, frontier=max(parcel.frontier, at))
         lane = self._lanes[partition]
         if lane.time < at:
             return None
@@ -198,7 +202,7 @@ class SourceOperator:
         been to its end."""
         here = [self._parcel(lane, self._reader.rest(p)) for p, lane in self._lanes.items()]
         to_come = [message.payload for message in self._parcels.waiting]
-        return [*here, *self._ended, *(one for one in to_come if isinstance(one, Parcel))]
+        return [*here, *self._ended.values(), *(one for one in to_come if isinstance(one, Parcel))]
 
     @staticmethod
     def _parcel(lane: Lane, rest: Rest) -> Parcel:
@@ -395,7 +399,7 @@ class SourceOperator:
             # From now on times pass that what comes later, in another run, must not be of.
             ruling = Ruling(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
             self._progress.rulings.append(ruling)
-            self._ended.append(self._parcel(lane, self._reader.rest(lane.partition)))
+            self._ended[lane.partition] = self._parcel(lane, self._reader.rest(lane.partition))
             lane.capability.drop()
             if lane.held is not None:
                 lane.held.drop()

@@ -8,6 +8,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -303,6 +304,11 @@ class Lives(Run):
         self.policies["failed"] += sum(e["type"] == "checkpoint_failed" for e in run.sim.events)
         taken = [event for event in run.sim.events if event["type"] == "checkpointed"]
         self.policies.update(str(event["policy"]) for event in taken)
+        for earlier, later in pairwise(run.world.checkpoints):
+            if earlier.incarnation == later.incarnation:
+                known = {(one.source, one.partition) for one in later.cut.positions}
+                before = {(one.source, one.partition) for one in earlier.cut.positions}
+                assert before <= known, "each partition has its place, also at its end"
         for one in run.world.checkpoints:
             if one.policy == "aligned":
                 sent = max(position.newest for position in one.cut.positions)

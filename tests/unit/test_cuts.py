@@ -13,6 +13,8 @@ from dataflow.checkpoint.states import States
 from dataflow.sim import Freeze, Join, World
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import MeanderError, SetupError
+from state.ids import WorkerId
+from tests.hand import assembly
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 
@@ -81,6 +83,29 @@ def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> N
         world = run.world
     with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
+        assert all_counted(run)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_leaver_has_read_to_its_end_is_not_read_again(seed: int) -> None:
+    flow = counting()
+    with TestFlow(flow, 2, seed) as run:
+        until_read(run, sum(map(len, LINES)))
+        reader = assembly(run.workers[1]).sources["source"]
+        while reader.standing():
+            run.act()
+        run.sim.controller.leave("l", [WorkerId(1)])
+        while not any(event["type"] == "left" for event in run.events):
+            run.act()
+        until_taken(run)
+        cut = run.world.checkpoints[-1].cut
+        assert {(one.partition, one.offset) for one in cut.positions} == {
+            (p, 400) for p in range(3)
+        }
+        world = run.world
+    with TestFlow(flow, 2, seed, world=world) as run:
+        run.run()
+        assert run.counters["read"] == 0
         assert all_counted(run)
 
 
