@@ -109,6 +109,18 @@ class Mortal(Cramped):
     def _live_for(self, steps: int) -> None:
         self._until = self.sim.actions + steps
 
+    @property
+    def ended(self) -> dict[tuple[str, int], int] | None:
+        """Up to where each partition was read, once all have come to their ends."""
+        sources = [one for worker in self.workers for one in assembly(worker).sources.items()]
+        if any(source.standing() for _, source in sources):
+            return None
+        return {
+            (name, parcel.partition): parcel.rest.offset
+            for name, source in sources
+            for parcel in source.parcels()
+        }
+
     def end(self) -> None:
         """Nobody kills this life any more; who has been killed does nothing."""
         self.course.end()
@@ -188,6 +200,8 @@ class Life:
     raw: Sequence[Result]
     other: Sequence[Result]
     results: Sequence[Result]
+    ended: dict[tuple[str, int], int] | None
+    """Up to where it has read each partition, where all have come to their ends."""
 
 
 class Lives(Run):
@@ -235,7 +249,7 @@ class Lives(Run):
                 sink.results[mark:]
                 for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
             )
-            lives.append(Life(world.before, world.incarnation, raw, other, results))
+            lives.append(Life(world.before, world.incarnation, raw, other, results, run.ended))
             self._count(world)
             self._check_policies(run)
             if over:
@@ -318,6 +332,8 @@ class Lives(Run):
     def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
         """What was kept of each life adds up to an undisturbed one."""
         line = lineage(lives)
+        if comes_late(line):
+            return
         self.raw = kept([life.raw for life in line], [positions(life, "source") for life in line])
         self.other_raw = kept(
             [life.other for life in line], [positions(life, "other") for life in line]
@@ -346,6 +362,18 @@ class Lives(Run):
 
 def answer(result: Result) -> str:
     return repr((result.place, result.value))
+
+
+def comes_late(line: Sequence[Life]) -> bool:
+    """Whether a life reads what an earlier one took no notice of before it had come to its end: by
+    then keys have been called for times that are later."""
+    return any(
+        before.ended
+        == {(one.source, one.partition): one.offset for one in life.before.cut.positions}
+        and any(one.raw or one.other for one in line[n:])
+        for n, (before, life) in enumerate(pairwise(line), 1)
+        if life.before is not None
+    )
 
 
 def lineage(lives: Sequence[Life]) -> list[Life]:
