@@ -97,6 +97,11 @@ def run(
         typer.Option("--allow-dropped-state", help="Drop what the checkpoint has of operators and"
                      " sources that the flow has no more."),
     ] = False,
+    accept_differences: Annotated[
+        bool,
+        typer.Option("--accept-differences", help="Go on where the replay gives other results than"
+                     " those that are out, exactly once."),
+    ] = False,
     lease: Annotated[
         float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
     ] = 10.0,
@@ -118,7 +123,8 @@ def run(
     options = Options(
         kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
         until_end=until_end, start=start, begin_from=begin_from,
-        allow_dropped_state=allow_dropped_state, lease=lease, patience=patience,
+        allow_dropped_state=allow_dropped_state, accept_differences=accept_differences,
+        lease=lease, patience=patience,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"

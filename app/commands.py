@@ -34,16 +34,17 @@ from schemas.status import (
     PartitionMoved,
     Planned,
     Queued,
+    Replayed,
 )
 
 _Told = (
     PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
-    | CheckpointFailed
+    | CheckpointFailed | Replayed
 )  # fmt: skip
 _AS_THEY_ARE: Mapping[str, type[_Told]] = {
     "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
     "bin_spoilt": BinSpoilt, "layer_spoilt": LayerSpoilt, "checkpointed": Checkpointed,
-    "checkpoint_failed": CheckpointFailed,
+    "checkpoint_failed": CheckpointFailed, "replayed": Replayed,
 }  # fmt: skip
 """What the engine says in the words of the status topic."""
 PART = 5_000

@@ -49,7 +49,7 @@ from dataflow.lost import WorkerLost
 from dataflow.once.trimming import Trimming, untrimmed
 from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
-from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded
+from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded, Replayed
 from state.ids import COORDINATOR, WorkerId
 
 log = logging.getLogger(__name__)
@@ -322,8 +322,9 @@ class Coordinator:
         # Before anybody can report to it.
         plan, checkpoints = self._prepared.plan, self._checkpoints(journal)
         self._controller = Controller(
-            plan, self._start, self._links, SystemClock(), journal, checkpoints
-        )
+            plan, self._start, self._links, SystemClock(), journal, checkpoints,
+            self._prepared.options.accept_differences,
+        )  # fmt: skip
         while not self._crew.connected:
             self._housekeeping()
             if signals is not None and signals.received:
@@ -373,6 +374,8 @@ class Coordinator:
     def _note(self, event: Event) -> None:
         if isinstance(event, Completed):
             self._migrations.append(event)
+        if isinstance(event, Replayed):
+            _log_replay(event)
         if isinstance(event, BinMoved | Joined | Left):
             self._bins = None
         if isinstance(event, PartitionAdded) and event.source in self._topics:
@@ -434,3 +437,11 @@ class Coordinator:
             self._bins = {worker: owners[worker] for worker in self._crew.hands}
         heard = self._crew.heard()
         self._told.alive(self._observer.look(self._controller, heard, self._lag, self._bins))
+
+
+def _log_replay(event: Replayed) -> None:
+    if event.wrong:
+        said = "; ".join(event.wrong)
+        log.warning("sink %r: the replay gives others than were out: %s", event.sink, said)
+    else:
+        log.info("sink %r: replay agrees with %d results that were out", event.sink, event.results)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import starmap
 from typing import Any
 
 from connectors.control import Decisions
@@ -18,6 +19,7 @@ from dataflow.migrate.parcels import Order
 from dataflow.once.history import Written
 from dataflow.protocols import Partition
 from schemas.errors import MeanderError
+from state.checkpoint import Anew
 from state.ids import Bin, Incarnation, WorkerId
 
 
@@ -68,9 +70,10 @@ def from_bytes(data: bytes) -> Written:
 def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have."""
     match decision:
-        case Begins(_, owners, workers, number, sources, groups):
+        case Begins(_, owners, workers, number, sources, groups, anew):
             begun = {"owners": list(owners), "workers": workers, "checkpoint": number}
-            return {"type": "begins", **begun, "sources": list(sources), "groups": list(groups)}
+            names = {"sources": list(sources), "groups": list(groups), "anew": dict(anew)}
+            return {"type": "begins", **begun, **names}
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
         case Revoke(command):
@@ -94,7 +97,8 @@ def _read(fields: dict[str, Any]) -> Decision:
     match fields:
         case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
             names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
-            return Begins(at, tuple(map(WorkerId, owners)), workers, number, *names)
+            anew = tuple(starmap(Anew, fields.get("anew", {}).items()))
+            return Begins(at, tuple(map(WorkerId, owners)), workers, number, *names, anew)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, bins)))
         case {"type": "revoked", "id": id}:

@@ -295,6 +295,21 @@ class Reads(_Part):
     """How many there are on all workers; None where none may be added."""
 
 
+class Replayed(_Part):
+    """What the sender has suppressed of a sink's results, once it can suppress nothing more."""
+
+    event: Literal["replayed"]
+    sink: str
+    tallies: list[list[int]]
+    """Of each worker of an earlier life: the life, the worker, count and digest."""
+
+    @model_validator(mode="after")
+    def _each_is_whole(self) -> Self:
+        if any(len(tally) != 4 for tally in self.tallies):
+            raise ValueError("of each worker four numbers are told")
+        return self
+
+
 class Report(_Message):
     """Events of the engine, for the controller."""
 
@@ -311,6 +326,7 @@ class Report(_Message):
             | Settled
             | Unwritten
             | Frozen
+            | Replayed
             | Reads,
             Field(discriminator="event"),
         ]

@@ -25,6 +25,9 @@ class Options:
     newest."""
     allow_dropped_state: bool = False
     """Whether states and records in flight may be dropped of operators that the flow has not."""
+    accept_differences: bool = False
+    """Whether a flow that delivers exactly once goes on where its replay gives other results than
+    those that are out."""
     lease: float = 10.0
     """How long a worker, or the driver, may be silent before it counts as dead."""
     patience: float = 30.0

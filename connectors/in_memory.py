@@ -21,6 +21,7 @@ from connectors.placing import partitions_of_keys
 from connectors.sink import KafkaSink, Rows
 from dataflow.batch import Batch
 from dataflow.lists import Result, Unhurried, results
+from dataflow.once.tally import Tally
 from dataflow.protocols import Chunk, Partition, Rest
 from dataflow.pulse import UNHEARD
 from state.ids import WorkerId
@@ -238,6 +239,10 @@ class TopicWriter(Unhurried):
         made = results(self._worker, batch, keys, list(map(self._decode, values)))
         rows = [*zip(values, keys, map(tuple, headed), places, strict=True)]
         return partial(self._append, rows, made)
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of a batch as it would lie there. Raises RowRefused as `made`."""
+        return self._rows.tally(batch)
 
     def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:
         now = self._now_ms()

@@ -18,6 +18,7 @@ from connectors.formats import Encoder, Format, check_format, encoder, plain_key
 from connectors.freight import Freight
 from connectors.producing import Header, Headers
 from dataflow.batch import Batch, Int64s
+from dataflow.once.tally import Tally
 from dataflow.operators.errors import FAILURES, told
 from dataflow.protocols import WorkerContext
 from dataflow.pulse import Pulse
@@ -101,11 +102,20 @@ class Rows:
 
     def written(self, batch: Batch) -> Written:
         """The records of a batch. Raises RowRefused for the first row that cannot be written."""
+        values, keys = self._values_and_keys(batch)
+        return values, keys, self._headers(batch) if self._with_headers else None
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of these records; raises as they would."""
+        values, keys = self._values_and_keys(batch)
+        return Tally.of(batch.times, keys, values)
+
+    def _values_and_keys(self, batch: Batch) -> tuple[list[bytes | None], list[bytes | None]]:
         values = self._encoded(self._value, batch.values, batch)
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
             keys = self._encoded(self._key, batch.keys, batch)
-        return values, keys, self._headers(batch) if self._with_headers else None
+        return values, keys
 
     def _headers(self, batch: Batch) -> list[Headers]:
         columns = (

@@ -14,7 +14,9 @@ from connectors.sink import KafkaSink, Rows
 from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.once.marks import Mark
-from dataflow.protocols import SinkWriter, Wakeup, WorkerContext
+from dataflow.once.tally import Tally
+from dataflow.once.transactions import Tallying
+from dataflow.protocols import Wakeup, WorkerContext
 from state.ids import WorkerId
 
 
@@ -81,7 +83,7 @@ class KafkaTransactions:
         self._bound.check(self._bytes, "results of one time wait to be committed together")
         return self._begun + 1
 
-    def writer(self, spec: KafkaSink, context: WorkerContext) -> SinkWriter:
+    def writer(self, spec: KafkaSink, context: WorkerContext) -> Tallying:
         """A sink's way out."""
         return _Writer(self, spec, context)
 
@@ -91,17 +93,24 @@ class KafkaTransactions:
 
 
 class _Writer:
-    """Implements `SinkWriter`: a ticket is the number of a transaction."""
+    """Implements `Tallying`: a ticket is the number of a transaction."""
 
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
         self._rows = Rows(spec, context.worker, context.pulse)
+        self.taken = Tally()
 
     def write(self, batch: Batch) -> int:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
-        return self._transactions.write(Parcel(self._topic, *self._rows.written(batch)))
+        values, keys, headers = self._rows.written(batch)
+        self.taken += Tally.of(batch.times, keys, values)
+        return self._transactions.write(Parcel(self._topic, values, keys, headers))
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of a batch, were it written. Raises RowRefused as `write`."""
+        return self._rows.tally(batch)
 
     @property
     def full(self) -> bool:

@@ -35,7 +35,7 @@ from dataflow.nodes import (
     scope_of,
 )
 from dataflow.once.sink import OnceSink
-from dataflow.once.transactions import Transactions
+from dataflow.once.transactions import Tallying, Transactions
 from dataflow.operators.base import InputPort, Operator, OutputPort, Ways
 from dataflow.operators.columns import Columnar
 from dataflow.operators.errors import Guard, OnError
@@ -261,6 +261,7 @@ class Assembly:
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":
             return Sink(*ports, writer, guard, self.counters)
+        assert isinstance(writer, Tallying), "who delivers exactly once writes in transactions"
         sink = OnceSink(
             node.name,
             *ports,

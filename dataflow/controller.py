@@ -33,6 +33,7 @@ from dataflow.migrate.rounds import Part, Round
 from dataflow.migrate.routing import Routing
 from dataflow.migrate.said import Event
 from dataflow.nested import outward
+from dataflow.once.replay import Replays
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Links
@@ -65,7 +66,9 @@ class Controller:
         clock: Clock,
         journal: Journal,
         checkpoints: Checkpoints,
+        accept_differences: bool = False,
     ) -> None:
+        """With `accept_differences` a flow goes on whose replay gives others than were out."""
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
         self._clock, self.decisions = clock, Decisions(journal)
@@ -90,6 +93,8 @@ class Controller:
             self._forswearing.demand,
             self._forswearing.near,
         )
+        once = plan.before if plan.flow.delivery == "exactly_once" else {}
+        self.replays = Replays(start.history, once, members, accept_differences)
         self._joining: list[WorkerId] = []
         """Those who may join as soon as no checkpoint is being taken."""
         self._events: list[Event] = []
@@ -234,10 +239,17 @@ class Controller:
                     self.conductor.sizes.warm(operator, number, heat)
             case {"event": "held" | "settled" | "frozen" | "unwritten"}:
                 self.checkpoints.report(worker, event)
+            case _:
+                self._events += self._heard_of(worker, event)
+
+    def _heard_of(self, worker: WorkerId, event: Event) -> list[Event]:
+        """What is to be said of a report that nothing else follows from."""
+        match event:
+            case {"event": "replayed", "sink": str(sink), "tallies": list(tallies)}:
+                return self.replays.report(worker, sink, tallies)
             case {"event": "unreadable", "reason": str(reason)}:
-                self._events.append(
-                    {"type": "layer_spoilt", "worker": int(worker), "reason": reason}
-                )
+                return [{"type": "layer_spoilt", "worker": int(worker), "reason": reason}]
+        return []
 
     def take(self, sender: WorkerId, frame: list[bytes]) -> None:
         """Act on one frame of a worker. Raises MeanderError for one that has no place here."""
@@ -352,6 +364,7 @@ class Controller:
         self._progress.flush()
         self.staff.admit(worker, self.checkpoints.frozen)
         self.checkpoints.greet(worker)
+        self.replays.join(worker)
         for moves in introduction(self._routing, forsworn):
             self._tell(worker, self._plan.migrator.inputs[0], moves)
         self._events.append({"type": "joined", "worker": int(worker)})
@@ -388,7 +401,8 @@ class Controller:
             self.checkpoints.begin(tuple(self.staff.working), self._demanded)
         if self.checkpoints.settled:
             members, owners = tuple(self.staff.working), tuple(self.owners())
-            self.checkpoints.freeze(Cut(time, members, owners), self.frontiers().values())
+            cut = Cut(time, members, owners, anew=self.replays.anew(self.staff.until))
+            self.checkpoints.freeze(cut, self.frontiers().values())
         # Once the sources have ended marks may be of any time.
         self._events += self.checkpoints.step(time if self.forsworn is not None else LATEST)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
+from state.checkpoint import Anew
 from state.ids import WorkerId
 
 
@@ -31,6 +32,8 @@ class Begins:
     """The flow's, by number, as orders and rulings name them; empty where it is not known."""
     groups: tuple[str, ...] = ()
     """Its groups of operators, in the order of `owners`; likewise."""
+    anew: tuple[Anew, ...] = ()
+    """From when on results of its sinks come again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from dataflow.batch import Batch
+from dataflow.once.tally import Tally
 from dataflow.protocols import (
     Chunk,
     Partition,
@@ -23,6 +24,7 @@ from dataflow.protocols import (
     SourceOptions,
     SourceReader,
 )
+from state import codec
 from state.ids import WorkerId
 from state.time import from_millis
 
@@ -242,6 +244,11 @@ class ListWriter(Unhurried):
         return partial(
             self._sink.results.extend, results(self._worker, batch, batch.keys, batch.values)
         )
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of a batch as it is collected."""
+        keys = [None] * len(batch) if batch.keys is None else batch.keys
+        return Tally.of(batch.times, keys, list(map(codec.encode, batch.values)))
 
 
 def results(

@@ -8,6 +8,7 @@ stateful operator. Cost: once per start.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
 
 from dataflow.batch import Batch
@@ -29,6 +30,7 @@ from dataflow.nodes import (
     ProbeNode,
     SinkNode,
     SourceNode,
+    SplitNode,
     StepsNode,
     outputs,
     scope_of,
@@ -130,6 +132,23 @@ class Plan:
 
     def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
         """From which a sink's records may come."""
+        return [node for node in self._nodes_before(sink) if isinstance(node, SourceNode)]
+
+    @cached_property
+    def before(self) -> dict[str, list[str]]:
+        """The user's functions that each sink's records have come through, by operator."""
+        return {
+            sink.name: [
+                name
+                for node in self.nodes
+                if node.name in {one.name for one in self._nodes_before(sink)}
+                for name in _functions(node)
+            ]
+            for sink in self.nodes
+            if isinstance(sink, SinkNode)
+        }
+
+    def _nodes_before(self, sink: SinkNode) -> Iterable[Node]:
         left, seen = [sink.upstream.node], dict[str, Node]()
         while left:
             node = left.pop()
@@ -138,7 +157,7 @@ class Plan:
                 left += [upstream.node for upstream in upstreams(node)]
                 again = (n for n in self.nodes if isinstance(n, AgainNode) and n.loop is node)
                 left += [one.upstream.node for one in again]
-        return [node for node in seen.values() if isinstance(node, SourceNode)]
+        return seen.values()
 
     @cached_property
     def commanded(self) -> set[Location]:
@@ -185,6 +204,15 @@ class Plan:
         """The places whose frontiers are shown: probes and sinks, by name."""
         shown = (n for n in self.nodes if isinstance(n, ProbeNode | SinkNode))
         return {n.name: self.ports[n.name].outputs[0] for n in shown}
+
+
+def _functions(node: Node) -> list[str]:
+    match node:
+        case StepsNode(steps=steps):
+            return [step.name for step in steps]
+        case KeyedNode() | SplitNode():
+            return [node.name]
+    return []
 
 
 def _fused(nodes: list[Node]) -> list[Node]:

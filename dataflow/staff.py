@@ -50,6 +50,8 @@ class Staff:
         self.staying = list(workers)
         self.leaving: dict[WorkerId, Leaving] = {}
         self._roster, self._clock = roster, clock
+        self.until = MIN_TIME
+        """Who has left has had nothing of it or later."""
         self._expected: set[WorkerId] = set()
         self._base_at = 0.0
 
@@ -118,9 +120,10 @@ class Staff:
 
     def gone(self, worker: WorkerId) -> None:
         """A leaver has left."""
-        demand = self.leaving.pop(worker).demand
-        if demand is not None:
-            demand.drop()
+        leaving = self.leaving.pop(worker)
+        self.until = max(self.until, leaving.until or MIN_TIME)
+        if leaving.demand is not None:
+            leaving.demand.drop()
 
     def announce(self) -> None:
         """A base now and then; after a flush."""

@@ -44,7 +44,7 @@ from dataflow.wire import (
 )
 from schemas.errors import MeanderError
 from state.antichain import Antichain
-from state.checkpoint import Checkpoint, Notice
+from state.checkpoint import Anew, Checkpoint, Notice
 from state.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
 from state.time import Time
 
@@ -156,12 +156,20 @@ class Worker:
 
     def reports(self) -> list[dict[str, object]]:
         """Events for the coordinator since the last call, JSON-able."""
+        self._tell_replays()
         for name, source in self._assembly.sources.items():
             if source.total != self._totals[name]:
                 self._tell_reads(name, [])
         taken = self._reports[:]
         self._reports.clear()
         return taken
+
+    def _tell_replays(self) -> None:
+        for sink in self._assembly.once:
+            if self.left:
+                sink.replay.end()
+            if (found := sink.replay.report()) is not None:
+                self._reports.append(found)
 
     def _tell_reads(self, name: str, begun: list[int]) -> None:
         total = self._totals[name] = self._assembly.sources[name].total
@@ -369,6 +377,7 @@ class Worker:
             self._loading.left,
             self._loading.lacking,
             self._loading.bundles,
+            [Anew(sink.name, sink.anew) for sink in assembly.once],
         )
         return Persisting(
             self.me, plan, site.incarnation, number, held, assembly.outlets, site.in_flight,

@@ -159,6 +159,27 @@ class LayerSpoilt(_Event):
         return f"worker {self.worker}"
 
 
+class Replayed(_Event):
+    """What was out of a sink's results when this life began has been compared with what the replay
+    has given.
+
+    >>> Replayed(sink="counts", results=5, wrong=[]).key
+    'counts'
+    """
+
+    type: Literal["replayed"] = "replayed"
+    sink: str
+    results: int
+    """How many were out, of those that all come again."""
+    wrong: list[str]
+    """Where the replay has given others, in words, which only a flow that accepts them outlives."""
+
+    @property
+    def key(self) -> str:
+        """Its record key."""
+        return self.sink
+
+
 class PartitionAdded(_Event):
     """A topic has got a partition while the flow runs, and it is read.
 
@@ -521,7 +542,7 @@ class Failed(_OfFlow):
 
 Event = Annotated[
     Queued | Accepted | Planned | BinMoved | BinSpoilt | LayerSpoilt | Completed | Aborted
-    | CommandRejected
+    | CommandRejected | Replayed
     | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
     | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, Final, NamedTuple, TypedDict
 
 from schemas.avro import Format
@@ -76,6 +76,14 @@ class Piece(NamedTuple):
     """A bit for each bin whose records have not gone on yet; None where none has."""
 
 
+class Anew(NamedTuple):
+    """From when on results come again."""
+
+    sink: str
+    since: int
+    """No result from this time on was let go of before the cut: all are made anew behind it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Where a flow was stopped: all but the layers of its bins."""
@@ -93,6 +101,8 @@ class Cut:
     notices: tuple[Notice, ...] = ()
     pieces: tuple[Piece, ...] = ()
     """In the order in which they go on."""
+    anew: tuple[Anew, ...] = ()
+    """Of sinks that deliver exactly once; of one that is not here nobody knows."""
 
 
 BEGINNING: Final = Cut()
@@ -177,6 +187,7 @@ class Checkpoint:
                 positions=tuple(chain.from_iterable(cut.positions for cut in cuts)),
                 notices=tuple(chain.from_iterable(cut.notices for cut in cuts)),
                 pieces=tuple(chain.from_iterable(cut.pieces for cut in cuts)),
+                anew=_latest([whole.cut, *cuts]),
             ),
         )
 
@@ -205,6 +216,7 @@ class Checkpoint:
                     for one in cut.notices
                 ],
                 "pieces": [_piece_record(one) for one in cut.pieces],
+                "anew": [one._asdict() for one in cut.anew],
             }
         )
 
@@ -227,6 +239,7 @@ class Checkpoint:
                     for one in record["notices"]
                 ),
                 tuple(map(_piece, record["pieces"])),
+                tuple(Anew(**one) for one in record["anew"]),
             ),
             record["savepoint"], record["policy"], record["settle_ms"], record["write_ms"],
         )  # fmt: skip
@@ -268,9 +281,19 @@ class _CheckpointRecord(TypedDict):
     """Of `Position`, field by field."""
     notices: list[_NoticeRecord]
     pieces: list[_PieceRecord]
+    anew: list[dict[str, Any]]
+    """Of `Anew`, field by field."""
 
 
-_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2])
+_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3])
+
+
+def _latest(cuts: Iterable[Cut]) -> tuple[Anew, ...]:
+    """What holds on all workers."""
+    found = dict[str, int]()
+    for sink, since in chain.from_iterable(cut.anew for cut in cuts):
+        found[sink] = max(since, found.get(sink, since))
+    return tuple(starmap(Anew, found.items()))
 
 
 def _piece_record(one: Piece) -> _PieceRecord:

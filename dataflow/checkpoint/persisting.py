@@ -24,7 +24,7 @@ from dataflow.operators.base import Underway
 from dataflow.plan import Plan
 from dataflow.wire import Payload
 from state import in_flight
-from state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
+from state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position
 from state.codec import UnencodableError
 from state.ids import Incarnation, WorkerId
 from state.in_flight import Columns, Header
@@ -58,6 +58,8 @@ class Held:
     lacking: Sequence[Lacking]
     bundles: Sequence[Bundle]
     """What their layers lack."""
+    anew: Sequence[Anew]
+    """From when on its sinks have let nothing go."""
 
 
 class Persisting:
@@ -186,7 +188,7 @@ class Persisting:
         cut = Cut(
             lacking=tuple(lacking), bundles=(*held.bundles, *self._states.bundles),
             positions=tuple(positions), notices=tuple(held.notices),
-            pieces=(*held.unread, *self._sending.placed),
+            pieces=(*held.unread, *self._sending.placed), anew=tuple(held.anew),
         )  # fmt: skip
         space = self._plan.flow.space
         return Checkpoint(self._number, self._incarnation, space, 0, tuple(manifests), cut)

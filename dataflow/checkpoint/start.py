@@ -94,7 +94,8 @@ class Start:
     def begins(self) -> Begins:
         """What the journal is told of it."""
         number = self.number if self.resumes else None
-        return Begins(self.time, self.owners, self.workers, number, self.sources, self.groups)
+        names = self.sources, self.groups
+        return Begins(self.time, self.owners, self.workers, number, *names, self.cut.anew)
 
     @property
     def time(self) -> int:

@@ -63,7 +63,8 @@ class Committing:
             return False
         self._next = self._clock.monotonic() + self._every
         times = {sink.name: sink.mark for sink in self._sinks}
-        mark = Mark(self._incarnation, self._me, times, self._heard.take())
+        left = {sink.name: sink.left() for sink in self._sinks}
+        mark = Mark(self._incarnation, self._me, times, self._heard.take(), left)
         self._transactions.commit(mark)
         return True
 

@@ -2,9 +2,10 @@
 
 Guarantees I5 for results: one of (bin b, time t) is out if and only if in some earlier life the
 mark of b's owner at t was later than t (design 5; the latest life's marks alone would be wrong
-after a second crash). Owners follow from how a life began and what its coordinator decided. A
-decision that nobody ever heard of does no harm: its time is not before any mark of its life. Cost:
-one comparison per batch behind the greatest mark, before it a look-up per record and life.
+after a second crash). It went out in the first of these, as all later ones have suppressed it.
+Owners follow from how a life began and what its coordinator decided. A decision that nobody ever
+heard of does no harm: its time is not before any mark of its life. Cost: one comparison per batch
+behind the greatest mark, before it a look-up per record and life.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from dataflow.batch import Int64s
 from dataflow.decisions import Begins, Decision
@@ -23,15 +24,23 @@ from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
 from dataflow.migrate.routing import Routing
 from dataflow.once.marks import Mark
+from dataflow.once.tally import Out, Tally
 from dataflow.rulings import BEHIND_ALL, NO_PAST, Past, Ruling
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Incarnation, WorkerId
 from state.time import MIN_TIME
 
-Mask = npt.NDArray[np.bool_]
+NOBODY = -1
 Written = tuple[Incarnation, Decision]
 """A decision of a life."""
+
+
+class Committer(NamedTuple):
+    """A worker in a life of the flow."""
+
+    life: Incarnation
+    worker: WorkerId
 
 
 @dataclass(slots=True)
@@ -44,6 +53,10 @@ class _Life:
         default_factory=lambda: defaultdict[str, dict[WorkerId, int]](dict)
     )
     """Of each sink, by worker."""
+    out: defaultdict[tuple[str, WorkerId], list[Out | None]] = field(
+        default_factory=lambda: defaultdict[tuple[str, WorkerId], list[Out | None]](list)
+    )
+    """Of each sink on each worker what left with its marks, in order; None where nobody knows."""
     rulings: list[Ruling] = field(default_factory=list)
 
     def ruled(self) -> Iterator[Ruling]:
@@ -78,36 +91,71 @@ class _Life:
             found[worker] = time
         return found
 
+    def claims(self, sink: str, anew: int) -> Iterator[tuple[WorkerId, Out]]:
+        """What each worker has committed of a sink's results, as far as all of it comes again
+        where all from a time on do: of a transaction that began earlier some may not."""
+        for worker in self.marks.get(sink, ()):
+            left = self.out[sink, worker]
+            whole = [out for out in left if out is not None and out.since >= anew]
+            if whole and None not in left:
+                yield worker, Out(whole[0].since, Tally.sum(out.tally for out in whole))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a life that is over has committed of one sink."""
+
+    life: Incarnation
+    routing: Routing
+    marks: Int64s
+    """Of each worker, shape (workers,)."""
+
 
 class Earlier:
-    """Which results of one sink are out already.
+    """Which results of one sink are out already, and who has committed them.
 
     >>> space = BinSpace(1)
     >>> begins = Begins(0, (WorkerId(0), WorkerId(1)), 2)
     >>> mark = Mark(Incarnation(1), WorkerId(1), {"sink": 50})
     >>> earlier = History(space, [(Incarnation(1), begins)], [mark]).of("sink", 0)
-    >>> earlier.out(np.array([0, 1, 1]), np.array([40, 40, 50])).tolist()
-    [False, True, False]
+    >>> whose = earlier.whose(np.array([0, 1, 1]), np.array([40, 40, 50]))
+    >>> [earlier.committers[number] if number != NOBODY else None for number in whose]
+    [None, Committer(life=1, worker=1), None]
     """
 
-    def __init__(self, lives: Iterable[tuple[Routing, Int64s]], first: int) -> None:
-        """`lives` have their owners, and the mark of each worker, shape (workers,)."""
+    def __init__(
+        self, lives: Iterable[Ended], first: int, claims: Mapping[Committer, Out], replays: bool
+    ) -> None:
+        """The sink's bins have numbers from `first` on."""
         self._first, self._lives = first, list(lives)
-        self._mark = max((int(marks.max()) for _, marks in self._lives), default=MIN_TIME)
+        self.claims, self.replays = claims, replays
+        """What is known of what they have committed; whether the flow has lived before at all."""
+        self.committers = [
+            Committer(one.life, WorkerId(worker))
+            for one in self._lives
+            for worker in range(len(one.marks))
+        ]
+        """By number."""
+        self.mark = max((int(one.marks.max()) for one in self._lives), default=MIN_TIME)
+        """The greatest of all: nothing of it or later is out."""
 
-    def out(self, bins: Int64s, times: Int64s) -> Mask:
-        """Of some bins' results at some times, shapes (n,): which are."""
-        found = np.zeros(len(times), np.bool_)
-        if self._mark > int(times.min(initial=self._mark)):
-            for routing, marks in self._lives:
-                owners = routing.destinations(bins + self._first, times)
-                found |= marks[owners] > times
+    def whose(self, bins: Int64s, times: Int64s) -> Int64s:
+        """Of some bins' results at some times, shapes (n,), who has committed each: a number of
+        `committers`, or NOBODY."""
+        found = np.full(len(times), NOBODY, np.int64)
+        if self.mark > int(times.min(initial=self.mark)):
+            first = 0
+            for one in self._lives:
+                owners = one.routing.destinations(bins + self._first, times)
+                out = (found == NOBODY) & (one.marks[owners] > times)
+                found[out] = first + owners[out]
+                first += len(one.marks)
         return found
 
     def settle(self, time: int) -> None:
         """Nothing will be asked of before a time."""
-        for routing, _ in self._lives:
-            routing.settle(Antichain.of(time))
+        for one in self._lives:
+            one.routing.settle(Antichain.of(time))
 
 
 class History:
@@ -146,9 +194,39 @@ class History:
 
     def of(self, sink: str, first: int) -> Earlier:
         """Of a sink whose bins have numbers from `first` on."""
-        marked = (life for life in self._lives.values() if sink in life.marks)
-        lives = ((life.routing(self._space), life.by_worker(sink)) for life in marked)
-        return Earlier(lives, first)
+        lives = (
+            Ended(incarnation, life.routing(self._space), life.by_worker(sink))
+            for incarnation, life in self._lives.items()
+            if sink in life.marks
+        )
+        return Earlier(lives, first, self.claims(sink), self.replays)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the flow has lived before."""
+        return len(self._lives) > 1
+
+    def claims(self, sink: str) -> dict[Committer, Out]:
+        """What of a sink's results the replay has to give again, by who has committed it."""
+        anew = self._begun_anew.get(sink)
+        return {
+            Committer(incarnation, worker): out
+            for incarnation, life in self._lives.items()
+            if anew is not None
+            for worker, out in life.claims(sink, anew)
+        }
+
+    def anew(self, sink: str) -> int:
+        """Of no result from this time on it matters whether it was let go of before this life."""
+        lives = self._lives.values()
+        marked = (life.mark_of([sink]) for life in lives)
+        return self._begun_anew.get(sink, max(marked, default=MIN_TIME))
+
+    @property
+    def _begun_anew(self) -> dict[str, int]:
+        """From when on results come again in this life."""
+        last = self._last
+        return {} if last is None else dict(self._lives[last].begins.anew)
 
     def _note(self, incarnation: Incarnation, decision: Decision) -> None:
         match decision:
@@ -173,6 +251,7 @@ class History:
             return
         for sink, time in mark.times.items():
             life.marks[sink][mark.worker] = time
+            life.out[sink, mark.worker].append(mark.out.get(sink))
         self.mark = max([self.mark, *mark.times.values()])
         life.rulings.extend(mark.rulings)
 

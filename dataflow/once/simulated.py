@@ -14,6 +14,7 @@ from typing import Protocol
 
 from dataflow.batch import Batch
 from dataflow.once.marks import Mark
+from dataflow.once.tally import Tally
 from dataflow.once.trimming import Trimming
 from dataflow.protocols import SinkWriter
 from schemas.errors import MeanderError
@@ -74,6 +75,9 @@ class InMemory(SinkWriter, Protocol):
     def made(self, batch: Batch) -> Show:
         """What makes a batch visible. Raises RowRefused."""
 
+    def tally(self, batch: Batch) -> Tally:
+        """Of a batch as it becomes visible. Raises RowRefused."""
+
 
 class ListTransactions:
     """Implements `Transactions`, in memory."""
@@ -128,14 +132,21 @@ class ListTransactions:
 
 
 class OnceWriter:
-    """Implements `SinkWriter` by what another would write: a ticket is a transaction's number."""
+    """Implements `Tallying` by what another would write: a ticket is a transaction's number."""
 
     def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
         self._transactions, self._writer = transactions, writer
+        self.taken = Tally()
 
     def write(self, batch: Batch) -> int:
         """Keep a batch for the next transaction."""
-        return self._transactions.write(self._writer.made(batch))
+        show = self._writer.made(batch)
+        self.taken += self.tally(batch)
+        return self._transactions.write(show)
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of a batch, were it written."""
+        return self._writer.tally(batch)
 
     @property
     def full(self) -> bool:

@@ -1,10 +1,10 @@
 """The sink operator of exactly once: results leave in time order, each in one transaction.
 
 Guarantees that what it has written by the end of a step is all of its input before `mark`, and
-nothing from it on, without what earlier lives have committed (`history`). Records wait for their
-time, on disk past a bound (I6), and are held until their transaction is committed, so that the
-frontier behind it is durable, and a checkpoint has what is not. Cost: a sort per step in which the
-frontier moves.
+nothing from it on, without what earlier lives have committed (`history`), which is compared with
+what they have said of it (`replay`). Records wait for their time, on disk past a bound (I6), and
+are held until their transaction is committed, so that the frontier behind it is durable, and a
+checkpoint has what is not. Cost: a sort per step in which the frontier moves.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import numpy as np
 from dataflow.batch import Batch, Int64s
 from dataflow.capability import Held
 from dataflow.nested import at, outer, rounds_of
-from dataflow.once.history import Earlier
+from dataflow.once.history import NOBODY, Earlier
+from dataflow.once.replay import Replay
+from dataflow.once.tally import Out, Tally
+from dataflow.once.transactions import Tallying
 from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
 from dataflow.operators.errors import Guard
 from dataflow.operators.pool import Pool
 from dataflow.operators.rows import Rows, in_order
 from dataflow.operators.sink import written
-from dataflow.protocols import SinkWriter
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.time import MIN_TIME, Time
@@ -53,7 +55,7 @@ class OnceSink(Quiet):
         name: str,
         source: InputPort,
         output: OutputPort,
-        writer: SinkWriter,
+        writer: Tallying,
         guard: Guard,
         counters: Counter[str],
         waiting: Pool,
@@ -74,11 +76,24 @@ class OnceSink(Quiet):
         """The time of the last that has been written."""
         self.mark = MIN_TIME
         """All before it has been written."""
+        self.anew = MIN_TIME
+        """Nothing from it on has been let go of."""
+        self.replay = Replay(name, earlier, writer)
+        self._marked = Tally()
+        self._since: int | None = None
+        """Of what has been marked as out, and the first time of what has not."""
 
     @property
     def complete(self) -> bool:
         """Whether what has been written is all before `mark`: in the midst of a time it is not."""
         return self._newest < self.mark
+
+    def left(self) -> Out:
+        """What has been written since the last call."""
+        taken = self._writer.taken
+        out = Out(self.mark if self._since is None else self._since, taken - self._marked)
+        self._marked, self._since = taken, None
+        return out
 
     def schedule(self) -> bool:
         """Take records, write those whose time has passed, let go of what is out."""
@@ -129,6 +144,8 @@ class OnceSink(Quiet):
         waiting = [] if self._waiting.least is None else [self._waiting.least]
         # Once nothing comes any more, what may be read in a later run comes behind all there was.
         self.mark = min((*passed, *waiting), default=max(self.mark, self._newest + 1))
+        if self.mark >= self._earlier.mark or not (passed or waiting):
+            self.replay.end()
         return bool(ready) or more
 
     def _write_some(self, rows: Rows) -> None:
@@ -146,16 +163,20 @@ class OnceSink(Quiet):
     def _fresh(self, rows: Rows) -> Rows:
         """Those that no earlier life has committed."""
         bins = self._space.bins_of(rows.batch.places)
-        out = self._earlier.out(bins, rows.batch.times)
+        whose = self._earlier.whose(bins, rows.batch.times)
+        out = whose != NOBODY
         if not out.any():
             return rows
         self._counters["suppressed"] += int(np.count_nonzero(out))
         gone, rows = rows.split(out)
-        self._input.stay.over_each(gone.arrived)
+        self.replay.add(whose[out], gone.batch)
+        self._let_go(gone.batch, gone.arrived)
         return rows
 
     def _write_rows(self, rows: Rows) -> None:
         if len(rows):
+            if self._since is None:
+                self._since = rows.least
             ticket = written(self._writer, self._guard, self._counters, rows.batch)
             self._under_way.append(_Written(ticket, rows.least_time, rows.batch, rows.arrived))
 
@@ -163,11 +184,17 @@ class OnceSink(Quiet):
         delivered = self._writer.delivered()
         released = False
         while self._under_way and self._under_way[0].ticket <= delivered:
-            self._input.stay.over_each(self._under_way.popleft().arrived)
+            one = self._under_way.popleft()
+            self._let_go(one.batch, one.arrived)
             released = True
         if released:
             self._earlier.settle(self.mark)
         return released
+
+    def _let_go(self, batch: Batch, arrived: Int64s) -> None:
+        """Records are out, in order of time: no checkpoint has them any more."""
+        self.anew = max(self.anew, int(batch.times[-1]) + 1)
+        self._input.stay.over_each(arrived)
 
     def _relieve(self) -> bool:
         """Make some room where too much waits; whether anything was done."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from dataflow.batch import Batch
 from dataflow.once.marks import Mark
+from dataflow.once.tally import Tally
+from dataflow.protocols import SinkWriter
 
 
 class Transactions(Protocol):
@@ -24,3 +27,15 @@ class Transactions(Protocol):
 
     def close(self) -> None:
         """Give up what is not committed."""
+
+
+@runtime_checkable
+class Tallying(SinkWriter, Protocol):
+    """A sink's way out in transactions, which knows what it writes."""
+
+    @property
+    def taken(self) -> Tally:
+        """Of all that it has taken over."""
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of a batch, were it written. Raises RowRefused as `write`."""

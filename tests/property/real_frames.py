@@ -199,6 +199,8 @@ def _of_app() -> Iterator[Kind]:
     spoilt = {"event": "spoilt", "number": 5, "time": None, "reason": "its checksum is 1", **of}
     late = {**spoilt, "number": None, "time": 7}
     unreadable = {"event": "unreadable", "reason": "its checksum is 1"}
+    tallies = [[1 << 42, 0, 17, (1 << 64) - 1], [1 << 43, 2, 0, 0]]
+    replayed = {"event": "replayed", "sink": "counts", "tallies": tallies}
     register = Register(
         token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
     )
@@ -220,6 +222,7 @@ def _of_app() -> Iterator[Kind]:
         Log(logger="meander", level=30, text="a line of it"),
         Report.model_validate({"events": [moved, reads, moved]}),
         Report.model_validate({"events": [prepared, staged, spoilt, late, unreadable]}),
+        Report.model_validate({"events": [replayed]}),
         Met(worker=2),
         Released(worker=0),
         Failure(concerns="worker 1", cause="x", remedy="", setup=False, trace="t", lost=-1),

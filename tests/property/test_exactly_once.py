@@ -1,5 +1,6 @@
 """I5 and I8: what a flow commits over all its lives is the reference, record for record, whenever
-it is killed, and whatever those do that believe in an earlier life."""
+it is killed, and whatever those do that believe in an earlier life; and what comes again of it is
+what was out."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class OnceLives(Lives):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._zombie: Mortal | None = None
-        self.fenced = self.suppressed = self.forgotten = 0
+        self.fenced = self.suppressed = self.forgotten = self.compared = 0
 
     def ordeal(self, number: int, rng: random.Random) -> Ordeal:
         """The family `double crash`: in two lives, one behind the other, whoever comes by a step of
@@ -84,8 +85,16 @@ class OnceLives(Lives):
             if not run.sim.done:
                 run.act()
 
+    def _lived(self, run: Mortal) -> bool:
+        over = super()._lived(run)
+        said = [event for event in run.sim.events if event["type"] == "replayed"]
+        self.compared += sum(int(str(event["results"])) for event in said)
+        return over
+
     def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
         """All that was committed, of all lives, is what one undisturbed life gives."""
+        awaited = run.sim.controller.replays.awaited
+        assert not awaited, "all that was out and comes again is compared with what it was"
         for sink in (self.raw, self.other_raw):
             places = Counter((r.partition, r.offset) for r in sink.results)
             assert not places or max(places.values()) == 1, "a record is committed once (I5)"
@@ -120,12 +129,14 @@ def test_double_crash_what_is_committed_over_all_lives_is_the_reference(
         run = checked(case, lived)
         found.update(
             flows=1, suppressed=run.suppressed, fenced=run.fenced, forgotten=run.forgotten,
-            results=len(run.sink.results),
+            results=len(run.sink.results), compared=run.compared, agreed=run.compared > 0,
         )  # fmt: skip
         steps += run.struck
+    assert 5 * found["agreed"] >= found["flows"], "in many flows something is compared"
     record_property(f"{SCHEDULES}flows that commit, and were killed", found["flows"])
     record_property("kills at named steps of these", steps.total())
     record_property("their results", found["results"])
     record_property("results that the last life found committed", found["suppressed"])
+    record_property("results that came again as they had been", found["compared"])
     record_property("marks that were forgotten meanwhile", found["forgotten"])
     record_property("lives that tried to go on when they were over", found["fenced"])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dataflow.checkpoint import start
@@ -14,13 +15,16 @@ from dataflow.decisions import Decisions
 from dataflow.migrate.routing import Routing
 from dataflow.once import history
 from dataflow.once.committing import Committing
-from dataflow.once.history import Earlier, History
+from dataflow.once.history import NOBODY, Earlier, History
+from dataflow.once.replay import Replay, Replays
 from dataflow.once.simulated import Ledger, ListTransactions
 from dataflow.once.sink import OnceSink
 from dataflow.once.trimming import Trimming
 from dataflow.operators import overflow, pool
 from dataflow.sim import World
+from dataflow.worker import Worker
 from schemas.errors import MeanderError
+from state.checkpoint import Anew
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
 from tests.property.planted import plant, runs
 from tests.property.test_exactly_once import TIMED, OnceLives
@@ -54,7 +58,64 @@ def _of_the_last_life(lives: Any, sink: str, first: int) -> Any:
 
 
 def _by_the_greatest(earlier: Any, bins: Any, times: Any) -> Any:
-    return times < earlier._mark
+    return np.where(times < earlier.mark, 0, NOBODY)
+
+
+_whose = Earlier.whose
+
+
+def _whose_it_was_last(earlier: Any, bins: Any, times: Any) -> Any:
+    found, known, before = np.full(len(times), NOBODY), earlier._lives, 0
+    for one in known:
+        earlier._lives = [one]
+        whose = _whose(earlier, bins, times)
+        found = np.where(whose == NOBODY, found, before + whose)
+        before += len(one.marks)
+    earlier._lives = known
+    return found
+
+
+_add = Replay.add
+
+
+def _coming_again(change: Callable[[Any], list[int]]) -> Callable[..., Any]:
+    def add(replay: Any, whose: Any, batch: Any) -> None:
+        rows = np.array(change(range(len(batch))), np.int64)
+        _add(replay, whose[rows], batch.take(rows))
+
+    return add
+
+
+def _altered(replay: Any, whose: Any, batch: Any) -> None:
+    _add(replay, whose, batch.with_values([*batch.values[1:], "other"]))
+
+
+def _of_a_leaver(worker: Any) -> None:
+    for sink in worker._assembly.once:
+        if not worker.left and (found := sink.replay.report()) is not None:
+            worker._reports.append(found)
+
+
+_claims = history._Life.claims
+
+
+def _in_part(life: Any, sink: str, anew: int) -> Any:
+    return _claims(life, sink, 0)
+
+
+_anew = Replays.anew
+
+
+def _without_leavers(replays: Any, until: int) -> Any:
+    return _anew(replays, 0)
+
+
+def _without_earlier_lives(replays: Any, until: int) -> Any:
+    return tuple(Anew(sink, until) for sink in replays._before)
+
+
+def _let_go_unnoticed(sink: Any, batch: Any, arrived: Any) -> None:
+    sink._input.stay.over_each(arrived)
 
 
 def _without_moves(life: Any, space: Any) -> Any:
@@ -105,7 +166,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a mark is too low": (ListTransactions, "commit", _off_by(-(1 << 40))),
     "a mark is not committed with its results": (Ledger, "settle", _without_its_mark),
     "only the latest life's marks are consulted": (History, "of", _of_the_last_life),
-    "the greatest mark counts for all workers": (Earlier, "out", _by_the_greatest),
+    "the greatest mark counts for all workers": (Earlier, "whose", _by_the_greatest),
     "bins have their first owners throughout": (history._Life, "routing", _without_moves),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),
     "marks are read before others are fenced off": (World, "begin", _read_before_fencing),
@@ -117,6 +178,17 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "marks are forgotten while they are needed": (Trimming, "begins", _at_once),
     "a decision is sent before it is durable": (Decisions, "send", _before_it_is_durable),
     "partitions that had come come anew": (start, "_with_newer_partitions", _without_newer),
+    "a result that comes again is another": (Replay, "add", _altered),
+    "a result does not come again": (Replay, "add", _coming_again(lambda rows: [*rows][1:])),
+    "a result comes again twice": (Replay, "add", _coming_again(lambda rows: [*rows, 0])),
+    "what comes again is the latest life's": (Earlier, "whose", _whose_it_was_last),
+    "a leaver does not say what came again": (Worker, "_tell_replays", _of_a_leaver),
+    "a transaction counts that comes again in part": (history._Life, "claims", _in_part),
+    "what sinks let go of before a cut comes again": (OnceSink, "_let_go", _let_go_unnoticed),
+    "what leavers let go of before a cut comes again": (Replays, "anew", _without_leavers),
+    "what earlier lives let go of before a cut comes again": (
+        Replays, "anew", _without_earlier_lives
+    ),
 }  # fmt: skip
 
 

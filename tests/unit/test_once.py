@@ -7,6 +7,7 @@ import pytest
 from app.prepare import _expect_committable
 from dataflow import Flow
 from dataflow.once.marks import Mark
+from dataflow.once.tally import Out, Tally
 from dataflow.plan import Plan
 from dataflow.protocols import Partition
 from dataflow.rulings import Ruling
@@ -57,9 +58,30 @@ def test_a_delivery_that_there_is_not_is_refused() -> None:
         Flow("counts", delivery="at_most_once")  # type: ignore[arg-type]
 
 
-def test_marks_of_version_1_stay_readable() -> None:
-    golden = bytes.fromhex("010e02020873696e6b640004000608120002000a12021000")
-    rulings = Ruling(0, Partition(3), 4, 9), Ruling(1, Partition(0), 5, 9, last=8)
-    mark = Mark(Incarnation(7), WorkerId(1), {"sink": 50}, rulings)
-    assert mark.to_bytes() == golden
-    assert Mark.from_bytes(golden) == mark
+RULINGS = Ruling(0, Partition(3), 4, 9), Ruling(1, Partition(0), 5, 9, last=8)
+GOLDEN = {
+    1: (
+        Mark(Incarnation(7), WorkerId(1), {"sink": 50}, RULINGS),
+        "010e02020873696e6b640004000608120002000a12021000",
+    ),
+    2: (
+        Mark(
+            Incarnation(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
+            {"sink": Out(40, Tally(2, 1 << 63))},
+        ),
+        "020e02040873696e6b640250048000000000000000066e657706000004000608120002000a12021000",
+    ),
+}  # fmt: skip
+"""By version what a mark says, and its bytes."""
+
+
+@pytest.mark.parametrize("version", GOLDEN)
+def test_marks_of_every_version_stay_readable(version: int) -> None:
+    """Those of the first do not say what is out."""
+    mark, golden = GOLDEN[version]
+    assert Mark.from_bytes(bytes.fromhex(golden)) == mark
+
+
+def test_a_mark_has_the_bytes_that_were_agreed_on() -> None:
+    mark, golden = GOLDEN[max(GOLDEN)]
+    assert mark.to_bytes().hex() == golden

@@ -1,0 +1,161 @@
+"""What comes again is compared with what was out, all that is sure to, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dataflow.decisions import Begins
+from dataflow.once.history import Committer, History
+from dataflow.once.marks import Mark
+from dataflow.once.replay import Replays
+from dataflow.once.tally import Out, Tally
+from schemas.errors import MeanderError
+from state.bins import BinSpace
+from state.checkpoint import Anew
+from state.ids import Incarnation, WorkerId
+
+Row = tuple[int, bytes | None, bytes | None]
+ROWS: Sequence[Row] = [
+    (1, b"a", b"1"),
+    (1, b"a", b"2"),
+    (2, None, b"1"),
+    (2, b"", b"1"),
+    (3, b"b", None),
+]
+ZERO, ONE = WorkerId(0), WorkerId(1)
+FIRST, SECOND, NOW = Incarnation(5), Incarnation(6), Incarnation(7)
+
+
+def tally(rows: Sequence[Row]) -> Tally:
+    times, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+    return Tally.of(np.array(times, np.int64), keys, values)
+
+
+def test_a_tally_is_the_same_in_whatever_order_and_parts() -> None:
+    shuffled = random.Random(1).sample(ROWS, len(ROWS))
+    assert tally(shuffled) == tally(ROWS)
+    assert tally(shuffled[:2]) + tally(shuffled[2:]) == tally(ROWS)
+    assert tally(ROWS) - tally(ROWS[:3]) == tally(ROWS[3:])
+    assert tally([]) == Tally(0, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (1, b"b", b"1"), (2, b"a", b"1"), (1, b"a", b"3"), (1, b"1", b"a"), (1, None, b"1"),
+        (1, b"a", None), (1, b"a1", b""), (1, b"", b"a1"),
+    ],
+)  # fmt: skip
+def test_a_tally_is_another_with_another_time_key_or_value(other: Row) -> None:
+    found = tally([other, *ROWS[1:]])
+    assert found.count == len(ROWS)
+    assert found != tally(ROWS)
+
+
+def test_a_tally_is_another_where_a_result_stands_for_two() -> None:
+    """Which a checksum by exclusive or would miss."""
+    assert tally([ROWS[0]] * 3) != tally([ROWS[0], ROWS[1], ROWS[1]])
+
+
+def mark(life: Incarnation, time: int, since: int, rows: int, worker: WorkerId = ZERO) -> Mark:
+    out = Out(since, Tally(rows, 100 * life + rows))
+    return Mark(life, worker, {"sink": time}, out={"sink": out})
+
+
+def history(marks: Sequence[Mark], anew: Sequence[Anew] = (Anew("sink", 10),)) -> History:
+    """Of two lives, and of a third that begins where results come again from a time on."""
+    begins = Begins(0, (ZERO, ONE), 2)
+    goes_on = replace(begins, checkpoint=1, anew=tuple(anew))
+    journal = (FIRST, begins), (SECOND, replace(begins, checkpoint=1)), (NOW, goes_on)
+    return History(BinSpace(1), journal, marks)
+
+
+def claims(*marks: Mark) -> Mapping[Committer, Out]:
+    return history(marks).claims("sink")
+
+
+def test_a_transaction_counts_if_all_of_it_comes_again() -> None:
+    marks = [
+        mark(FIRST, 8, 2, 4),
+        mark(FIRST, 12, 9, 5),
+        mark(FIRST, 20, 12, 6),
+        mark(FIRST, 30, 21, 7),
+    ]
+    out = Out(12, Tally(13, 1013))
+    assert claims(*marks) == {Committer(FIRST, ZERO): out}
+
+
+def test_each_worker_of_each_life_has_its_own() -> None:
+    marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 30, 10, 3, ONE)
+    assert claims(*marks) == {
+        Committer(FIRST, ZERO): Out(12, Tally(6, 506)),
+        Committer(SECOND, ZERO): Out(20, Tally(7, 607)),
+        Committer(SECOND, ONE): Out(10, Tally(3, 603)),
+    }
+
+
+def test_marks_that_do_not_say_what_is_out_are_not_compared() -> None:
+    older = Mark(FIRST, ZERO, {"sink": 15})
+    assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {Committer(SECOND, ZERO)}
+
+
+def test_where_nobody_knows_from_when_on_results_come_again_nothing_is_compared() -> None:
+    known = history([mark(FIRST, 20, 12, 6)], anew=[Anew("other", 3)])
+    assert not known.claims("sink")
+    assert known.anew("sink") == 20, "what is out by now may be let go of by now"
+    assert known.anew("other") == 3
+
+
+def test_a_result_is_whose_it_was_first() -> None:
+    """A later life has suppressed it, though its marks are later, too."""
+    marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 25, 20, 7, ONE)
+    earlier = history(marks).of("sink", 0)
+    whose = earlier.whose(np.array([0, 0, 0, 1, 1]), np.array([19, 20, 30, 19, 25]))
+    found = [None if number < 0 else earlier.committers[number] for number in whose]
+    assert found == [
+        Committer(FIRST, ZERO), Committer(SECOND, ZERO), None, Committer(SECOND, ONE), None
+    ]  # fmt: skip
+
+
+def replays(accept: bool = False) -> Replays:
+    """Of two workers, which must give six results of a worker."""
+    return Replays(history([mark(FIRST, 20, 12, 6)]), {"sink": ["n"]}, [ZERO, ONE], accept)
+
+
+def test_results_are_compared_once_all_who_ever_were_members_have_said_theirs() -> None:
+    found = replays()
+    assert found.report(ZERO, "sink", [(FIRST, 0, 4, 500)]) == []
+    found.join(WorkerId(2))
+    assert found.report(ONE, "sink", [(FIRST, 0, 2, 6)]) == []
+    assert found.awaited == ["sink"]
+    said = found.report(WorkerId(2), "sink", [])
+    assert said == [{"type": "replayed", "sink": "sink", "results": 6, "wrong": []}]
+    assert not found.awaited
+
+
+@pytest.mark.parametrize(
+    ("count", "digest", "said"),
+    [(5, 506, "5 came again"), (6, 507, "as many, but others"), (7, 506, "7 came again")],
+)
+def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
+    count: int, digest: int, said: str
+) -> None:
+    wrong = f"of worker 0 in life 5 6, and {said}"
+    for accept in (False, True):
+        found = replays(accept)
+        found.report(ONE, "sink", [])
+        if accept:
+            (event,) = found.report(ZERO, "sink", [(FIRST, 0, count, digest)])
+            assert event["wrong"] == [wrong]
+            continue
+        with pytest.raises(MeanderError) as caught:
+            found.report(ZERO, "sink", [(FIRST, 0, count, digest)])
+        assert caught.value.concerns == "sink 'sink'"
+        assert wrong in caught.value.cause
+        assert "have 'n' give the same" in caught.value.remedy
+        assert "--accept-differences" in caught.value.remedy
