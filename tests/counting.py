@@ -23,12 +23,14 @@ def texts(first: int, last: int) -> list[str]:
 class Counting:
     """A flow that counts words, and what it has committed."""
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+    def __init__(self, broker: Broker, prefix: str, folder: Path, *, steady: bool = True) -> None:
+        """Unless it is `steady`, each count also says what is another in each life."""
         self._broker, self._prefix, self._folder = broker, prefix, folder
         self._fed = 0
         self.module = flow_folder(
-            folder / "flow", prefix, delivery="exactly_once", checkpoints=Checkpointing(0.5)
-        )
+            folder / "flow", prefix, says_where=not steady, delivery="exactly_once",
+            checkpoints=Checkpointing(0.5),
+        )  # fmt: skip
 
     def feed(self, count: int = LINES) -> None:
         """Some more lines."""

@@ -42,7 +42,7 @@ log = logging.getLogger("the user's own")
 
 
 def count(state, word):
-    return state + 1, {"word": word, "count": state + 1, "from": __file__}
+    return state + 1, {"word": word, "count": state + 1{where}}
 
 
 def say(line):
@@ -50,12 +50,16 @@ def say(line):
         log.warning("a line for the log")
         print("a line for the terminal")
 """
+WHERE = ', "from": __file__'
 
 
-def flow_folder(folder: Path, prefix: str, flow: str = "counts", **options: object) -> Path:
-    """A flow that counts words, with a module of its own beside it; its file."""
+def flow_folder(
+    folder: Path, prefix: str, flow: str = "counts", *, says_where: bool = False, **options: object
+) -> Path:
+    """A flow that counts words, with a module of its own beside it; its file. It may say with each
+    count where that module lies, which is another place in each process."""
     folder.mkdir(exist_ok=True)
-    (folder / "counting.py").write_text(COUNTING)
+    (folder / "counting.py").write_text(COUNTING.replace("{where}", WHERE if says_where else ""))
     module = folder / "flow.py"
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     module.write_text(COUNTS.format(flow=flow, prefix=prefix, options=given))

@@ -54,6 +54,31 @@ def test_a_worker_that_was_stopped_through_a_recovery_commits_nothing_more(
         assert flow.exit_code() == 130, flow.said
 
 
+def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    counting = Counting(broker, prefix, tmp_path, steady=False)
+    counting.feed()
+    with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:
+        flow.until_event("started")
+        until(lambda: counting.committed.total() >= 100, "some are out")
+        counting.feed()
+        kill(flow.process.pid)
+        flow.until_gone()
+    until_silent(broker, prefix, LEASE)
+    again = counting.run("--workers", "1", "--until-end")
+    with meander(tmp_path, broker.bootstrap, *again) as flow:
+        assert flow.exit_code() == 1, flow.said
+        assert (
+            "as many, but others; have 'inspect', 'flat_map', 'key_by', 'count' give" in flow.said
+        )
+    until_silent(broker, prefix, LEASE)
+    with meander(tmp_path, broker.bootstrap, *again, "--accept-differences") as flow:
+        assert flow.exit_code() == 0, flow.said
+        assert flow.of("replayed")[-1]["wrong"]
+    assert counting.committed == counting.wanted
+
+
 def test_a_driver_that_is_killed_and_run_again_on_more_workers_repeats_nothing(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:

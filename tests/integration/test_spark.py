@@ -42,7 +42,7 @@ class Rig:
 
     def __init__(self, broker: Broker, prefix: str, folder: Path, context: SparkContext) -> None:
         self.bootstrap, self.prefix, self.context = broker.bootstrap, prefix, context
-        self.module = flow_folder(folder, prefix)
+        self.module = flow_folder(folder, prefix, says_where=True)
         self.events: list[Event] = []
 
     def options(
