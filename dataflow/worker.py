@@ -166,8 +166,6 @@ class Worker:
 
     def _tell_replays(self) -> None:
         for sink in self._assembly.once:
-            if self.left:
-                sink.replay.end()
             if (found := sink.replay.report()) is not None:
                 self._reports.append(found)
 

@@ -4,8 +4,9 @@ Guarantees, where a difference is found, that some function gave other results t
 suppressed is summed up by who had committed it (`Earlier.whose`), and each of these sums is equal
 to that of its transactions' marks, of all those whose results all come again (`History.claims`).
 Invariant: each worker that has ever been a member says once what it has suppressed of a sink, when
-it can suppress nothing more or as it leaves; the coordinator compares once all have. Cost: results
-that are suppressed are encoded; a report per worker, sink and life.
+it can suppress nothing more, and so before it leaves, as nobody does at or before a mark of earlier
+lives; the coordinator compares once all have. Cost: results that are suppressed are encoded; a
+report per worker, sink and life.
 """
 
 from __future__ import annotations

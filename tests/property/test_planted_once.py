@@ -22,7 +22,6 @@ from dataflow.once.sink import OnceSink
 from dataflow.once.trimming import Trimming
 from dataflow.operators import overflow, pool
 from dataflow.sim import World
-from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.checkpoint import Anew
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
@@ -90,24 +89,11 @@ def _altered(replay: Any, whose: Any, batch: Any) -> None:
     _add(replay, whose, batch.with_values([*batch.values[1:], "other"]))
 
 
-def _of_a_leaver(worker: Any) -> None:
-    for sink in worker._assembly.once:
-        if not worker.left and (found := sink.replay.report()) is not None:
-            worker._reports.append(found)
-
-
 _claims = history._Life.claims
 
 
 def _in_part(life: Any, sink: str, anew: int) -> Any:
     return _claims(life, sink, 0)
-
-
-_anew = Replays.anew
-
-
-def _without_leavers(replays: Any, until: int) -> Any:
-    return _anew(replays, 0)
 
 
 def _without_earlier_lives(replays: Any, until: int) -> Any:
@@ -182,10 +168,8 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a result does not come again": (Replay, "add", _coming_again(lambda rows: [*rows][1:])),
     "a result comes again twice": (Replay, "add", _coming_again(lambda rows: [*rows, 0])),
     "what comes again is the latest life's": (Earlier, "whose", _whose_it_was_last),
-    "a leaver does not say what came again": (Worker, "_tell_replays", _of_a_leaver),
     "a transaction counts that comes again in part": (history._Life, "claims", _in_part),
     "what sinks let go of before a cut comes again": (OnceSink, "_let_go", _let_go_unnoticed),
-    "what leavers let go of before a cut comes again": (Replays, "anew", _without_leavers),
     "what earlier lives let go of before a cut comes again": (
         Replays, "anew", _without_earlier_lives
     ),
@@ -193,12 +177,12 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 
 SHOWN = {
-    "the greatest mark counts for all workers": 4, "bins have their first owners throughout": 4,
-    "a life that is over is obeyed": 2, "marks are read before others are fenced off": 4,
-    "rulings are not committed": 1, "what is being committed is left out of a cut": 11,
-    "a transaction ends in the midst of a time": 1,
-    "marks are forgotten while they are needed": 4, "a decision is sent before it is durable": 4,
-    "partitions that had come come anew": 4,
+    "bins have their first owners throughout": 14, "a life that is over is obeyed": 1,
+    "marks are read before others are fenced off": 10, "rulings are not committed": 1,
+    "a transaction ends in the midst of a time": 17,
+    "marks are forgotten while they are needed": 21, "a decision is sent before it is durable": 26,
+    "partitions that had come come anew": 38, "what comes again is the latest life's": 21,
+    "what earlier lives let go of before a cut comes again": 26,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 
@@ -212,6 +196,8 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
         case = with_some_comings_and_goings(with_aborts(random_case(seed, TIMED)))
         try:
             OnceLives(case).survive()
-        except (AssertionError, MeanderError):
-            return
+        except (AssertionError, MeanderError) as error:
+            # Some take longer than that without a bug.
+            if "does not come to its end" not in str(error):
+                return
     pytest.fail(f"{bug}, and nobody has noticed")

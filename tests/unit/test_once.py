@@ -11,7 +11,7 @@ from dataflow.once.tally import Out, Tally
 from dataflow.plan import Plan
 from dataflow.protocols import Partition
 from dataflow.rulings import Ruling
-from dataflow.sim import Freeze
+from dataflow.sim import Freeze, Leave
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import SetupError
 from state.ids import Incarnation, WorkerId
@@ -39,6 +39,29 @@ def test_what_comes_to_a_partition_after_a_run_has_ended_is_answered_by_the_next
     late = [["late", n] for n in range(1, 41)]
     assert [value for value in sink.values if value in late] == late
     assert len(sink.values) == 142
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -> None:
+    """Nobody else has anything to let go of, so only its going says that all was out by then."""
+    sink = ListSink()
+    flow = counting(ListSource([[(n, "x") for n in range(300)], [(9000, "x")]]), sink)
+    with TestFlow(flow, 2, seed, commands=[Freeze()]) as run:
+        owner = run.owner("x")
+        while len(sink.values) < 200:
+            run.act()
+        run.strike(Leave("l", owner))
+        while not any(event["type"] == "left" for event in run.events):
+            run.act()
+        before = len(run.world.checkpoints)
+        run.strike(Freeze())
+        while len(run.world.checkpoints) == before:
+            run.act()
+        world = run.world
+    with TestFlow(flow, 2, seed, world=world) as run:
+        run.run()
+        assert not run.sim.controller.replays.awaited
+    assert len(sink.values) == 301
 
 
 def test_only_topics_take_part_in_transactions() -> None:
