@@ -24,12 +24,13 @@ class Counting:
     """A flow that counts words, and what it has committed."""
 
     def __init__(self, broker: Broker, prefix: str, folder: Path, *, steady: bool = True) -> None:
-        """Unless it is `steady`, each count also says what is another in each life."""
+        """Unless it is `steady`, each count also says what is another in each process, and comes
+        again, as but for the first no checkpoint is taken."""
         self._broker, self._prefix, self._folder = broker, prefix, folder
         self._fed = 0
         self.module = flow_folder(
             folder / "flow", prefix, says_where=not steady, delivery="exactly_once",
-            checkpoints=Checkpointing(0.5),
+            checkpoints=Checkpointing(0.5 if steady else None),
         )  # fmt: skip
 
     def feed(self, count: int = LINES) -> None:

@@ -156,6 +156,7 @@ class SourceOperator:
             # Nothing of it comes any more, but somebody has to say so to the next checkpoint.
             self._reader.release(partition)
             return replace(parcel, frontier=max(parcel.frontier, at))
+        assert partition in self._lanes, "one order after the other, to whoever reads it (I1)"
         lane = self._lanes[partition]
         if lane.time < at:
             return None
