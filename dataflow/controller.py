@@ -416,7 +416,8 @@ class Controller:
 
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""
-        if self.forsworn is None or self.checkpoints.under_way:
+        # Before its results may leave a leaver could not go, and no checkpoint is begun meanwhile.
+        if self.forsworn is None or self.checkpoints.under_way or self.checkpoints.needed:
             return
         running = {one.command.id for one in self.conductor.commands}
         for worker in self.staff.relieved(running | self.reading.running):

@@ -107,7 +107,7 @@ class Checkpoints:
         self._links, self._clock, self._write = links, clock, write
         self._how = plan.flow.checkpoints
         self._taking: _Taking | None = None
-        self._needed = plan.flow.delivery == "exactly_once" and (
+        self.needed = plan.flow.delivery == "exactly_once" and (
             before is None or before.cut == BEGINNING
         )
         """Whether one is needed at once: before the first nothing leaves exactly once."""
@@ -140,13 +140,13 @@ class Checkpoints:
         if self.under_way:
             return False
         now = self._clock.monotonic()
-        due = self._needed or (going_on and self._due is not None and now >= self._due)
+        due = self.needed or (going_on and self._due is not None and now >= self._due)
         return self._asked is not None or (due and now >= self._earliest)
 
     @property
     def pending(self) -> bool:
         """Whether one is being taken, or has been asked for."""
-        return self.under_way or self._needed or self._asked is not None
+        return self.under_way or self.needed or self._asked is not None
 
     @property
     def under_way(self) -> bool:
@@ -157,7 +157,7 @@ class Checkpoints:
         """Begin with what is wanted; where sources are to hold, idle ones meet a `demand`."""
         assert self._taking is None, "one at a time"
         asked = self._asked or _Asked("", self._how.policy)
-        if self._needed:
+        if self.needed:
             # Nothing leaves before the first, so nothing that is in flight would settle.
             asked = asked._replace(policy="unaligned")
         self._asked, self._due = None, self._in_an_interval()
@@ -246,7 +246,7 @@ class Checkpoints:
     def _complete(self, taking: _Taking) -> None:
         assert taking.whole is not None, "it has been written"
         self._over()
-        self._needed, self._failed = False, 0
+        self.needed, self._failed = False, 0
         self._kept.append(taking.whole)
         self._say(CompleteFrame(taking.number), taking.members)
         if taking.whole.savepoint:
