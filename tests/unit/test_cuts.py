@@ -109,6 +109,25 @@ def test_what_a_leaver_has_read_to_its_end_is_not_read_again(seed: int) -> None:
         assert all_counted(run)
 
 
+def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing leaves exactly once before it, so a leaver's results would stay, and it with them."""
+    how = Checkpointing(timeout=0.001)
+    flow = Flow("counts", bins=1, delivery="exactly_once", checkpoints=how)
+    words = flow.source(ListSource(LINES)).key_by(lambda word: word)
+    words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
+    with TestFlow(flow, 2) as run:
+        until_read(run, 100)
+        run.sim.controller.leave("l", [WorkerId(1)])
+        while sum(event["type"] == "checkpoint_failed" for event in run.events) < 3:
+            run.act()
+        monkeypatch.setattr(run.sim.controller.checkpoints, "_how", ON_COMMAND)
+        run.run()
+        assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
+        assert all_counted(run)
+
+
 def test_one_checkpoint_is_taken_at_a_time() -> None:
     with TestFlow(counting(), 2) as run:
         until_read(run, 100)
