@@ -236,13 +236,7 @@ class Bins(_Part):
 
     event: Literal["bins"]
     operator: str
-    bins: list[list[int]]
-
-    @model_validator(mode="after")
-    def _each_is_whole(self) -> Self:
-        if any(len(told) != 3 for told in self.bins):
-            raise ValueError("of each bin three numbers are told")
-        return self
+    bins: list[Annotated[list[int], Field(min_length=3, max_length=3)]]
 
 
 class Unreadable(_Part):
@@ -300,14 +294,8 @@ class Replayed(_Part):
 
     event: Literal["replayed"]
     sink: str
-    tallies: list[list[int]]
+    tallies: list[Annotated[list[int], Field(min_length=4, max_length=4)]]
     """Of each worker of an earlier life: the life, the worker, count and digest."""
-
-    @model_validator(mode="after")
-    def _each_is_whole(self) -> Self:
-        if any(len(tally) != 4 for tally in self.tallies):
-            raise ValueError("of each worker four numbers are told")
-        return self
 
 
 class Report(_Message):

@@ -8,7 +8,7 @@ stateful operator. Cost: once per start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import cached_property
 
 from dataflow.batch import Batch
@@ -132,23 +132,22 @@ class Plan:
 
     def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
         """From which a sink's records may come."""
-        return [node for node in self._nodes_before(sink) if isinstance(node, SourceNode)]
+        return [one for one in self._nodes_before(sink).values() if isinstance(one, SourceNode)]
 
     @cached_property
     def before(self) -> dict[str, list[str]]:
         """The user's functions that each sink's records have come through, by operator."""
+        sinks = {node.name: self._nodes_before(node) for node in self.nodes
+                 if isinstance(node, SinkNode)}  # fmt: skip
         return {
-            sink.name: [
-                name
-                for node in self.nodes
-                if node.name in {one.name for one in self._nodes_before(sink)}
-                for name in _functions(node)
+            sink: [
+                name for node in self.nodes if node.name in before for name in _functions(node)
             ]
-            for sink in self.nodes
-            if isinstance(sink, SinkNode)
-        }
+            for sink, before in sinks.items()
+        }  # fmt: skip
 
-    def _nodes_before(self, sink: SinkNode) -> Iterable[Node]:
+    def _nodes_before(self, sink: SinkNode) -> Mapping[str, Node]:
+        """Those that a sink's records have come through, by name."""
         left, seen = [sink.upstream.node], dict[str, Node]()
         while left:
             node = left.pop()
@@ -157,7 +156,7 @@ class Plan:
                 left += [upstream.node for upstream in upstreams(node)]
                 again = (n for n in self.nodes if isinstance(n, AgainNode) and n.loop is node)
                 left += [one.upstream.node for one in again]
-        return seen.values()
+        return seen
 
     @cached_property
     def commanded(self) -> set[Location]:

@@ -9,7 +9,7 @@ what that has written may be forgotten. Cost: a reference per bin and bundle.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from state.ids import Bin, CheckpointId
@@ -76,16 +76,14 @@ class Chains:
 
     def add(self, bin: Bin, size: int, told: int) -> None:
         """It has taken something for a bundle."""
-        before = self._chains.get(bin)
-        self._open[bin] = (
-            Chain(size, told) if before is None else Chain(before.size + size, told, before.links)
-        )
+        before = self._chains.get(bin, Chain(0, told))
+        self._open[bin] = Chain(before.size + size, told, before.links)
 
     def place(self, at: CheckpointId, bins: Iterable[Bin], link: Link) -> None:
         """The bundle of some bins is durable; those whose chain has ended meanwhile have none."""
         for bin in bins if at == self._at else ():
             if (chain := self._open.get(bin)) is not None:
-                self._open[bin] = Chain(chain.size, chain.told, (*chain.links, link))
+                self._open[bin] = replace(chain, links=(*chain.links, link))
 
     def settle(self, at: CheckpointId) -> None:
         """A checkpoint exists."""

@@ -98,7 +98,7 @@ class _Life:
             left = self.out[sink, worker]
             whole = [out for out in left if out is not None and out.since >= anew]
             if whole and None not in left:
-                yield worker, Out(whole[0].since, Tally.sum(out.tally for out in whole))
+                yield worker, Out(whole[0].since, sum((out.tally for out in whole), Tally()))
 
 
 @dataclass(frozen=True, slots=True)

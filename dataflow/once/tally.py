@@ -45,20 +45,11 @@ class Tally:
         hashes = map(xxh3_64_intdigest, _there(values), seeds)
         return Tally(len(values), int(np.fromiter(hashes, np.uint64, len(values)).sum()))
 
-    @staticmethod
-    def sum(many: Iterable[Tally]) -> Tally:
-        """Of all results of many."""
-        return sum(many, NONE)
-
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.count + other.count, self.digest + other.digest & _WRAP)
 
     def __sub__(self, other: Tally) -> Tally:
         return Tally(self.count - other.count, self.digest - other.digest & _WRAP)
-
-
-NONE = Tally()
-"""Of no results."""
 
 
 class Out(NamedTuple):
