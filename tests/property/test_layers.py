@@ -194,6 +194,8 @@ TestLayersAgainstDictionary.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )
 
+Steps = Callable[[LayersAgainstDictionary], None]
+
 
 def _older_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = contents.Merged.__init__
@@ -203,6 +205,19 @@ def _older_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         self._streams = self._streams[::-1]
 
     monkeypatch.setattr(contents.Merged, "__init__", init)
+
+
+def _a_bin_of_merged_layers_moves(run: LayersAgainstDictionary) -> None:
+    for state in range(3):
+        run.add_a_layer(BINS[0], {1: state}, 100)
+    run.merge_all(100)
+    run.move(BINS[0], 100, 100)
+
+
+SHOWN: dict[Callable[[pytest.MonkeyPatch], None], Steps] = {
+    _older_wins: _a_bin_of_merged_layers_moves
+}
+"""The steps that show what random ones come by late, as it is now."""
 
 
 def _changes_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +265,10 @@ def test_a_planted_error_is_caught(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     plant(monkeypatch)
-    with pytest.raises((AssertionError, MeanderError)):
+
+    def runs() -> None:
+        if plant in SHOWN:
+            _go(SHOWN[plant])
         run_state_machine_as_test(
             LayersAgainstDictionary,
             settings=settings(
@@ -258,3 +276,21 @@ def test_a_planted_error_is_caught(
                 derandomize=True, phases=[Phase.generate],
             ),
         )  # fmt: skip
+
+    with pytest.raises((AssertionError, MeanderError)):
+        runs()
+
+
+@pytest.mark.parametrize("steps", SHOWN.values())
+def test_what_shows_an_error_goes_well_without_it(steps: Steps) -> None:
+    _go(steps)
+
+
+def _go(steps: Steps) -> None:
+    run = LayersAgainstDictionary()
+    try:
+        run.open(0)
+        steps(run)
+        run.each_bin_is_what_it_should_be()
+    finally:
+        run.teardown()
