@@ -21,7 +21,7 @@ from state.ids import Bin
 from state.layer import NO_REMAINDER
 from state.store import Databases
 from tests.property.cases import KINDS, random_case, with_aborts, with_full_bins
-from tests.property.planted import plant
+from tests.property.planted import plant, runs
 from tests.property.test_migration_oracle import DIFFERS, Run
 
 RUNS = 40
@@ -79,6 +79,12 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] =
     "one worker does not hear that nothing moves": (Migrator, "_receive", _unheard, KINDS, WRONG),
 }
 """In flows of which kinds, and what is said of it."""
+SHOWN = {
+    "what was fetched of a bin that stays is kept": 28,
+    "timers that were fetched ahead are forgotten": 14,
+    "one worker does not hear that nothing moves": 13,
+}
+"""The seeds that show them, as it is now."""
 
 
 @pytest.mark.parametrize("bug", PLANTED)
@@ -89,10 +95,10 @@ def test_a_planted_bug_is_caught(
     plant(monkeypatch, owner, method, planted)
     namespace = count(1_000_000 * (301 + list(PLANTED).index(bug)))
 
-    def runs() -> None:
-        for seed in range(RUNS):
+    def tried() -> None:
+        for seed in runs(SHOWN.get(bug, 0), RUNS):
             case = with_aborts(with_full_bins(random_case(seed, kinds)))
             Run(case).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
-        runs()
+        tried()

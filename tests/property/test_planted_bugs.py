@@ -37,11 +37,17 @@ from tests.property.cases import (
     with_growth,
     with_some_comings_and_goings,
 )
-from tests.property.planted import plant
+from tests.property.planted import plant, runs
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import DIFFERS, Run
 
 RUNS = 40
+SHOWN = {
+    "a newcomer is told of nothing": 5, "each that notices it has it given away": 24,
+    "timers fire where the bin was": 20, "timers overtake records on disk": 18,
+    "side outputs are mistaken for the first": 20,
+}  # fmt: skip
+"""The seeds that show them, as it is now."""
 
 
 def _settle_early(routing: Any, _: Antichain) -> None:
@@ -239,13 +245,13 @@ def test_a_planted_bug_of_progress_is_caught(
         plant(monkeypatch, owner, method, planted)
     namespace = count(1_000_000 * (101 + list(PLANTED_IN_PROGRESS).index(bug)))
 
-    def runs() -> None:
-        for seed in range(RUNS):
+    def tried() -> None:
+        for seed in runs(SHOWN.get(bug, 0), RUNS):
             case = with_some_comings_and_goings(random_case(seed))
             watch(case, next(namespace), databases, capabilities)
 
     with pytest.raises((AssertionError, MeanderError), match=r"I[127]"):
-        runs()
+        tried()
 
 
 _take_note = Reading.noted
@@ -291,13 +297,13 @@ def test_a_planted_bug_of_new_partitions_is_caught(
     plant(monkeypatch, owner, method, planted)
     namespace = count(1_000_000 * (201 + list(PLANTED_IN_GROWTH).index(bug)))
 
-    def runs() -> None:
-        for seed in range(RUNS):
+    def tried() -> None:
+        for seed in runs(SHOWN.get(bug, 0), RUNS):
             case = random_case(seed)
             Run(with_growth(case, case.workers)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError, KeyError), match=said):
-        runs()
+        tried()
 
 
 @pytest.mark.parametrize("bug", PLANTED)
@@ -308,12 +314,12 @@ def test_a_planted_bug_is_caught(
     plant(monkeypatch, owner, method, planted)
     namespace = count(1_000_000 * (1 + list(PLANTED).index(bug)))
 
-    def runs() -> None:
-        for seed in range(RUNS):
+    def tried() -> None:
+        for seed in runs(SHOWN.get(bug, 0), RUNS):
             Run(random_case(seed)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
-        runs()
+        tried()
 
 
 def test_a_new_reader_that_waits_for_no_frontier_is_caught(
@@ -324,10 +330,10 @@ def test_a_new_reader_that_waits_for_no_frontier_is_caught(
     plant(monkeypatch, SourceOperator, "_may_go_on", lambda self, lane: True)
     namespace = count(99_000_000)
 
-    def runs() -> None:
-        for seed in range(RUNS):
+    def tried() -> None:
+        for seed in runs(33, RUNS):
             case = with_comings_and_goings(random_case(seed, ("arrival",)))
             Run(case).check(databases, next(namespace))
 
     with pytest.raises(AssertionError, match="a partition's own order is kept"):
-        runs()
+        tried()
