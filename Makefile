@@ -13,6 +13,9 @@ KILLS  ?= 200
 SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
 
+# Tests, demo and benchmarks start hundreds of processes: each would compile our code anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv java demo bench bench-checkpoints bench-migration test unit soak check format clean
 
