@@ -21,12 +21,14 @@ from app import launcher
 from connectors.broker import LocalBroker
 from state.store import Database, Store
 from tests.brokers import Broker, choice, running
+from tests.classes import Archive, archived
 from tests.kafka_tools import delete_topics
 from tests.property.budget import FIRST_SEED, PARTS, SCHEDULES
 
 _TESTS = Path(__file__).parent
 _used = pytest.StashKey[str]()
 _shared = pytest.StashKey[Broker]()
+_classes = pytest.StashKey[Archive]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +44,7 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         return
     opened = ExitStack()
     config.add_cleanup(opened.close)
+    config.stash[_classes] = opened.enter_context(archived())
     config.stash[_shared] = opened.enter_context(running(config.getoption("bootstrap")))
     config.stash[_used] = _named(config.stash[_shared])
 
@@ -56,6 +59,8 @@ def pytest_terminal_summary(
 ) -> None:
     used = config.stash.get(_used, "none was asked for")
     terminalreporter.write_line(f"broker: {used}")
+    if _classes in config.stash:
+        terminalreporter.write_line(f"classes of Spark's JVMs: {config.stash[_classes]}")
     # A suite may have run in several processes.
     tried: Counter[str] = Counter()
     for report in terminalreporter.getreports("passed"):
