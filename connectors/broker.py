@@ -77,6 +77,8 @@ SETTINGS: dict[str, str | int] = {
     "broker.session.timeout.ms": 60_000,
 }
 """What makes one broker a good one for development; all but where it listens and stores."""
+FLAGS: list[str] = []
+"""What else its JVMs are told."""
 _AFTER_A_KILL = {"broker.session.timeout.ms": 4_000}
 """A killed broker that comes back waits until its former session has ended."""
 _LOGGING = """\
@@ -302,7 +304,7 @@ def _format(home: Path) -> None:
 def _jvm(home: Path, *flags: str) -> list[str]:
     logging = f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"
     classes = str(kafka_jars() / "*")
-    return [java(), "-Xmx512m", "-Djava.awt.headless=true", *flags, logging, "-cp", classes]
+    return [java(), "-Xmx512m", "-Djava.awt.headless=true", *flags, *FLAGS, logging, "-cp", classes]
 
 
 def _spawn(home: Path) -> subprocess.Popen[bytes]:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from xdist.workermanage import WorkerController
 
 from app import launcher
+from connectors import broker as local_broker
 from connectors.broker import LocalBroker
 from state.store import Database, Store
 from tests.brokers import Broker, choice, running
@@ -33,6 +34,12 @@ _classes = pytest.StashKey[Archive]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bootstrap", help="take this broker (also: MEANDER_BOOTSTRAP)")
+
+
+def pytest_configure() -> None:
+    # The brokers of tests are killed soon: what the second compiler does would take half of the CPU
+    # that they use.
+    local_broker.FLAGS.append("-XX:TieredStopAtLevel=1")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
