@@ -54,10 +54,7 @@ class Resuming:
         self._fetching: Ticket | None = None
         self.read, self.total = 0, sum(piece.place.size for piece in pieces)
         """Bytes, and of how many."""
-        keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
-        self._first_of_all = keyed if plan.arrivals else set[Location]()
-        """Where nothing may be left on any worker before records without keys go on: nobody sorts
-        those that are applied as they arrive."""
+        self._keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
         for piece in self._left:
             progress.changes.add(self._location(piece), piece.time, 1)
 
@@ -87,7 +84,13 @@ class Resuming:
         return True
 
     def _may_go_on(self, piece: Piece) -> bool:
-        return piece.keyed or self._progress.least(self._first_of_all) is None
+        """Nobody sorts what is applied as it arrives: before records without keys go on that way,
+        nothing may be left behind them on any worker."""
+        if piece.keyed or not self._plan.arrivals:
+            return True
+        here, reach = self._location(piece), self._plan.graph.reach
+        behind = [at for at in self._keyed if here in reach[at]]
+        return self._progress.least(behind) is None
 
     def _put(self, piece: Piece, columns: Columns) -> None:
         location, changes = self._location(piece), self._progress.changes

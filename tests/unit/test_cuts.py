@@ -270,3 +270,21 @@ def test_who_joins_a_life_that_goes_on_from_a_checkpoint_freezes_nobody(seed: in
         run.run()
         assert run.states("n") == {f"w{n}"[::-1]: 30 for n in range(40)}
         assert len(run.world.checkpoints) == 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_without_keys_wait_for_none_that_cannot_come_to_them(seed: int) -> None:
+    """Where records are applied as they arrive, those with keys go on before what comes behind."""
+    flow = Flow("counts", bins=1)
+    source, raw = flow.source(ListSource(LINES)), ListSink()
+    words = source.key_by(lambda word: word)
+    words.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="arrival").sink(ListSink())
+    source.sink(raw, "raw")
+    with TestFlow(flow, 2, seed) as run:
+        world, waiting = run.world, set[str]()
+        while not {"raw", "key_by exchange"} <= waiting:
+            until_taken(run)
+            waiting = {piece.node for piece in world.checkpoints[-1].cut.pieces}
+    with TestFlow(flow, 3, seed, world=world) as run:
+        run.run()
+        assert all_counted(run)
