@@ -127,6 +127,9 @@ def goings(
         name, until = member_name(worker), leaver.until
         if until is None:
             what, when = "to give its bins and partitions away", "the others have them all"
+        elif not leaver.dismissed:
+            what = "to leave: its results to leave their outbox"
+            when = "a checkpoint has been taken after all that was to come to it has come"
         elif Leaves(worker, until) in unsent:
             what, when = "to leave: its decision to be on its topic", _WRITTEN
         else:

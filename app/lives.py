@@ -27,8 +27,8 @@ from connectors.source import KafkaSource, gone
 from connectors.topics import Names
 from connectors.transactions import transactional_id
 from connectors.whole import whole
-from dataflow.checkpoint.fitting import expect_fits, misplaced
-from dataflow.checkpoint.start import Start
+from dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
+from dataflow.checkpoint.start import Start, without_what_is_out
 from dataflow.decisions import Begins, Joins
 from dataflow.once.history import NO_HISTORY, History, Written
 from dataflow.once.marks import Mark
@@ -72,7 +72,12 @@ def newest_checkpoint(prepared: Prepared, wanted: str | None = None) -> Newest |
     outside = unread(settings, plan, checkpoint)
     if known.begun is not None:
         outside += misplaced(known.begun, plan)
-    expect_fits(checkpoint, plan, options.allow_dropped_state, outside)
+    left, twice = checkpoint, list[str]()
+    if wanted is not None or plan.outboxes or any(map(plan.in_outbox, checkpoint.cut.pieces)):
+        history = history_of(plan, settings, prepared.names)
+        left = replace(checkpoint, cut=without_what_is_out(plan, checkpoint.cut, history))
+        twice = [] if options.accept_differences else come_twice(checkpoint, plan, history)
+    expect_fits(left, plan, options.allow_dropped_state, outside, twice)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
     return Newest(offset, checkpoint, savepoints(settings, topic, known), newest.number)
@@ -104,8 +109,10 @@ def begin(prepared: Prepared, found: Newest | None) -> Start:
     return Start.of(plan, options.workers, checkpoint, history)
 
 
-def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) -> History:
-    """What lives before this one have left behind, which has begun."""
+def history_of(
+    plan: Plan, settings: Settings, names: Names, life: Incarnation | None = None
+) -> History:
+    """What lives before one have left behind, if that has begun; else all."""
     if plan.flow.delivery == "at_least_once":
         return NO_HISTORY
     begun = _until(journal(settings, names.decisions), life)
@@ -113,8 +120,8 @@ def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) 
     return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))
 
 
-def _until(decided: Iterable[Written], life: Incarnation) -> Iterator[Written]:
-    """What was decided up to the beginning of a life, and that."""
+def _until(decided: Iterable[Written], life: Incarnation | None) -> Iterator[Written]:
+    """What was decided up to the beginning of a life, and that; of None all."""
     for one in decided:
         yield one
         if one[0] == life:

@@ -167,7 +167,7 @@ class Member:
                 open_store=database.store,
                 open_shelf=lambda name: Shelf(database, name),
                 open_reader=lambda node, rests: node.spec.open(context, dead, rests),
-                open_writer=lambda node: _writer(node, context, transactions),
+                open_writer=lambda node: _writer(plan, node, context, transactions),
                 incarnation=Incarnation(arguments.incarnation),
                 joins=arguments.joins,
                 start=_start(plan, arguments, topics),
@@ -325,12 +325,13 @@ def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
 
 
 def _writer(
-    node: SinkNode, context: WorkerContext, transactions: KafkaTransactions | None
+    plan: Plan, node: SinkNode, context: WorkerContext, transactions: KafkaTransactions | None
 ) -> SinkWriter:
     if transactions is None:
         return node.spec.open(context)
     assert isinstance(node.spec, KafkaSink), "the driver has seen to that"
-    return transactions.writer(node.spec, context)
+    way = transactions.outbox if node.name in plan.outboxes else transactions.writer
+    return way(node.spec, context)
 
 
 def trace_of(error: Exception) -> str:

@@ -270,6 +270,19 @@ class Unwritten(_Part):
     reason: str
 
 
+class Sent(_Part):
+    """All is out that a checkpoint has of the sender's outboxes."""
+
+    event: Literal["sent"]
+    checkpoint: int
+
+
+class Full(_Part):
+    """An outbox of the sender has no room before another checkpoint."""
+
+    event: Literal["full"]
+
+
 class Frozen(_Part):
     """The sender's part of a checkpoint is durable."""
 
@@ -313,6 +326,8 @@ class Report(_Message):
             | HeldBack
             | Settled
             | Unwritten
+            | Sent
+            | Full
             | Frozen
             | Replayed
             | Reads,

@@ -15,7 +15,7 @@ from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.once.marks import Mark
 from dataflow.once.tally import Tally
-from dataflow.once.transactions import Tallying
+from dataflow.once.transactions import Keeper, Keeping, Tallying
 from dataflow.protocols import Wakeup, WorkerContext
 from state.ids import WorkerId
 
@@ -39,8 +39,8 @@ class KafkaTransactions:
         self._committer = Committer(settings, id, wakeup.set)
         self._marks, self._bound = marks, Bound(f"transactions of {id!r}", most)
         self._written: list[Parcel] = []
-        self._bytes = self._leaving = 0
-        """Taken over, and among these being committed."""
+        self._bytes = self._ready = self._leaving = 0
+        """Taken over, and among these to leave with the next, and being committed."""
         self._begun = 0
 
     @property
@@ -71,21 +71,29 @@ class KafkaTransactions:
         """Begin to make visible what has been taken over, with its mark, while none is `busy`."""
         lot = [*self._written, Parcel(self._marks, [mark.to_bytes()], [None])]
         self._begun += 1
-        self._leaving = self._bytes
+        self._leaving, self._ready = self._ready, 0
         self._written.clear()
         self._committer.commit(lot)
 
-    def write(self, parcel: Parcel) -> int:
-        """Take records over; the number of the transaction that they leave in. Raises MeanderError
-        where more is under way than the bound."""
-        self._written.append(parcel)
+    def take(self, parcel: Parcel) -> None:
+        """Take records over that leave once they are given to `leave`. Raises MeanderError where
+        more is under way than the bound."""
         self._bytes += parcel.size
-        self._bound.check(self._bytes, "results of one time wait to be committed together")
+        self._bound.check(self._bytes, "results wait to be committed together")
+
+    def leave(self, parcel: Parcel) -> int:
+        """Have what was taken over leave; the number of the transaction in which it does."""
+        self._written.append(parcel)
+        self._ready += parcel.size
         return self._begun + 1
 
     def writer(self, spec: KafkaSink, context: WorkerContext) -> Tallying:
-        """A sink's way out."""
+        """The way out of a sink that sends in the order of time."""
         return _Writer(self, spec, context)
+
+    def outbox(self, spec: KafkaSink, context: WorkerContext) -> Keeping:
+        """The way out of a sink whose results wait for a checkpoint."""
+        return _Outbox(self, spec, context)
 
     def close(self) -> None:
         """Give up what is not committed."""
@@ -106,7 +114,9 @@ class _Writer:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
         self.taken += Tally.of(batch.times, keys, values)
-        return self._transactions.write(Parcel(self._topic, values, keys, headers))
+        parcel = Parcel(self._topic, values, keys, headers)
+        self._transactions.take(parcel)
+        return self._transactions.leave(parcel)
 
     def tally(self, batch: Batch) -> Tally:
         """Of a batch, were it written. Raises RowRefused as `write`."""
@@ -120,6 +130,39 @@ class _Writer:
     def delivered(self) -> int:
         """The last transaction that is committed. Raises MeanderError where one may have failed."""
         return self._transactions.committed
+
+    def close(self) -> None:
+        """It is closed with the transactions."""
+
+
+class _Outbox:
+    """Implements `Keeping`."""
+
+    def __init__(
+        self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
+    ) -> None:
+        self._transactions, self._topic = transactions, spec.topic
+        self._rows = Rows(spec, context.worker, context.pulse)
+        self._keeper = Keeper[Parcel](transactions.leave)
+
+    def write(self, batch: Batch) -> int:
+        """Keep one batch, as it will be sent. Raises RowRefused for a row that cannot be."""
+        parcel = Parcel(self._topic, *self._rows.written(batch))
+        self._transactions.take(parcel)
+        return self._keeper.keep(parcel)
+
+    def let_go(self, ticket: int) -> None:
+        """All up to a ticket leaves with the next transaction."""
+        self._keeper.let_go(ticket)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is under way that it should be given no more for now."""
+        return self._transactions.full
+
+    def delivered(self) -> int:
+        """The last that is out. Raises MeanderError where a transaction may have failed."""
+        return self._keeper.out(self._transactions.committed)
 
     def close(self) -> None:
         """It is closed with the transactions."""

@@ -34,8 +34,9 @@ from dataflow.nodes import (
     group_of,
     scope_of,
 )
+from dataflow.once.outbox import OutboxSink
 from dataflow.once.sink import OnceSink
-from dataflow.once.transactions import Tallying, Transactions
+from dataflow.once.transactions import Keeping, Tallying, Transactions
 from dataflow.operators.base import InputPort, Operator, OutputPort, Ways
 from dataflow.operators.columns import Columnar
 from dataflow.operators.errors import Guard, OnError
@@ -131,7 +132,9 @@ class Assembly:
     outlets: list[Outlet] = field(default_factory=list)
     sources: dict[str, SourceOperator] = field(default_factory=dict)
     once: list[OnceSink] = field(default_factory=list)
-    """The sinks whose results leave exactly once."""
+    """The sinks whose results leave exactly once, in the order of time."""
+    outboxes: list[OutboxSink] = field(default_factory=list)
+    """Those whose results leave exactly once, checkpoint by checkpoint."""
     start: Start = field(init=False)
     routing: Routing = field(init=False)
     retention: Retention = field(init=False)
@@ -255,9 +258,15 @@ class Assembly:
         )
         return self.sources[node.name]
 
-    def _sink(self, node: SinkNode) -> Sink | OnceSink:
+    def _sink(self, node: SinkNode) -> Sink | OnceSink | OutboxSink:
         writer, flow = self.site.open_writer(node), self.plan.flow
         guard = self._guard(node.name, node.on_error)
+        if node.name in self.plan.outboxes:
+            assert isinstance(writer, Keeping), "what waits in an outbox leaves in transactions"
+            results, before = self._inputs(node)
+            outbox = OutboxSink(results, before, writer, guard, self.counters)
+            self.outboxes.append(outbox)
+            return outbox
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":
             return Sink(*ports, writer, guard, self.counters)

@@ -32,7 +32,8 @@ from dataflow.migrate.parcels import Order
 from dataflow.migrate.rounds import Part, Round
 from dataflow.migrate.routing import Routing
 from dataflow.migrate.said import Event
-from dataflow.nested import outward
+from dataflow.nested import outer, outward
+from dataflow.once.emptying import Emptying
 from dataflow.once.replay import Replays
 from dataflow.plan import Plan
 from dataflow.progress import Progress
@@ -93,8 +94,8 @@ class Controller:
             self._forswearing.demand,
             self._forswearing.near,
         )
-        once = plan.before if plan.flow.delivery == "exactly_once" else {}
-        self.replays = Replays(start.history, once, members, accept_differences)
+        self.replays = Replays(start.history, plan.timed, members, accept_differences)
+        self._emptying = Emptying(checkpoints, bool(plan.outboxes))
         self._joining: list[WorkerId] = []
         """Those who may join as soon as no checkpoint is being taken."""
         self._events: list[Event] = []
@@ -237,7 +238,7 @@ class Controller:
                     number = self._plan.groups.number(operator, bin)
                     self.conductor.sizes.note(operator, number, size)
                     self.conductor.sizes.warm(operator, number, heat)
-            case {"event": "held" | "settled" | "frozen" | "unwritten"}:
+            case {"event": "held" | "settled" | "full" | "frozen" | "unwritten" | "sent"}:
                 self.checkpoints.report(worker, event)
             case _:
                 self._events += self._heard_of(worker, event)
@@ -293,7 +294,7 @@ class Controller:
     @property
     def done(self) -> bool:
         """Whether the whole computation is over."""
-        over = self._progress.settled() and self.conductor.idle
+        over = self._progress.settled() and self.conductor.idle and self._emptying.over
         return over and not self.checkpoints.pending
 
     @property
@@ -396,7 +397,9 @@ class Controller:
     def _take_checkpoint(self) -> None:
         """Go on with the one that is being taken, or begin it; see how far it has come."""
         time = self.forsworn if self.forsworn is not None else self._forswearing.last
-        wanted = self.checkpoints.wanted(going_on=self.forsworn is not None)
+        if self._progress.settled():
+            self._emptying.end()
+        wanted = self.checkpoints.wanted(self.forsworn is not None, self._emptying.waits)
         if wanted and not self.staff.moving and self._all_heard():
             self.checkpoints.begin(tuple(self.staff.working), self._demanded)
         if self.checkpoints.settled:
@@ -421,9 +424,16 @@ class Controller:
             return
         running = {one.command.id for one in self.conductor.commands}
         for worker in self.staff.relieved(running | self.reading.running):
-            until = self.forsworn
-            self.staff.dismiss(worker, until, self._forswearing.demand(until))
-            self.decisions.take(Leaves(worker, until), partial(self.staff.part, worker))
+            self.staff.relieve(worker, self.forsworn, self._forswearing.demand(self.forsworn))
+        for worker, until in self.staff.waiting.items():
+            if self._emptying.left(worker, self._ended_before(until)):
+                self.staff.dismiss(worker)
+                self.decisions.take(Leaves(worker, until), partial(self.staff.part, worker))
+
+    def _ended_before(self, time: int) -> bool:
+        """Whether all that is earlier has come to the ends of the flow."""
+        ends = (self._progress.frontier(at) for at in self._plan.ends)
+        return all(outer(one) >= time for frontier in ends for one in frontier)
 
     def _conduct(self) -> None:
         self.conductor.step(self.forsworn, self._forswearing.passed, self._over)
@@ -447,7 +457,7 @@ class Controller:
                     *(round.time for round in sent if round.demand is not None),
                     *self.reading.times,
                 ],
-                waiting=bool(self._joining) or not self.conductor.idle,
+                waiting=bool(self._joining or self.staff.waiting) or not self.conductor.idle,
                 patience=self.conductor.patience(self._due),
             )
         )

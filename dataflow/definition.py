@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow.migrate.groups import TOGETHER
-from dataflow.nodes import ExchangeNode, Guarantee, KeyedNode, Node, Output, group_of
+from dataflow.nodes import ExchangeNode, Guarantee, Node, Output, group_of
 from dataflow.operators.errors import OnError
 from dataflow.sound import check
 from schemas.errors import SetupError
@@ -20,8 +20,6 @@ class Definition:
     def add(self, node: Node) -> Node:
         """Take a node into the flow; streams do this. Raises SetupError for what cannot work."""
         check(node)
-        if isinstance(node, KeyedNode) and self.delivery == "exactly_once":
-            _expect_timed(node)
         self.nodes.append(node)
         return node
 
@@ -58,13 +56,3 @@ class Definition:
             raise SetupError(f"operator {wanted!r}", "another operator of the flow has its name",
                              "give each stateful operator a name of its own")  # fmt: skip
         return wanted
-
-
-def _expect_timed(node: KeyedNode) -> None:
-    if node.order == "arrival":
-        raise SetupError(
-            f"operator {node.name!r}",
-            "it applies records as they arrive, so nobody can tell which of its results are out,"
-            " and the flow delivers exactly once",
-            "give it order='time', or the flow delivery='at_least_once'",
-        )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 
 from dataflow.batch import Batch
+from dataflow.declared import varies
 from dataflow.flow import Flow
 from dataflow.graph import EdgeId, Graph, Location
 from dataflow.graph import Node as Ports
@@ -36,7 +38,9 @@ from dataflow.nodes import (
     scope_of,
     upstreams,
 )
+from dataflow.sound import functions_of
 from schemas.errors import SetupError
+from state.checkpoint import Piece
 
 
 class Plan:
@@ -60,6 +64,8 @@ class Plan:
         self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
         self.graph.edge(self.control.outputs[0], self.handover.inputs[0], credit=False)
         self.graph.boards.add(self.control.outputs[1])
+        if self.outboxes and flow.checkpoints.interval is None:
+            raise _never_sent(min(self.outboxes))
         for node in self.nodes:
             self._add(node)
         for node in self.nodes:
@@ -77,7 +83,8 @@ class Plan:
             self.graph.boards.add(self.ports[source.name].outputs[1])
 
     def _add(self, node: Node) -> None:
-        inputs = len(upstreams(node)) + isinstance(node, KeyedNode | SourceNode | LoopNode)
+        back = isinstance(node, KeyedNode | SourceNode | LoopNode) or node.name in self.outboxes
+        inputs = len(upstreams(node)) + back
         boards = int(isinstance(node, SourceNode))
         self.ports[node.name] = self.graph.node(
             node.name, inputs, outputs(node) + boards, scope_of(node)
@@ -146,6 +153,30 @@ class Plan:
             for sink, before in sinks.items()
         }  # fmt: skip
 
+    @cached_property
+    def outboxes(self) -> set[str]:
+        """The sinks of a flow that delivers exactly once whose results a replay would not give
+        again: they wait for checkpoints of them."""
+        if self.flow.delivery == "at_least_once":
+            return set()
+        sinks = [node for node in self.nodes if isinstance(node, SinkNode)]
+        if any(keyed.order == "arrival" for keyed in self.keyed):
+            # Where one goes on from a checkpoint, sources give records other times than before.
+            return {sink.name for sink in sinks}
+        through = {sink.name: [sink, *self._nodes_before(sink).values()] for sink in sinks}
+        return {sink for sink, nodes in through.items() if any(map(_varies, nodes))}
+
+    @cached_property
+    def timed(self) -> dict[str, list[str]]:
+        """The other sinks of such a flow, with the user's functions before each."""
+        if self.flow.delivery == "at_least_once":
+            return {}
+        return {one: names for one, names in self.before.items() if one not in self.outboxes}
+
+    def in_outbox(self, piece: Piece) -> bool:
+        """Whether these records lay in an outbox, which their sink may have no more."""
+        return piece.input > 0 and piece.node in self.before
+
     def _nodes_before(self, sink: SinkNode) -> Mapping[str, Node]:
         """Those that a sink's records have come through, by name."""
         left, seen = [sink.upstream.node], dict[str, Node]()
@@ -203,6 +234,25 @@ class Plan:
         """The places whose frontiers are shown: probes and sinks, by name."""
         shown = (n for n in self.nodes if isinstance(n, ProbeNode | SinkNode))
         return {n.name: self.ports[n.name].outputs[0] for n in shown}
+
+
+def _never_sent(sink: str) -> SetupError:
+    return SetupError(
+        f"sink {sink!r}",
+        "before it are records that are applied as they arrive, or a function that is not"
+        " deterministic, so results wait for a checkpoint, and the flow takes none by itself",
+        "give the flow checkpoints=Checkpointing(interval=1.0), the seconds that results may wait",
+    )
+
+
+def _varies(node: Node) -> bool:
+    """Whether a function of a node may give something else when the same comes again, also one by
+    which it reads or writes."""
+    functions = [function for _, function in functions_of(node)]
+    spec: object = node.spec if isinstance(node, SourceNode | SinkNode) else None
+    if is_dataclass(spec):
+        functions += [getattr(spec, one.name) for one in fields(spec)]
+    return any(map(varies, functions))
 
 
 def _functions(node: Node) -> list[str]:

@@ -31,7 +31,7 @@ from schemas.errors import SetupError
 
 def check(node: Node) -> None:
     """Raises SetupError for an operator that could not work."""
-    for what, function in _functions(node):
+    for what, function in functions_of(node):
         if not callable(function):
             raise SetupError(
                 f"operator {node.name!r}", f"its {what} is {function!r}", "give it a function"
@@ -47,7 +47,7 @@ def check(node: Node) -> None:
         _expect_one("on_error", node.name, policy, get_args(OnError))
 
 
-def _functions(node: Node) -> Iterator[tuple[str, object]]:
+def functions_of(node: Node) -> Iterator[tuple[str, object]]:
     """What users have written, and as what."""
     match node:
         case StepsNode():

@@ -41,6 +41,8 @@ class Leaving:
     """It gets nothing of this time or later."""
     demand: Capability | None = None
     """So that idle sources pass `until`."""
+    dismissed: bool = False
+    """Whether it is, or is about to be, told to go."""
 
 
 class Staff:
@@ -63,8 +65,17 @@ class Staff:
     @property
     def moving(self) -> bool:
         """Whether somebody is about to join, or has been dismissed and has not left."""
-        dismissed = any(leaving.until is not None for leaving in self.leaving.values())
+        dismissed = any(leaving.dismissed for leaving in self.leaving.values())
         return bool(self._expected) or dismissed
+
+    @property
+    def waiting(self) -> dict[WorkerId, int]:
+        """Leavers that own nothing from a time on, and have not been dismissed."""
+        return {
+            worker: leaving.until
+            for worker, leaving in self.leaving.items()
+            if leaving.until is not None and not leaving.dismissed
+        }
 
     def hears(self, worker: WorkerId, time: int) -> bool:
         """Whether a change of owners at this time concerns a worker."""
@@ -100,17 +111,21 @@ class Staff:
         self.leaving[worker] = Leaving(awaited)
 
     def relieved(self, running: set[str]) -> list[WorkerId]:
-        """Leavers whose bins have all moved, and who have not been dismissed."""
+        """Leavers whose bins have all moved, and of whom that has not been said yet."""
         return [
             worker
             for worker, leaving in self.leaving.items()
             if leaving.until is None and not leaving.awaited & running
         ]
 
-    def dismiss(self, worker: WorkerId, until: int, demand: Capability) -> None:
+    def relieve(self, worker: WorkerId, until: int, demand: Capability) -> None:
         """A leaver owns nothing from `until` on."""
         leaving = self.leaving[worker]
         leaving.until, leaving.demand = until, demand
+
+    def dismiss(self, worker: WorkerId) -> None:
+        """A leaver is about to be told to go."""
+        self.leaving[worker].dismissed = True
 
     def part(self, worker: WorkerId) -> None:
         """Tell a leaver that it owns nothing any more."""

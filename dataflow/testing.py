@@ -41,7 +41,7 @@ from dataflow.migrate.command import Migrate
 from dataflow.migrate.groups import TOGETHER
 from dataflow.nested import outer
 from dataflow.nodes import SinkNode, SourceNode
-from dataflow.once.simulated import InMemory, ListTransactions, OnceWriter
+from dataflow.once.simulated import InMemory, KeptWriter, ListTransactions, OnceWriter
 from dataflow.plan import Plan
 from dataflow.protocols import Rests, SinkWriter, SourceReader
 from dataflow.rulings import NO_PAST, Past
@@ -392,8 +392,12 @@ class TestFlow:
         once = self._plan.flow.delivery == "exactly_once"
         transactions = ListTransactions(self.world.ledger) if once else None
 
-        def opened(writer: InMemory) -> SinkWriter:
-            return writer if transactions is None else OnceWriter(transactions, writer)
+        def opened(node: SinkNode) -> SinkWriter:
+            writer = self._writer(node, me)
+            if transactions is None:
+                return writer
+            once = KeptWriter if node.name in self._plan.outboxes else OnceWriter
+            return once(transactions, writer)
 
         site = Site(
             me,
@@ -404,7 +408,7 @@ class TestFlow:
             lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
             lambda name: Shelf(database, f"{self._namespace}/{name}"),
             lambda node, rests: self._reader(node, me, rests),
-            lambda node: opened(self._writer(node, me)),
+            opened,
             self.world.incarnation,
             self.world.start,
             self.world.in_flight,

@@ -293,8 +293,9 @@ class Worker:
     def _commits(self) -> Committing:
         site, start = self._site, self._assembly.start
         return Committing(
-            site.me, site.incarnation, self._assembly.once, site.transactions, site.clock,
-            self._plan.flow.transaction_interval, start.resumes,
+            site.me, site.incarnation, self._assembly.once, self._assembly.outboxes,
+            site.transactions, site.clock, self._plan.flow.transaction_interval, start.resumes,
+            self._reports.append,
         )  # fmt: skip
 
     def _load(self) -> Loading:
@@ -351,6 +352,7 @@ class Worker:
     def _freeze(self, number: int) -> Persisting:
         """Everything on this worker as it is between two steps."""
         plan, assembly, site = self._plan, self._assembly, self._site
+        self._committing.freeze(number)
         underway = [
             some
             for node in reversed(plan.nodes)
@@ -384,7 +386,7 @@ class Worker:
 
     def _complete(self, number: int) -> None:
         """A checkpoint exists."""
-        self._committing.allow()
+        self._committing.complete(number)
         for outlet in self._assembly.outlets:
             outlet.keyed.settle(CheckpointId(self._site.incarnation, number))
 

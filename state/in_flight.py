@@ -15,7 +15,7 @@ from decimal import Decimal
 from importlib.resources import files
 from io import BytesIO
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,25 @@ class Header:
         return (
             f"in flight/{self.incarnation}/{self.checkpoint}/{self.worker}/{self.sequence}".encode()
         )
+
+
+class Author(NamedTuple):
+    """Of records in flight: who has written them, for which checkpoint of its life."""
+
+    incarnation: Incarnation
+    checkpoint: int
+    worker: WorkerId
+
+    @staticmethod
+    def of(key: bytes) -> Author:
+        """As the key of a record says.
+
+        >>> header = Header(Incarnation(7), 2, WorkerId(1), "sink", 1, sequence=0)
+        >>> Author.of(header.key)
+        Author(incarnation=7, checkpoint=2, worker=1)
+        """
+        _, life, checkpoint, worker, _ = key.split(b"/")
+        return Author(Incarnation(int(life)), int(checkpoint), WorkerId(int(worker)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dataflow.decisions import Begins
+from dataflow.once.history import History
 from dataflow.plan import Plan
 from schemas.errors import SetupError
 from state.checkpoint import BEGINNING, Checkpoint, Piece
@@ -20,21 +21,23 @@ log = logging.getLogger(__name__)
 
 
 def expect_fits(
-    checkpoint: Checkpoint, plan: Plan, allow_dropped: bool = False, outside: Sequence[str] = ()
-) -> None:
+    checkpoint: Checkpoint, plan: Plan, allow_dropped: bool = False, outside: Sequence[str] = (),
+    twice: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Raises SetupError where a flow cannot start from a checkpoint, with all that is in the way;
-    `outside` is what its topics are in the way with. What the flow has no place for may be
-    dropped, and is told in the log."""
+    `outside` is what its topics are in the way with, `twice` what would come twice. What the flow
+    has no place for may be dropped, and is told in the log."""
     strange = _strange(checkpoint, plan)
     bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
     if not bins:
         groups = _other_groups(checkpoint, plan)
-    wrong = [*bins, *codecs, *groups, *([] if allow_dropped else strange), *outside]
+    wrong = [*bins, *codecs, *groups, *([] if allow_dropped else strange), *outside, *twice]
     if wrong:
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
         help += ["give it that codec"] if codecs else []
         if strange and not allow_dropped and checkpoint.cut != BEGINNING:
             help.append("drop what the flow has no place for with --allow-dropped-state")
+        help += ["have it come twice with --accept-differences"] if twice else []
         anew = (
             "write it anew with meander bootstrap --replace"
             if checkpoint.cut == BEGINNING
@@ -59,6 +62,18 @@ def misplaced(begun: Begins, plan: Plan) -> list[str]:
         )
         if has[: len(had)] != had and (what != "sources" or plan.flow.delivery == "exactly_once")
     ]
+
+
+def come_twice(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str]:
+    """What is out that a flow would give once more where it goes on from a checkpoint, as nothing
+    says that it is the same."""
+    sent, timed = history.last_sent, plan.outboxes & history.timed(checkpoint.incarnation)
+    return [
+        *(f"what checkpoint {sent} held in outboxes is out, and what would come of the same records"
+          " now may be something else" for _ in range(sent > checkpoint.number)),
+        *(f"sink {sink!r} has sent results since without waiting for checkpoints of them, as it"
+          " does now" for sink in sorted(timed)),
+    ]  # fmt: skip
 
 
 def _named(names: Sequence[str]) -> str:
@@ -93,8 +108,8 @@ def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
                              - {source.name for source in plan.sources})),
         *(f"keys have asked operator {name!r} for calls, and the flow has none of that name"
           for name in sorted({one.operator for one in cut.notices}.difference(known))),
-        *(f"{count:,} records are on their way to operator {name!r}, and the flow has none of that"
-          " name" for name, count in sorted(_unplaced(checkpoint, plan).items())),
+        *(f"{count:,} records are on their way to {name}, and the flow has none of that name"
+          for name, count in sorted(_unplaced(checkpoint, plan).items())),
     ]  # fmt: skip
 
 
@@ -121,7 +136,8 @@ def _unplaced(checkpoint: Checkpoint, plan: Plan) -> Counter[str]:
     held = Counter[str]()
     for piece in checkpoint.cut.pieces:
         if not _has_place(piece, plan):
-            held[piece.node] += piece.records
+            what = "an outbox of sink" if plan.in_outbox(piece) else "operator"
+            held[f"{what} {piece.node!r}"] += piece.records
     return held
 
 

@@ -49,8 +49,14 @@ class Resuming:
         self._mine = np.flatnonzero(self._owners == me)
         self._nodes = {node.name: (n, node) for n, node in enumerate(plan.nodes)}
         pieces = [piece for piece in start.cut.pieces if self._may_have(piece)]
-        # Downstream first; of one operator in the order in which they were persisted.
-        self._left = deque(sorted(pieces, key=lambda piece: -self._nodes[piece.node][0]))
+        # Downstream first; of one operator in the order in which they were persisted. A sink takes
+        # nothing else before what lay in its outbox.
+        self._left = deque(
+            sorted(
+                pieces,
+                key=lambda piece: (-self._nodes[piece.node][0], not plan.in_outbox(piece)),
+            )
+        )
         self._fetching: Ticket | None = None
         self.read, self.total = 0, sum(piece.place.size for piece in pieces)
         """Bytes, and of how many."""

@@ -20,6 +20,7 @@ from dataflow.rulings import NO_PAST, Past
 from dataflow.staff import share_of, shared_out
 from state.checkpoint import BEGINNING, Checkpoint, Cut, Position
 from state.ids import CheckpointId, Incarnation, WorkerId
+from state.in_flight import Author
 from state.manifest import Manifest
 from state.time import MIN_TIME
 
@@ -60,6 +61,7 @@ class Start:
         """A checkpoint over so many workers; None of a flow that has no past and no states."""
         checkpoint = None if checkpoint is None else fitting(checkpoint, plan)
         cut = BEGINNING if checkpoint is None else checkpoint.cut
+        cut = without_what_is_out(plan, cut, history)
         number = 0 if checkpoint is None else checkpoint.number
         life = UNBORN if checkpoint is None else checkpoint.incarnation
         manifests = () if checkpoint is None else checkpoint.manifests
@@ -112,6 +114,17 @@ class Start:
     def rank(self, old: WorkerId) -> WorkerId:
         """Who takes the place of one of the checkpoint's workers."""
         return WorkerId(sorted(self.cut.members).index(old) % self.workers)
+
+
+def without_what_is_out(plan: Plan, cut: Cut, history: History) -> Cut:
+    """Without what has left the outboxes since the cut."""
+    return replace(
+        cut,
+        pieces=tuple(
+            piece for piece in cut.pieces
+            if not (plan.in_outbox(piece) and history.sent(Author.of(piece.place.key)))
+        ),
+    )  # fmt: skip
 
 
 def _with_newer_partitions(plan: Plan, cut: Cut, history: History) -> Cut:

@@ -1,9 +1,10 @@
 """The coordinator's part in checkpoints: when one begins, and that it exists.
 
 Guarantees that a checkpoint's record is written last, once each worker has said that its part is
-durable, and that one is taken at a time, while nobody joins or leaves; one that takes too long is
-given up, and nothing of it stays. Invariant: the word to freeze goes by the links of progress,
-behind the news of who takes part. Cost: a few frames per worker and checkpoint.
+durable, and that one is taken at a time, while nobody joins or leaves: the next begins once all is
+out that this one has of outboxes. One that takes too long is given up, and nothing of it stays.
+Invariant: the word to freeze goes by the links of progress, behind the news of who takes part.
+Cost: a few frames per worker and checkpoint.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class _Taking:
     parts: dict[WorkerId, Checkpoint] = field(default_factory=dict)
     written: Callable[[], bool] | None = None
     """Whether its record is durable, once it is being written."""
+    unsent: set[WorkerId] | None = None
+    """Once it exists, the workers of which not all is out that it has of their outboxes."""
 
 
 class Checkpoints:
@@ -98,6 +101,8 @@ class Checkpoints:
         self.frozen = 0 if before is None else before.number
         """The last for which this life's workers have been told to freeze, or with which they have
         begun."""
+        self.sent = 0
+        """The last of this life that exists, and of which all is out that was in outboxes."""
         self._kept = deque([] if before is None else [before])
         """The newest: the one with which this life has begun, and its own."""
         self._savepoints = [*savepoints]
@@ -115,6 +120,8 @@ class Checkpoints:
         """What a command wants begun."""
         self._due = self._in_an_interval()
         self._earliest = clock.monotonic()
+        self._full = set[WorkerId]()
+        """Workers with an outbox that gets room only by another."""
         self._failed = 0
         """How many in a row have been given up."""
         self._given_up = set[int]()
@@ -134,13 +141,14 @@ class Checkpoints:
         """A command asks for one; with no policy of its own it has the flow's."""
         self._asked = _Asked(id, policy or self._how.policy, savepoint)
 
-    def wanted(self, going_on: bool) -> bool:
-        """Whether one is to be begun: it has been asked for, or it is time for another in a flow
-        that takes them by itself and goes on."""
+    def wanted(self, going_on: bool, awaited: bool) -> bool:
+        """Whether one is to be begun: it has been asked for, is awaited or makes room, or it is
+        time for another in a flow that takes them by itself and goes on."""
         if self.under_way:
             return False
         now = self._clock.monotonic()
-        due = self.needed or (going_on and self._due is not None and now >= self._due)
+        due = self._due is not None and now >= self._due
+        due = self.needed or awaited or bool(self._full) or (due and going_on)
         return self._asked is not None or (due and now >= self._earliest)
 
     @property
@@ -174,7 +182,8 @@ class Checkpoints:
         taking = self._taking
         if taking is None or taking.whole is not None:
             return False
-        waits = self._how.room(taking.asked.policy) is not None
+        # Where an outbox is full nothing settles before a checkpoint.
+        waits = self._how.room(taking.asked.policy) is not None and not self._full
         return not waits or taking.settled.issuperset(taking.members)
 
     def freeze(self, cut: Cut, out: Iterable[Antichain]) -> None:
@@ -199,20 +208,28 @@ class Checkpoints:
 
     def report(self, worker: WorkerId, event: Event) -> None:
         """Take what a worker says of one. Raises MeanderError for what nobody has asked for."""
-        taking = self._taking
         match event:
-            case {"event": "held", "checkpoint": int(number), "furthest": int(furthest)}:
-                if taking is not None and taking.number == number:
-                    taking.furthest[worker] = furthest
-                    self._hold(taking)
-            case {"event": "settled", "checkpoint": int(number)}:
-                if taking is not None and taking.number == number:
-                    taking.settled.add(worker)
-            case {"event": "unwritten", "checkpoint": int(number), "reason": str(reason)}:
-                if taking is not None and taking.number == number:
-                    self._give_up(taking, reason)
+            case {"event": "full"}:
+                self._full.add(worker)
             case {"event": "frozen", "part": bytes(data)}:
                 self._take_part(worker, Checkpoint.from_bytes(data))
+            case {"checkpoint": int(number)}:
+                if self._taking is not None and self._taking.number == number:
+                    self._hear(self._taking, worker, event)
+
+    def _hear(self, taking: _Taking, worker: WorkerId, event: Event) -> None:
+        """Take what a worker says of the one that is being taken."""
+        match event:
+            case {"event": "held", "furthest": int(furthest)}:
+                taking.furthest[worker] = furthest
+                self._hold(taking)
+            case {"event": "settled"}:
+                taking.settled.add(worker)
+            case {"event": "unwritten", "reason": str(reason)}:
+                self._give_up(taking, reason)
+            case {"event": "sent"} if taking.unsent is not None:
+                taking.unsent.discard(worker)
+                self._full.discard(worker)
 
     def _take_part(self, worker: WorkerId, part: Checkpoint) -> None:
         taking = self._taking
@@ -237,7 +254,9 @@ class Checkpoints:
         if taking.written is None and len(taking.parts) == len(taking.members):
             taking.whole = self._joined(taking)
             taking.written = self._write(taking.whole)
-        if taking.written is not None:
+        if taking.unsent is not None:
+            self._finish(taking)
+        elif taking.written is not None:
             if taking.written():
                 self._complete(taking)
         elif now >= taking.began + self._how.timeout:
@@ -245,7 +264,6 @@ class Checkpoints:
 
     def _complete(self, taking: _Taking) -> None:
         assert taking.whole is not None, "it has been written"
-        self._over()
         self.needed, self._failed = False, 0
         self._kept.append(taking.whole)
         self._say(CompleteFrame(taking.number), taking.members)
@@ -254,7 +272,16 @@ class Checkpoints:
         if len(self._kept) > KEPT:
             self._retire(self._kept.popleft())
         self._trimming.kept(min(self._numbers))
-        self._events.append(self._taken(taking, taking.whole))
+        taking.unsent = {*taking.members} if self._plan.outboxes else set()
+        self._finish(taking)
+
+    def _finish(self, taking: _Taking) -> None:
+        """Once all is out that it has of outboxes."""
+        assert taking.whole is not None, "it exists"
+        if not taking.unsent:
+            self._over()
+            self.sent = taking.number
+            self._events.append(self._taken(taking, taking.whole))
 
     def _give_up(self, taking: _Taking, reason: str) -> None:
         """Have all go on as if it had not been begun. Raises MeanderError where that has been too

@@ -3,15 +3,16 @@
 Guarantees that a transaction ends between two times at every sink, that its mark is said by that
 very transaction, and that it, or one before it, brings along all that was ruled before the mark:
 whoever sees a frontier pass a time has heard what was ruled before it. Nothing leaves before there
-is a checkpoint to come back to: without one, nobody knows where reading began. Cost: one record
-per transaction.
+is a checkpoint to come back to: without one, nobody knows where reading began. What a checkpoint
+has of the outboxes leaves in one transaction, which says so. Cost: one record per transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dataflow.once.marks import Mark
+from dataflow.once.outbox import OutboxSink
 from dataflow.once.sink import OnceSink
 from dataflow.once.transactions import Transactions
 from dataflow.protocols import Clock
@@ -30,22 +31,30 @@ class Committing:
         me: WorkerId,
         incarnation: Incarnation,
         sinks: Sequence[OnceSink],
+        outboxes: Sequence[OutboxSink],
         transactions: Transactions | None,
         clock: Clock,
         every: float,
         allowed: bool,
+        report: Callable[[dict[str, object]], None],
     ) -> None:
-        """`allowed` says whether the flow has a checkpoint to come back to; without transactions
-        there is nothing to do."""
+        """`allowed` says whether the flow has a checkpoint to come back to; `report` tells the
+        coordinator. Without transactions there is nothing to do."""
         self._me, self._incarnation = me, incarnation
         self._sinks, self._transactions = sinks, transactions
+        self._outboxes, self._report = outboxes, report
+        self._frozen = self._going = self._gone = 0
+        """Checkpoints: the last for which outboxes were frozen; those that they leave with by the
+        next transaction, and by the one that is being committed, or 0."""
+        self._told_full = False
+        """Whether the coordinator knows that an outbox is full, and nothing has left since."""
         self._clock, self._every, self._allowed = clock, every, allowed
         self._heard = Rulings()
         self._next = clock.monotonic()
 
     def hear(self, rulings: Iterable[Ruling]) -> None:
-        """Sources have ruled, here or elsewhere."""
-        if self._transactions is not None:
+        """Sources have ruled, here or elsewhere; what leaves by outboxes needs none of that."""
+        if self._sinks:
             self._heard.add(rulings)
 
     @property
@@ -53,18 +62,43 @@ class Committing:
         """Those that this worker has not committed: who joins has to commit them too."""
         return [*self._heard]
 
-    def allow(self) -> None:
-        """There is a checkpoint to come back to."""
+    def freeze(self, checkpoint: int) -> None:
+        """A checkpoint has what lies in the outboxes now."""
+        self._frozen = checkpoint
+        for outbox in self._outboxes:
+            outbox.freeze(checkpoint)
+
+    def complete(self, checkpoint: int) -> None:
+        """One exists: there is something to come back to, and what it has may leave."""
         self._allowed = True
+        if checkpoint != self._frozen:
+            # Of before this worker has joined.
+            return
+        leaving = [outbox.complete(checkpoint) for outbox in self._outboxes]
+        if any(leaving):
+            self._going = checkpoint
+        elif self._outboxes:
+            self._sent(checkpoint)
+
+    def _sent(self, checkpoint: int) -> None:
+        """All is out that it has of the outboxes."""
+        self._told_full = False
+        self._report({"event": "sent", "checkpoint": checkpoint})
 
     def step(self) -> bool:
         """Begin a transaction's commit where one is due; whether that was so."""
-        if self._transactions is None or not self._due(self._transactions):
+        if self._transactions is None or self._transactions.busy:
+            return False
+        self._tell_sent()
+        self._tell_full()
+        if not self._due(self._transactions):
             return False
         self._next = self._clock.monotonic() + self._every
         times = {sink.name: sink.mark for sink in self._sinks}
         left = {sink.name: sink.left() for sink in self._sinks}
-        mark = Mark(self._incarnation, self._me, times, self._heard.take(), left)
+        self._gone, self._going = self._going, 0
+        rulings = self._heard.take()
+        mark = Mark(self._incarnation, self._me, times, rulings, left, self._gone)
         self._transactions.commit(mark)
         return True
 
@@ -84,9 +118,20 @@ class Committing:
         if self._transactions is not None:
             self._transactions.close()
 
+    def _tell_sent(self) -> None:
+        """What was being committed is out."""
+        gone, self._gone = self._gone, 0
+        if gone:
+            self._sent(gone)
+
+    def _tell_full(self) -> None:
+        """Nothing gets room in an outbox before another checkpoint."""
+        if not self._told_full and any(outbox.full for outbox in self._outboxes):
+            self._told_full = True
+            self._report({"event": "full"})
+
     def _due(self, transactions: Transactions) -> bool:
-        wanted = not transactions.busy and self._wanted(transactions)
-        if not wanted or self._clock.monotonic() < self._next:
+        if not self._wanted(transactions) or self._clock.monotonic() < self._next:
             return False
         return all(sink.complete for sink in self._sinks)
 

@@ -29,6 +29,7 @@ from dataflow.rulings import BEHIND_ALL, NO_PAST, Past, Ruling
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Incarnation, WorkerId
+from state.in_flight import Author
 from state.time import MIN_TIME
 
 NOBODY = -1
@@ -58,6 +59,8 @@ class _Life:
     )
     """Of each sink on each worker what left with its marks, in order; None where nobody knows."""
     rulings: list[Ruling] = field(default_factory=list)
+    sent: set[Author] = field(default_factory=set)
+    """Whose part of which checkpoint's outboxes is out."""
 
     def ruled(self) -> Iterator[Ruling]:
         """What its sources have ruled; where a partition had come to its end, what follows is not
@@ -201,6 +204,22 @@ class History:
         )
         return Earlier(lives, first, self.claims(sink), self.replays)
 
+    def sent(self, author: Author) -> bool:
+        """Whether what has been written of an outbox is out: all of it, or nothing."""
+        life = self._lives.get(author.incarnation)
+        return life is not None and author in life.sent
+
+    @property
+    def last_sent(self) -> int:
+        """The last checkpoint of which anything in an outbox is out; 0 where nothing is."""
+        sent = (one.checkpoint for life in self._lives.values() for one in life.sent)
+        return max(sent, default=0)
+
+    def timed(self, since: Incarnation) -> set[str]:
+        """The sinks that have said by times what is out, from a life on."""
+        lives = (life for incarnation, life in self._lives.items() if incarnation >= since)
+        return {sink for life in lives for sink in life.marks}
+
     @property
     def replays(self) -> bool:
         """Whether the flow has lived before."""
@@ -254,6 +273,8 @@ class History:
             life.out[sink, mark.worker].append(mark.out.get(sink))
         self.mark = max([self.mark, *mark.times.values()])
         life.rulings.extend(mark.rulings)
+        if mark.sent:
+            life.sent.add(Author(mark.incarnation, mark.sent, mark.worker))
 
 
 def begins(order: Order) -> Ruling:

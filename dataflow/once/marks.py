@@ -1,9 +1,9 @@
 """Marks: how far a worker's sinks had come, committed together with the results of before.
 
 A transaction's mark says of each of its worker's sinks: all results before this time are out, none
-from it on (design 5), and which of them left with it. It brings along what sources have ruled since
-the worker's last one, so what is out before a time never lacks a ruling of before it. Cost: some
-100 bytes a transaction.
+from it on (design 5), and which of them left with it; or that all is out that a checkpoint has of
+the worker's outboxes. It brings along what sources have ruled since the worker's last one, so what
+is out before a time never lacks a ruling of before it. Cost: some 100 bytes a transaction.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Mark:
     """Those that have been heard since the last one."""
     out: Mapping[str, Out] = field(default_factory=dict)
     """The results in the transaction, by sink; of version 1 nobody knows."""
+    sent: int = 0
+    """The checkpoint of which all is out that it has of the worker's outboxes; 0 of none."""
 
     def to_bytes(self) -> bytes:
         """The mark as it rests on its topic."""
@@ -48,6 +50,7 @@ class Mark:
                     for sink, time in self.times.items()
                 ],
                 "rulings": [one._asdict() for one in self.rulings],
+                "sent": self.sent,
             }
         )
 
@@ -65,6 +68,7 @@ class Mark:
                 for one in record["sinks"]
                 if (out := one["out"]) is not None
             },
+            record["sent"],
         )  # fmt: skip
 
 
@@ -87,9 +91,10 @@ class _MarkRecord(TypedDict):
     sinks: list[_SinkRecord]
     rulings: list[dict[str, Any]]
     """Of `Ruling`, field by field."""
+    sent: int
 
 
-_FORMAT: Final = Format[_MarkRecord]("mark", earlier=[1])
+_FORMAT: Final = Format[_MarkRecord]("mark", earlier=[1, 2])
 
 
 def _out_record(out: Out | None) -> _OutRecord | None:

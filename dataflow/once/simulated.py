@@ -15,6 +15,7 @@ from typing import Protocol
 from dataflow.batch import Batch
 from dataflow.once.marks import Mark
 from dataflow.once.tally import Tally
+from dataflow.once.transactions import Keeper
 from dataflow.once.trimming import Trimming
 from dataflow.protocols import SinkWriter
 from schemas.errors import MeanderError
@@ -156,6 +157,40 @@ class OnceWriter:
     def delivered(self) -> int:
         """The number of the last transaction that is committed."""
         return self._transactions.done
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+ROOM = 40
+"""Batches that a `KeptWriter` takes over before some leave."""
+
+
+class KeptWriter:
+    """Implements `Keeping` by what another would write."""
+
+    def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
+        self._transactions, self._writer = transactions, writer
+        self._keeper = Keeper[Show](transactions.write)
+        self._taken = 0
+
+    def write(self, batch: Batch) -> int:
+        """Keep a batch."""
+        self._taken = self._keeper.keep(self._writer.made(batch))
+        return self._taken
+
+    def let_go(self, ticket: int) -> None:
+        """All up to a ticket leaves with the next transaction."""
+        self._keeper.let_go(ticket)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room."""
+        return self._taken - self.delivered() >= ROOM
+
+    def delivered(self) -> int:
+        """The last that is out."""
+        return self._keeper.out(self._transactions.done)
 
     def close(self) -> None:
         """Nothing is open."""

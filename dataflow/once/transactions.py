@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from dataflow.batch import Batch
 from dataflow.once.marks import Mark
 from dataflow.once.tally import Tally
 from dataflow.protocols import SinkWriter
+
+T = TypeVar("T")
 
 
 class Transactions(Protocol):
@@ -39,3 +43,49 @@ class Tallying(SinkWriter, Protocol):
 
     def tally(self, batch: Batch) -> Tally:
         """Of a batch, were it written. Raises RowRefused as `write`."""
+
+
+@runtime_checkable
+class Keeping(SinkWriter, Protocol):
+    """A sink's way out in transactions that keeps what it takes over until it is let go of."""
+
+    def let_go(self, ticket: int) -> None:
+        """All up to a ticket leaves with the next transaction."""
+
+
+class Keeper(Generic[T]):
+    """What is kept, under tickets 1, 2, 3, ..., and which of it is out.
+
+    >>> sent = []
+    >>> keeper = Keeper(lambda one: sent.append(one) or 7)
+    >>> keeper.keep("a"), keeper.keep("b"), keeper.let_go(1), sent
+    (1, 2, None, ['a'])
+    >>> keeper.out(6), keeper.out(7)
+    (0, 1)
+    """
+
+    def __init__(self, leave: Callable[[T], int]) -> None:
+        """`leave` has something leave with the next transaction, and gives the number of that."""
+        self._leave = leave
+        self._kept = deque[T]()
+        self._last = self._out = 0
+        self._leaving = deque[tuple[int, int]]()
+        """Transactions, each with the last ticket in it."""
+
+    def keep(self, one: T) -> int:
+        """Its ticket."""
+        self._kept.append(one)
+        self._last += 1
+        return self._last
+
+    def let_go(self, ticket: int) -> None:
+        """All up to a ticket leaves."""
+        while self._last - len(self._kept) < ticket:
+            transaction = self._leave(self._kept.popleft())
+            self._leaving.append((transaction, self._last - len(self._kept)))
+
+    def out(self, committed: int) -> int:
+        """The last ticket that is out, where so many transactions have been committed."""
+        while self._leaving and self._leaving[0][0] <= committed:
+            _, self._out = self._leaving.popleft()
+        return self._out

@@ -207,6 +207,11 @@ class Life:
 class Lives(Run):
     """One case that is killed some times."""
 
+    interval: float | None = None
+    """Seconds between checkpoints that the flow takes by itself."""
+    timeouts: tuple[float, ...] = (0.04, 0.1, 600.0)
+    """Seconds that one may take, some of these: the first are too short for many."""
+
     def survive(self) -> None:
         """Live again and again, and compare in the end."""
         with contextlib.ExitStack() as lives:
@@ -217,8 +222,8 @@ class Lives(Run):
         rng = random.Random(f"lives {self.case.seed}")
         policies = random.Random(f"policies {self.case.seed}")
         # Some are given up, on the simulated clock.
-        timeout, room = policies.choice([0.04, 0.1, 600.0]), policies.choice([1, 100, 1000])
-        self.flow.checkpoints = Checkpointing(timeout=timeout, max_inflight=room)
+        timeout, room = policies.choice(self.timeouts), policies.choice([1, 100, 1000])
+        self.flow.checkpoints = Checkpointing(self.interval, timeout=timeout, max_inflight=room)
         world = Watched.empty(random.Random(f"world {self.case.seed}"))
         script: list[Command] = [*self.case.script]
         # Often behind a command, as bins are on their way then.
@@ -325,9 +330,12 @@ class Lives(Run):
                 assert before <= known, "each partition has its place, also at its end"
         for one in run.world.checkpoints:
             if one.policy == "aligned":
-                sent = max(position.newest for position in one.cut.positions)
-                late = all(outer(piece.time) > sent for piece in one.cut.pieces)
-                assert late, "in flight in an aligned one is at most what timers have answered"
+                self._check_aligned(one)
+
+    def _check_aligned(self, one: Checkpoint) -> None:
+        sent = max(position.newest for position in one.cut.positions)
+        late = all(outer(piece.time) > sent for piece in one.cut.pieces)
+        assert late, "in flight in an aligned one is at most what timers have answered"
 
     def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
         """What was kept of each life adds up to an undisturbed one."""

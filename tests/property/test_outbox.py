@@ -1,0 +1,161 @@
+"""I5 and I8 where a replay gives other results: what is committed over all lives is one history, of
+which each key's final state is the end."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from dataflow import KeyedStream, nondeterministic
+from dataflow.checkpoint import taking
+from dataflow.once import simulated
+from dataflow.testing import Result, TestFlow
+from state import codec
+from state.checkpoint import Checkpoint
+from tests.property.budget import OUTBOX, SCHEDULES, seeds
+from tests.property.cases import (
+    Case,
+    checked,
+    random_case,
+    with_aborts,
+    with_some_comings_and_goings,
+    with_some_full_bins,
+)
+from tests.property.steps import Step
+from tests.property.test_exactly_once import OnceLives
+
+FLOOR = 20
+KINDS = ("arrival", "drawn", "again")
+
+
+class OutboxLives(OnceLives):
+    """One case whose results nobody could make again."""
+
+    interval = 0.03
+    # Without checkpoints nothing leaves.
+    timeouts = (0.1, 600.0)
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._chance = random.Random(f"drawn {case.seed}")
+        self.drawn = 0
+
+    def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
+        """Each result tells which it is of its key, and what was drawn for it and for the last."""
+        match self.case.kind:
+            case "arrival":
+                return keyed.fold("a", _nothing, self.link, order="arrival")
+            case "drawn":
+                return keyed.fold("a", _nothing, nondeterministic(self.link))
+            case _:
+                passed = keyed.map(nondeterministic(self.redrawn))
+                return passed.key_by(_third).fold("a", _nothing, self.link, order="arrival")
+
+    def link(self, state: Any, value: Any) -> Any:
+        """The next of a chain."""
+        number, last = state
+        drawn = self._draw()
+        return (number + 1, drawn), (number + 1, last, drawn)
+
+    def redrawn(self, value: Any) -> Any:
+        """Another value for the same key."""
+        return value | {"v": self._draw()}
+
+    def _draw(self) -> int:
+        self.drawn += 1
+        return self._chance.getrandbits(40)
+
+    def survive(self) -> None:
+        """Outboxes are full soon, or not."""
+        room = random.Random(f"room {self.case.seed}").choice([1, 3, simulated.ROOM])
+        with (
+            mock.patch.object(simulated, "ROOM", room),
+            mock.patch.object(taking, "FAILED_PAUSE", 0.01),
+        ):
+            super().survive()
+
+    def _check_aligned(self, one: Checkpoint) -> None:
+        """What lies in outboxes is in flight, and what comes by while they are full."""
+
+    def check_results(self, run: TestFlow) -> None:
+        """Each key's results are a chain without a gap, of which its state is the end."""
+        chains: dict[bytes, list[Result]] = defaultdict(list)
+        for result in self.sink.results:
+            assert result.key is not None
+            chains[result.key].append(result)
+        for results in chains.values():
+            self.check_chain(sorted(results, key=_number))
+            if not (self.case.commands or self.case.staff):
+                self.check_order(results)
+        ends = {key: max(map(_value, results))[::2] for key, results in chains.items()}
+        assert run.state() == {"a": {key: codec.encode(end) for key, end in ends.items()}}
+        read = Counter((one.partition, one.offset) for one in self.raw.results)
+        found = Counter((one.partition, one.offset) for one in self.sink.results)
+        assert found == read, "each record has one result (I5)"
+
+    def check_chain(self, results: list[Result]) -> None:
+        """Of one key, in order."""
+        last = None
+        for n, (number, before, drawn) in enumerate(map(_value, results), 1):
+            assert number == n, "nothing is committed twice, and nothing is left out (I5)"
+            assert before == last, "what is committed follows from what was committed before (I5)"
+            last = drawn
+
+    def check_order(self, results: list[Result]) -> None:
+        """Of one key that stays with its worker, as they were committed."""
+        newest = Counter[int]()
+        for result in results:
+            assert _number(result) > newest[result.worker], "a worker keeps a key's order (I3)"
+            newest[result.worker] = _number(result)
+
+
+def case_of(seed: int) -> Case:
+    case = with_some_full_bins(random_case(seed, KINDS))
+    return with_some_comings_and_goings(with_aborts(case))
+
+
+def _nothing() -> tuple[int, None]:
+    return 0, None
+
+
+def _third(value: Any) -> object:
+    return value["k"] % 3
+
+
+def _value(result: Result) -> Any:
+    return result.value
+
+
+def _number(result: Result) -> int:
+    return int(_value(result)[0])
+
+
+@pytest.mark.soak
+def test_what_leaves_by_outboxes_over_all_lives_is_one_history(
+    record_property: Callable[[str, object], None],
+) -> None:
+    found, steps = Counter[str](), Counter[Step]()
+
+    def lived(case: Case) -> OutboxLives:
+        run = OutboxLives(case)
+        run.survive()
+        return run
+
+    for seed in seeds(OUTBOX, FLOOR):
+        run = checked(case_of(seed), lived)
+        found.update(
+            flows=1, fenced=run.fenced, forgotten=run.forgotten, results=len(run.sink.results),
+            drawn=run.drawn,
+        )  # fmt: skip
+        steps += run.struck
+    assert found["drawn"] > found["results"], "some are made anew, and others"
+    record_property(f"{SCHEDULES}flows whose results wait in outboxes", found["flows"])
+    record_property("kills at named steps of these", steps.total())
+    record_property("their results", found["results"])
+    record_property("marks that were forgotten meanwhile", found["forgotten"])
+    record_property("lives that tried to go on when they were over", found["fenced"])

@@ -1,0 +1,120 @@
+"""The oracle of outboxes can fail: each of these bugs, planted in the engine, is caught in few
+runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dataflow.checkpoint import start
+from dataflow.checkpoint.taking import Checkpoints
+from dataflow.once.history import History
+from dataflow.once.outbox import OutboxSink
+from dataflow.once.simulated import Ledger, ListTransactions
+from dataflow.operators import overflow, pool
+from schemas.errors import MeanderError
+from tests.property.planted import plant, runs
+from tests.property.test_outbox import OutboxLives, case_of
+
+RUNS = 60
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+_take = OutboxSink._take
+
+
+def _let_go_at_once(outbox: Any, port: Any) -> bool:
+    took = _take(outbox, port)
+    if outbox._kept:
+        outbox._writer.let_go(outbox._kept[-1].ticket)
+    return took
+
+
+_freeze = OutboxSink.freeze
+
+
+def _let_go_by_a_freeze(outbox: Any, checkpoint: int) -> None:
+    _freeze(outbox, checkpoint)
+    outbox.complete(checkpoint)
+
+
+_complete = OutboxSink.complete
+
+
+def _let_go_of_all(outbox: Any, checkpoint: int) -> bool:
+    if outbox._kept:
+        outbox._cut = outbox._cut._replace(ticket=outbox._kept[-1].ticket)
+    return _complete(outbox, checkpoint)
+
+
+def _all_that_lay_there(_: object, cut: Any, __: object) -> Any:
+    return cut
+
+
+def _whoever_has_sent(history: Any, author: Any) -> bool:
+    life = history._lives.get(author.incarnation)
+    return life is not None and any(one.checkpoint == author.checkpoint for one in life.sent)
+
+
+_commit = ListTransactions.commit
+
+
+def _unsaid(transactions: Any, mark: Any) -> None:
+    _commit(transactions, replace(mark, sent=0))
+
+
+_finish = Checkpoints._finish
+
+
+def _though_not_all_is_out(checkpoints: Any, taking: Any) -> None:
+    taking.unsent.clear()
+    _finish(checkpoints, taking)
+
+
+def _results_first(outbox: Any) -> bool:
+    took = outbox._take(outbox._results) | outbox._take(outbox._before)
+    return bool(outbox._release() or took)
+
+
+BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "results do not wait": (OutboxSink, "_take", _let_go_at_once),
+    "results leave before their checkpoint exists": (OutboxSink, "freeze", _let_go_by_a_freeze),
+    "results leave that their checkpoint has not": (OutboxSink, "complete", _let_go_of_all),
+    "an outbox is left out of a cut": (OutboxSink, "underway", lambda _: ()),
+    "what is out is put back": (start, "without_what_is_out", _all_that_lay_there),
+    "who has sent is not asked": (History, "sent", _whoever_has_sent),
+    "a mark does not say what has left with it": (ListTransactions, "commit", _unsaid),
+    "a checkpoint begins while another leaves": (Checkpoints, "_finish", _though_not_all_is_out),
+    "what lay there comes behind the rest": (OutboxSink, "schedule", _results_first),
+    "what is yet to come first counts as sent": (OutboxSink, "_take_all", _nothing),
+    "a life that is over is obeyed": (Ledger, "expect", _nothing),
+}
+SHOWN = {
+    "results do not wait": 1,
+    "results leave that their checkpoint has not": 1,
+    "what lay there comes behind the rest": 46,
+    "what is yet to come first counts as sent": 313,
+    "a life that is over is obeyed": 2,
+}
+"""The seeds that show them, as it is now."""
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, *BUGS[bug])
+    for module in (overflow, pool):
+        monkeypatch.setattr(module, "SLICE_ROWS", 2)
+    for seed in runs(SHOWN.get(bug, 0), RUNS):
+        try:
+            OutboxLives(case_of(seed)).survive()
+        except (AssertionError, MeanderError) as error:
+            # Some take longer than that without a bug.
+            if "does not come to its end" not in str(error):
+                return
+    pytest.fail(f"{bug}, and nobody has noticed")

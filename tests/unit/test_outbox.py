@@ -1,0 +1,215 @@
+"""I5 where no replay gives results again: they wait for the checkpoints that hold them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import cast
+from unittest import mock
+
+import pytest
+
+from connectors import KafkaSink, KafkaSource
+from dataflow import Checkpointing, Flow, nondeterministic
+from dataflow.checkpoint.fitting import come_twice, expect_fits
+from dataflow.checkpoint.policy import Policy
+from dataflow.checkpoint.start import without_what_is_out
+from dataflow.decisions import Begins
+from dataflow.once import simulated
+from dataflow.once.history import History
+from dataflow.once.marks import Mark
+from dataflow.plan import Plan
+from dataflow.sim import Freeze, Leave
+from dataflow.testing import ListSink, ListSource, TestFlow
+from schemas.errors import SetupError
+from state.bins import BinSpace
+from state.checkpoint import Checkpoint, Cut, Piece
+from state.ids import Incarnation, WorkerId
+from state.topic import Place
+
+LONG = Checkpointing(1_000)
+SEEDS = range(10)
+ONE = WorkerId(0)
+
+
+def counting(source: ListSource, sink: ListSink, checkpoints: Checkpointing = LONG) -> Flow:
+    """Each word's n-th is told, in the order in which words arrive."""
+    flow = Flow("counts", bins=2, delivery="exactly_once", checkpoints=checkpoints)
+    words = flow.source(source).key_by(lambda word: word)
+    counts = words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1]), order="arrival")
+    counts.sink(sink, "counts")
+    return flow
+
+
+def words(count: int) -> list[tuple[int, object]]:
+    return [(n, f"w{n % 5}") for n in range(count)]
+
+
+def told(sink: ListSink) -> list[tuple[object, int]]:
+    return [(one, n) for one, n in cast(list[tuple[object, int]], sink.values)]
+
+
+def until_taken(run: TestFlow, number: int) -> None:
+    while not any(event.get("number") == number for event in run.events):
+        run.act()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_results_leave_with_the_checkpoint_that_holds_them(seed: int) -> None:
+    sink, source = ListSink(), ListSource([words(40), words(40)])
+    with TestFlow(counting(source, sink), 2, seed) as run:
+        until_taken(run, 1)
+        out = len(sink.values)
+        while sum(worker.counters["written"] for worker in run.workers) < out + 20:
+            run.act()
+        assert len(sink.values) == out, "what has come since waits"
+        run.strike(Freeze("unaligned"))
+        until_taken(run, 2)
+        assert len(sink.values) >= out + 20
+        run.run()
+    assert sorted(told(sink)) == [(f"w{k}", n + 1) for k in range(5) for n in range(16)]
+
+
+@pytest.mark.parametrize("policy", ["aligned", "unaligned"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_flow_goes_on_where_its_outboxes_are_full(seed: int, policy: Policy) -> None:
+    """And a checkpoint does not wait for what they have no room for."""
+    sink = ListSink()
+    flow = counting(ListSource([words(60)]), sink, Checkpointing(0.01, policy))
+    with mock.patch.object(simulated, "ROOM", 1), TestFlow(flow, 2, seed) as run:
+        run.run()
+    assert len(sink.values) == 60
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
+    """Though it takes a checkpoint that nobody else has asked for."""
+    sink = ListSink()
+    flow = counting(ListSource([words(400)]), sink, Checkpointing(0.05))
+    room = mock.patch.object(simulated, "ROOM", 1 + seed % 3)
+    with room, TestFlow(flow, 2, seed) as run:
+        until_taken(run, 1)
+        run.strike(Leave("l", run.owner("w0")))
+        run.run()
+        assert [event["type"] for event in run.events].count("left") == 1
+    assert len(sink.values) == 400
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_lay_in_an_outbox_comes_ahead_of_all_else(seed: int) -> None:
+    """Also where its worker is no more."""
+    sink, source = ListSink(), ListSource([words(60), words(60)])
+    with TestFlow(counting(source, sink), 3, seed) as run:
+        until_taken(run, 1)
+        while sum(worker.counters["written"] for worker in run.workers) < 50:
+            run.act()
+        run.strike(Freeze("unaligned"))
+        world = run.world
+        while len(world.checkpoints) < 2:
+            run.act()
+    held = [piece for piece in world.checkpoints[-1].cut.pieces if piece.input]
+    assert held, "something lay there"
+    with TestFlow(counting(source, sink), 1, seed, world=world) as run:
+        run.run()
+    for key in range(5):
+        assert [n for word, n in told(sink) if word == f"w{key}"] == [*range(1, 25)]
+
+
+def drawing() -> tuple[Flow, ListSink, ListSink]:
+    """One sink's results come through a function that gives others each time."""
+    steady, drawn, drawing = ListSink(), ListSink(), itertools.count()
+    flow = Flow("drawn", bins=2, delivery="exactly_once", checkpoints=LONG)
+    words = flow.source(ListSource([[(n, n) for n in range(30)]]))
+    words.sink(steady, "steady")
+    words.map(nondeterministic(lambda n: (n, next(drawing)))).sink(drawn, "drawn")
+    return flow, steady, drawn
+
+
+def test_only_sinks_behind_a_function_that_gives_others_wait() -> None:
+    flow, steady, drawn = drawing()
+    plan = Plan(flow)
+    assert plan.outboxes == {"drawn"}
+    assert [*plan.timed] == ["steady"]
+    with TestFlow(flow) as run:
+        until_taken(run, 1)
+        while len(steady.values) < 30:
+            run.act()
+        assert len(drawn.values) < 30
+        run.run()
+    assert [n for n, _ in told(drawn)] == [*range(30)]
+
+
+def test_decoders_and_encoders_count_among_the_functions() -> None:
+    varying = nondeterministic(lambda data: data)
+    flow = Flow("read", delivery="exactly_once", checkpoints=LONG)
+    steady, read = flow.source(KafkaSource("a")), flow.source(KafkaSource("b", value=varying))
+    steady.sink(KafkaSink("c"), "steady")
+    steady.sink(KafkaSink("c", value=varying), "written")
+    read.sink(KafkaSink("c"), "read")
+    assert Plan(flow).outboxes == {"read", "written"}
+
+
+def test_at_least_once_nothing_waits() -> None:
+    flow = Flow("drawn")
+    flow.source(ListSource([[]])).map(nondeterministic(lambda n: n)).sink(ListSink())
+    assert not Plan(flow).outboxes
+
+
+def test_a_flow_that_takes_no_checkpoint_by_itself_is_refused() -> None:
+    flow = counting(ListSource([[]]), ListSink(), Checkpointing())
+    with pytest.raises(SetupError, match=r"sink 'counts': .* the flow takes none by itself"):
+        Plan(flow)
+
+
+LIFE, AFTER = Incarnation(7), Incarnation(8)
+
+
+def history(*marks: Mark) -> History:
+    begins = Begins(0, (ONE,) * 4, 1, checkpoint=4)
+    return History(BinSpace(2), [(LIFE, begins), (AFTER, begins)], marks)
+
+
+def checkpoint(*pieces: Piece) -> Checkpoint:
+    return Checkpoint(4, LIFE, BinSpace(2), 5, (), Cut(members=(ONE,), pieces=pieces))
+
+
+def piece(input: int, key: str) -> Piece:
+    return Piece("counts", input, ONE, 3, 6, Place(key.encode(), 0, 1, 9), False)
+
+
+HELD, COMING = piece(1, "in flight/7/4/0/0"), piece(0, "in flight/7/4/0/1")
+
+
+def test_what_is_out_is_not_put_back() -> None:
+    plan, cut = Plan(counting(ListSource([[]]), ListSink())), checkpoint(HELD, COMING).cut
+    for mark, left in (
+        (Mark(LIFE, ONE, {}, sent=4), (COMING,)),
+        (Mark(LIFE, ONE, {}, sent=3), (HELD, COMING)),
+        (Mark(AFTER, ONE, {}, sent=4), (HELD, COMING)),
+        (Mark(LIFE, WorkerId(1), {}, sent=4), (HELD, COMING)),
+    ):
+        assert without_what_is_out(plan, cut, history(mark)).pieces == left
+
+
+def test_a_flow_does_not_go_back_behind_what_has_left_an_outbox() -> None:
+    plan = Plan(counting(ListSource([[]]), ListSink()))
+    assert not come_twice(checkpoint(), plan, history(Mark(LIFE, ONE, {}, sent=4)))
+    twice = come_twice(checkpoint(), plan, history(Mark(LIFE, ONE, {}, sent=5)))
+    said = "what checkpoint 5 held in outboxes is out, .*twice with --accept-differences"
+    with pytest.raises(SetupError, match=said):
+        expect_fits(checkpoint(), plan, twice=twice)
+
+
+def test_a_sink_does_not_begin_to_wait_where_results_are_out_already() -> None:
+    """In the life that has taken the checkpoint, or a later one."""
+    plan = Plan(counting(ListSource([[]]), ListSink()))
+    (said,) = come_twice(checkpoint(), plan, history(Mark(AFTER, ONE, {"counts": 9})))
+    assert said.startswith("sink 'counts' has sent results since without waiting for checkpoints")
+    assert not come_twice(checkpoint(), plan, history(Mark(AFTER, ONE, {"other": 9})))
+
+
+def test_an_outbox_that_the_flow_has_no_more_is_missed_where_anything_lies_there() -> None:
+    flow = Flow("counts", bins=2, delivery="exactly_once")
+    flow.source(ListSource([[]])).sink(ListSink(), "counts")
+    said = "6 records are on their way to an outbox of sink 'counts'"
+    with pytest.raises(SetupError, match=said):
+        expect_fits(checkpoint(HELD, COMING), Plan(flow))
