@@ -8,6 +8,8 @@ later life ends what an earlier one of that number had begun (I8).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from connectors.client import Settings
 from connectors.committer import Committer, Parcel
 from connectors.sink import KafkaSink, Rows
@@ -38,9 +40,10 @@ class KafkaTransactions:
         """Whoever had the id before commits nothing any more. Raises MeanderError."""
         self._committer = Committer(settings, id, wakeup.set)
         self._marks, self._bound = marks, Bound(f"transactions of {id!r}", most)
+        self._kept = Bound(f"outboxes of {id!r}", most)
         self._written: list[Parcel] = []
-        self._bytes = self._ready = self._leaving = 0
-        """Taken over, and among these to leave with the next, and being committed."""
+        self._keeping = self._ready = self._leaving = 0
+        """Bytes that wait in outboxes, that are to leave with the next, and being committed."""
         self._begun = 0
 
     @property
@@ -48,7 +51,6 @@ class KafkaTransactions:
         """Whether one is being committed. Raises MeanderError where one may have failed."""
         busy = self._committer.busy
         if not busy:
-            self._bytes -= self._leaving
             self._leaving = 0
         return busy
 
@@ -60,7 +62,12 @@ class KafkaTransactions:
     @property
     def full(self) -> bool:
         """Whether half of the bytes that may be under way are."""
-        return 2 * self._bytes >= self._bound.most
+        return 2 * (self._ready + self._leaving) >= self._bound.most
+
+    @property
+    def crammed(self) -> bool:
+        """Whether half of the bytes that may wait in outboxes do."""
+        return 2 * self._keeping >= self._kept.most
 
     @property
     def committed(self) -> int:
@@ -75,17 +82,21 @@ class KafkaTransactions:
         self._written.clear()
         self._committer.commit(lot)
 
-    def take(self, parcel: Parcel) -> None:
-        """Take records over that leave once they are given to `leave`. Raises MeanderError where
-        more is under way than the bound."""
-        self._bytes += parcel.size
-        self._bound.check(self._bytes, "results wait to be committed together")
-
     def leave(self, parcel: Parcel) -> int:
-        """Have what was taken over leave; the number of the transaction in which it does."""
+        """Take records over that leave with the next; the number of that."""
         self._written.append(parcel)
         self._ready += parcel.size
         return self._begun + 1
+
+    def expect_room(self) -> None:
+        """Raises MeanderError where more is under way than the bound."""
+        self._bound.check(self._ready + self._leaving, "results wait to be committed together")
+
+    def keep(self, size: int) -> None:
+        """So many bytes wait in an outbox, or, where that is negative, no longer. Raises
+        MeanderError where more do than the bound."""
+        self._keeping += size
+        self._kept.check(self._keeping, "results wait for a checkpoint")
 
     def writer(self, spec: KafkaSink, context: WorkerContext) -> Tallying:
         """The way out of a sink that sends in the order of time."""
@@ -114,9 +125,9 @@ class _Writer:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
         self.taken += Tally.of(batch.times, keys, values)
-        parcel = Parcel(self._topic, values, keys, headers)
-        self._transactions.take(parcel)
-        return self._transactions.leave(parcel)
+        ticket = self._transactions.leave(Parcel(self._topic, values, keys, headers))
+        self._transactions.expect_room()
+        return ticket
 
     def tally(self, batch: Batch) -> Tally:
         """Of a batch, were it written. Raises RowRefused as `write`."""
@@ -135,6 +146,14 @@ class _Writer:
         """It is closed with the transactions."""
 
 
+class _Waiting(NamedTuple):
+    """What lies in an outbox."""
+
+    parcel: Parcel
+    size: int
+    """Bytes that are held for it."""
+
+
 class _Outbox:
     """Implements `Keeping`."""
 
@@ -143,13 +162,15 @@ class _Outbox:
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
         self._rows = Rows(spec, context.worker, context.pulse)
-        self._keeper = Keeper[Parcel](transactions.leave)
+        self._keeper = Keeper[_Waiting](self._leave)
 
     def write(self, batch: Batch) -> int:
         """Keep one batch, as it will be sent. Raises RowRefused for a row that cannot be."""
         parcel = Parcel(self._topic, *self._rows.written(batch))
-        self._transactions.take(parcel)
-        return self._keeper.keep(parcel)
+        # The sink has the batch itself as long, for checkpoints, and its values are no smaller.
+        waiting = _Waiting(parcel, 2 * parcel.size + batch.weight)
+        self._transactions.keep(waiting.size)
+        return self._keeper.keep(waiting)
 
     def let_go(self, ticket: int) -> None:
         """All up to a ticket leaves with the next transaction."""
@@ -158,7 +179,7 @@ class _Outbox:
     @property
     def full(self) -> bool:
         """Whether so much is under way that it should be given no more for now."""
-        return self._transactions.full
+        return self._transactions.crammed
 
     def delivered(self) -> int:
         """The last that is out. Raises MeanderError where a transaction may have failed."""
@@ -166,3 +187,7 @@ class _Outbox:
 
     def close(self) -> None:
         """It is closed with the transactions."""
+
+    def _leave(self, waiting: _Waiting) -> int:
+        self._transactions.keep(-waiting.size)
+        return self._transactions.leave(waiting.parcel)

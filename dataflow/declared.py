@@ -7,6 +7,7 @@ declaration goes with the function. Cost: an attribute.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from schemas.errors import SetupError
@@ -18,7 +19,9 @@ _VARIES: Final = "__meander_nondeterministic__"
 def nondeterministic(function: F) -> F:
     """Declare that a function may give something else for the same: it asks a clock, draws random
     numbers, calls what lies outside. In a flow that delivers exactly once, results behind it wait
-    for the checkpoint that holds them. Raises SetupError for what takes no declaration.
+    for the checkpoint that holds them. Declare a function of your own, not one that others share,
+    and the one that the flow is given: of what it calls nobody knows. Raises SetupError for what
+    takes no declaration.
 
     >>> import random
     >>> @nondeterministic
@@ -38,5 +41,7 @@ def nondeterministic(function: F) -> F:
 
 
 def varies(function: object) -> bool:
-    """Whether it has been declared so."""
+    """Whether it has been declared so, or is a `partial` of one that has."""
+    if isinstance(function, partial) and varies(function.func):
+        return True
     return getattr(function, _VARIES, False) is True

@@ -24,6 +24,7 @@ from dataflow.nodes import (
     StepsNode,
     scope_of,
 )
+from dataflow.operators.columns import ColumnFold
 from dataflow.operators.errors import OnError
 from dataflow.operators.keyed import Order
 from schemas.errors import SetupError
@@ -56,6 +57,8 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield "function", node.choose
         case KeyedNode(logic=FoldLogic(init, step)):
             yield from (("init", init), ("step", step))
+        case KeyedNode(logic=ColumnFold(step=step)):
+            yield "step", step
         case KeyedNode(logic=ProcessLogic() as logic):
             yield "init", logic.init
             yield from (("step", function) for function in logic.on_values)
