@@ -28,7 +28,7 @@ from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
-from app.lives import Newest, begin, newest_checkpoint
+from app.lives import Newest, begin, end_others, left_behind, newest_checkpoint
 from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
@@ -102,7 +102,9 @@ def run(
         told = opened.enter_context(claimed(prepared, show, board))
         if board.address:
             log.info("metrics are at %s", board.address)
-        found = newest_checkpoint(prepared, options.begin_from)
+        end_others(prepared)
+        earlier = left_behind(prepared.plan, options.kafka, prepared.names)
+        found = newest_checkpoint(prepared, options.begin_from, earlier)
         context = _await_spark(spark, prepared, told, signals)
         result = _live(prepared, found, context, told, signals)
         told.finished(result.counters)
@@ -137,6 +139,7 @@ def _live(
                 past.callback(survivors.close)
                 said = f"{lost.cause.concerns}: {lost.cause.cause}"
                 log.warning("%s: this life of the flow ends", said)
+                told.expect_ours()
                 newest = _newest_after(lost, prepared)
                 if newest is None:
                     raise lost.cause from lost

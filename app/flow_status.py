@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -14,7 +15,7 @@ from app.measured import latencies, partitions, queues
 from app.metrics import Board
 from app.observer import Figures
 from app.overview import OPEN, note
-from app.prepare import Prepared
+from app.prepare import Prepared, expect_ours
 from connectors.status import StatusTopic
 from schemas.errors import MeanderError
 from schemas.status import (
@@ -53,6 +54,7 @@ class FlowStatus:
         self._board = board
         self._migrations: dict[str, Migration] = {}
         self._told: Counter[str] = Counter()
+        self._beat = time.monotonic()
 
     def tell(self, event: Event) -> None:
         """Write an event; never blocks."""
@@ -60,6 +62,10 @@ class FlowStatus:
         self._told[event.type] += 1
         self._status.write(event)
         self._show(event)
+
+    def expect_ours(self) -> None:
+        """Raises SetupError where another driver has taken the flow."""
+        expect_ours(self._prepared, self._status)
 
     def pump(self) -> None:
         """Have what was written go out."""
@@ -70,8 +76,12 @@ class FlowStatus:
         self.alive(Figures(self._prepared.options.workers, up))
 
     def alive(self, figures: Figures) -> None:
-        """The driver's heartbeat."""
+        """The driver's heartbeat. Raises SetupError where it comes so late that another driver has
+        taken the flow."""
         options = self._prepared.options
+        last, self._beat = self._beat, time.monotonic()
+        if self._beat - last >= options.lease:
+            self.expect_ours()
         moving = [
             one.model_copy(update=figures.outlooks.get(one.id, {}))
             for one in self._migrations.values()

@@ -70,10 +70,10 @@ def from_bytes(data: bytes) -> Written:
 def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have."""
     match decision:
-        case Begins(_, owners, workers, number, sources, groups, anew):
-            begun = {"owners": list(owners), "workers": workers, "checkpoint": number}
-            names = {"sources": list(sources), "groups": list(groups), "anew": dict(anew)}
-            return {"type": "begins", **begun, **names}
+        case Begins(_, owners, workers, number, sources, groups, anew, kept, topics):
+            begun = {"owners": list(owners), "workers": workers, "checkpoint": number, "kept": kept}
+            names = {"sources": list(sources), "topics": list(topics), "groups": list(groups)}
+            return {"type": "begins", **begun, **names, "anew": dict(anew)}
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
         case Revoke(command):
@@ -98,7 +98,9 @@ def _read(fields: dict[str, Any]) -> Decision:
         case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
             names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
             anew = tuple(starmap(Anew, fields.get("anew", {}).items()))
-            return Begins(at, tuple(map(WorkerId, owners)), workers, number, *names, anew)
+            kept, topics = fields.get("kept", 3), tuple(fields.get("topics", ()))
+            owned = tuple(map(WorkerId, owners))
+            return Begins(at, owned, workers, number, *names, anew, kept, topics)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, bins)))
         case {"type": "revoked", "id": id}:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -53,9 +53,20 @@ class Newest(NamedTuple):
     """The greatest number that a checkpoint has."""
 
 
-def newest_checkpoint(prepared: Prepared, wanted: str | None = None) -> Newest | None:
+def end_others(prepared: Prepared) -> None:
+    """Who works in an earlier life commits nothing any more."""
+    options = prepared.options
+    if prepared.plan.flow.delivery == "exactly_once":
+        workers = registered(journal(options.kafka, prepared.names.decisions))
+        fence(options.kafka, options.prefix, prepared.flow, workers)
+
+
+def newest_checkpoint(
+    prepared: Prepared, wanted: str | None = None, history: History = NO_HISTORY
+) -> Newest | None:
     """The checkpoint that the flow starts from, the newest or that of a name or number; None where
-    it starts without states. Raises SetupError where it cannot start from it."""
+    it starts without states. Raises SetupError where it cannot start from it, also because of what
+    earlier lives have left behind."""
     settings, topic = prepared.options.kafka, prepared.names.checkpoints
     known = Known.by(journal(settings, prepared.names.decisions))
     if wanted is None:
@@ -72,11 +83,10 @@ def newest_checkpoint(prepared: Prepared, wanted: str | None = None) -> Newest |
     outside = unread(settings, plan, checkpoint)
     if known.begun is not None:
         outside += misplaced(known.begun, plan)
-    left, twice = checkpoint, list[str]()
-    if wanted is not None or plan.outboxes or any(map(plan.in_outbox, checkpoint.cut.pieces)):
-        history = history_of(plan, settings, prepared.names)
-        left = replace(checkpoint, cut=without_what_is_out(plan, checkpoint.cut, history))
-        twice = [] if options.accept_differences else come_twice(checkpoint, plan, history)
+        sources = [one.name for one in plan.sources]
+        outside += other_topics(known.begun, dict(zip(sources, prepared.topics, strict=True)))
+    left = replace(checkpoint, cut=without_what_is_out(plan, checkpoint.cut, history))
+    twice = [] if options.accept_differences else come_twice(checkpoint, plan, history)
     expect_fits(left, plan, options.allow_dropped_state, outside, twice)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
@@ -93,14 +103,33 @@ def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> list[str]:
     return [wrong for topic, places in left.items() for wrong in gone(settings, topic, places)]
 
 
+def other_topics(begun: Begins, topics: Mapping[str, str]) -> list[str]:
+    """Sources that read something else than in the life that has begun last, as offsets there say
+    nothing of it; `topics` are what they read now, by source.
+
+    >>> begun = Begins(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
+    >>> other_topics(begun, {"a": "lines 1", "b": "words 3", "c": "new 4"})
+    ["source 'b' has read topic 'words' of id 2, and is to read topic 'words' of id 3"]
+    """
+    had = dict(zip(begun.sources, begun.topics, strict=False))
+    return [
+        f"source {name!r} has read {_said(had[name])}, and is to read {_said(topic)}"
+        for name, topic in topics.items()
+        if had.get(name, topic) != topic
+    ]
+
+
+def _said(topic: str) -> str:
+    name, _, id = topic.partition(" ")
+    return f"topic {name!r} of id {id}" if topic else "no topic"
+
+
 def begin(prepared: Prepared, found: Newest | None) -> Start:
     """A new life, from the newest checkpoint; those before it commit nothing any more."""
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
-    if plan.flow.delivery == "exactly_once":
-        workers = registered(journal(options.kafka, names.decisions))
-        fence(options.kafka, options.prefix, prepared.flow, workers)
-    begins = Start.of(plan, options.workers, checkpoint).begins
+    end_others(prepared)
+    begins = replace(Start.of(plan, options.workers, checkpoint).begins, topics=prepared.topics)
     if found is not None and begins.checkpoint is not None:
         begins = replace(begins, checkpoint=found.offset)
     with contextlib.closing(Decisions(options.kafka, names.decisions)) as decisions:
@@ -109,12 +138,17 @@ def begin(prepared: Prepared, found: Newest | None) -> Start:
     return Start.of(plan, options.workers, checkpoint, history)
 
 
-def history_of(
-    plan: Plan, settings: Settings, names: Names, life: Incarnation | None = None
-) -> History:
-    """What lives before one have left behind, if that has begun; else all."""
+def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) -> History:
+    """What lives before one have left behind that has begun, as far as it counts in that."""
     if plan.flow.delivery == "at_least_once":
         return NO_HISTORY
+    return left_behind(plan, settings, names, life)
+
+
+def left_behind(
+    plan: Plan, settings: Settings, names: Names, life: Incarnation | None = None
+) -> History:
+    """What lives before one have left behind, if that has begun; else all lives."""
     begun = _until(journal(settings, names.decisions), life)
     marks = map(Mark.from_bytes, whole(settings, names.marks))
     return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))

@@ -21,7 +21,7 @@ from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
 from connectors.status import StatusTopic
-from connectors.topics import Names, ensure_internal, group, partitions_of
+from connectors.topics import Names, ensure_internal, group, identity, partitions_of
 from dataflow.nodes import ProbeNode, SinkNode
 from dataflow.plan import Plan
 from schemas.errors import SetupError
@@ -39,6 +39,8 @@ class Prepared:
     source: Source
     options: Options
     names: Names
+    topics: tuple[str, ...]
+    """What each source reads, by number: '' where that is no topic."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
     incarnation: Incarnation = field(
         # Grows from life to life, as no two drivers of a flow start within one lease.
@@ -77,7 +79,7 @@ def prepare(module: Path, options: Options) -> Prepared:
     for topic in _topics(plan):
         partitions_of(admin, topic)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
-    return Prepared(plan, source, options, names)
+    return Prepared(plan, source, options, names, _read(admin, plan))
 
 
 def _expect_committable(plan: Plan) -> None:
@@ -89,6 +91,13 @@ def _expect_committable(plan: Plan) -> None:
                 "only a KafkaSink takes part in transactions, and the flow delivers exactly once",
                 "give the flow delivery='at_least_once', or the sink a topic",
             )
+
+
+def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
+    specs = [source.spec for source in plan.sources]
+    return tuple(
+        identity(admin, spec.topic) if isinstance(spec, KafkaSource) else "" for spec in specs
+    )
 
 
 def _topics(plan: Plan) -> list[str]:
@@ -103,6 +112,18 @@ def claim(prepared: Prepared, status: StatusTopic) -> None:
     options, driver = prepared.options, prepared.driver
     claimed = Claimed(driver=driver, incarnation=prepared.incarnation, lease=options.lease)
     claim_for(status, prepared.flow, claimed)
+
+
+def expect_ours(prepared: Prepared, status: StatusTopic) -> None:
+    """Raises SetupError where another driver has taken the flow meanwhile."""
+    holder = status.holder(prepared.flow)
+    if holder is not None and holder.driver != prepared.driver:
+        raise SetupError(
+            f"flow {prepared.flow!r}",
+            "another driver has taken it, as this one was silent for longer than its lease",
+            "see what held this one up, its machine or its way to Kafka; a longer --lease waits"
+            " for that",
+        )
 
 
 def claim_for(status: StatusTopic, flow: str, claimed: Claimed) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from connectors import checkpoints
 from connectors.client import Settings
-from dataflow.checkpoint.taking import KEPT, Write
+from dataflow.checkpoint.taking import Write
 from dataflow.decisions import Begins, Drops, Journal, Keeps
 from dataflow.once.history import Written
 from schemas.errors import SetupError
@@ -36,6 +36,11 @@ class Known:
     def began_with(self) -> int | None:
         """The offset of the checkpoint with which it has."""
         return None if self.begun is None else self.begun.checkpoint
+
+    @property
+    def kept(self) -> int:
+        """How many of the newest there are."""
+        return Begins(0, (), 0).kept if self.begun is None else self.begun.kept
 
     @staticmethod
     def by(decided: Iterable[Written]) -> Known:
@@ -71,10 +76,11 @@ class Known:
 
 def kept(settings: Settings, topic: str, known: Known) -> dict[int, Checkpoint]:
     """All that a flow can go on from, by offset, the oldest first."""
-    newest = [one for one in checkpoints.last(settings, topic, 2 * KEPT) if known.counts(*one)]
-    found = dict(newest[-KEPT:])
+    most = known.kept
+    newest = [one for one in checkpoints.last(settings, topic, 2 * most) if known.counts(*one)]
+    found = dict(newest[-most:])
     others = {*known.savepoints.values()}
-    if known.began_with is not None and len(found) < KEPT:
+    if known.began_with is not None and len(found) < most:
         # It may lie far back: the flow has not come to enough of its own since.
         others.add(known.began_with)
     for offset in others - {*found}:

@@ -42,11 +42,14 @@ class StatusTopic:
         while True:
             self.write(claimed)
             self.flush(client.ANSWER)
-            with contextlib.closing(StatusReader(self._settings, self._topic, flow)) as reader:
-                found = holder(reader.recent())
-            if found is not None:
+            if (found := self.holder(flow)) is not None:
                 return found
             # It was another's when this claim came, and that one has ended meanwhile: do it anew.
+
+    def holder(self, flow: str) -> Holder | None:
+        """Who has a flow."""
+        with contextlib.closing(StatusReader(self._settings, self._topic, flow)) as reader:
+            return holder(reader.recent())
 
     def write(self, event: Event) -> None:
         """Append one event; never blocks."""
@@ -180,8 +183,8 @@ def holder(events: Iterable[Told]) -> Holder | None:
         match told.event:
             case Claimed() as word if found is None or _silent(found, told.millis):
                 found = Holder(word.driver, told.millis, word.lease)
-            case Heartbeat() as word:
-                # Only a driver whose claim was good sends any.
+            case Heartbeat() as word if found is None or found.driver == word.driver:
+                # Another's is of one that had the flow, and was silent for its lease.
                 found = Holder(word.driver, told.millis, word.lease)
             case Finished(driver=driver) | Failed(driver=driver):
                 if found is not None and found.driver == driver:

@@ -185,6 +185,12 @@ def _found(client: Admin, topic: str) -> Found:
         raise translate(error, f"topic {topic!r}", client.bootstrap) from None
 
 
+def identity(client: Admin, topic: str) -> str:
+    """A topic's name and id: one that is made anew under the same name is another. Raises
+    SetupError."""
+    return f"{topic} {_found(client, topic).id}"
+
+
 def look(client: AdminClient, topic: str, seconds: float) -> Found:
     """A topic as it is, if there is any; raises KafkaException.
 

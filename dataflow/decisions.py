@@ -34,6 +34,10 @@ class Begins:
     """Its groups of operators, in the order of `owners`; likewise."""
     anew: tuple[Anew, ...] = ()
     """From when on results of its sinks come again."""
+    kept: int = 3
+    """How many of its checkpoints stay."""
+    topics: tuple[str, ...] = ()
+    """What its sources read, by number; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Checkpointing:
     """Seconds after which one is given up."""
     failures: int | None = None
     """How many in a row may be given up before the flow ends; None: any number."""
+    kept: int = 3
+    """How many are there to go on from, savepoints aside; older ones are retired."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -48,6 +50,7 @@ class Checkpointing:
             "pause": not self.pause >= 0,
             "timeout": not self.timeout > 0,
             "failures": self.failures is not None and self.failures < 0,
+            "kept": self.kept < 1,
         }
         for name in [name for name, is_wrong in wrong.items() if is_wrong]:
             raise SetupError("a flow's checkpoints", f"their {name} is {getattr(self, name)}",

@@ -52,6 +52,8 @@ class Start:
     sources: tuple[str, ...] = ()
     """Of the flow, by number."""
     groups: tuple[str, ...] = ()
+    kept: int = 3
+    """How many of this life's checkpoints stay."""
 
     @staticmethod
     def of(
@@ -66,11 +68,22 @@ class Start:
         life = UNBORN if checkpoint is None else checkpoint.incarnation
         manifests = () if checkpoint is None else checkpoint.manifests
         names = tuple(one.name for one in plan.sources), tuple(plan.groups.names)
+        kept = plan.flow.checkpoints.kept
         if cut == BEGINNING:
             evenly = evenly_owned(plan.flow.space, workers, len(plan.groups.names))
             past = history.past(plan.reached)
             return Start(
-                workers, evenly, {}, manifests, BEGINNING, number, life, history, past, *names
+                workers,
+                evenly,
+                {},
+                manifests,
+                BEGINNING,
+                number,
+                life,
+                history,
+                past,
+                *names,
+                kept,
             )
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
@@ -80,7 +93,7 @@ class Start:
         return Start(
             workers, tuple(owned[number] for number in range(len(bins))),
             laid_out(readers, len(ranks), workers), manifests, cut, number, life, history,
-            history.past(plan.reached), *names,
+            history.past(plan.reached), *names, kept,
         )  # fmt: skip
 
     def joining(self, plan: Plan) -> Start:
@@ -97,7 +110,8 @@ class Start:
         """What the journal is told of it."""
         number = self.number if self.resumes else None
         names = self.sources, self.groups
-        return Begins(self.time, self.owners, self.workers, number, *names, self.cut.anew)
+        anew, kept = self.cut.anew, self.kept
+        return Begins(self.time, self.owners, self.workers, number, *names, anew, kept)
 
     @property
     def time(self) -> int:

@@ -35,8 +35,6 @@ from state.checkpoint import BEGINNING, Checkpoint, Cut
 from state.ids import Bin, Incarnation, WorkerId, member_name
 from state.topic import Place
 
-KEPT = 3
-"""Checkpoints that are kept."""
 FAILED_PAUSE = 1.0
 """Seconds from one that was given up to the next that nobody asks for, at least."""
 Write = Callable[[Checkpoint], Callable[[], bool]]
@@ -269,7 +267,7 @@ class Checkpoints:
         self._say(CompleteFrame(taking.number), taking.members)
         if taking.whole.savepoint:
             self._savepoints.append(taking.whole)
-        if len(self._kept) > KEPT:
+        if len(self._kept) > self._how.kept:
             self._retire(self._kept.popleft())
         self._trimming.kept(min(self._numbers))
         taking.unsent = {*taking.members} if self._plan.outboxes else set()

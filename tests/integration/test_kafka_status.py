@@ -13,7 +13,7 @@ from app.following import follow
 from app.overview import overview
 from connectors import status
 from connectors.client import Fetched, Settings, admin
-from connectors.status import Holder, StatusReader, StatusTopic
+from connectors.status import Holder, StatusReader, StatusTopic, Told, holder
 from connectors.topics import Names, ensure_internal
 from schemas.control import Migrate
 from schemas.errors import SetupError
@@ -294,6 +294,17 @@ def test_a_driver_that_lives_by_its_own_lease_keeps_the_flow(
     found = claim_as(rig, names, "two")
     assert (found.driver, found.lease) == ("one", 600.0)
     assert claim_as(rig, names, "three").driver == "one", "a claim in vain counts for nothing"
+
+
+def test_who_wakes_up_behind_its_lease_has_the_flow_no_more() -> None:
+    """Though its heartbeats go on, until the one that has it has ended."""
+    words: list[Event] = [
+        alive("one", lease=1.0), claimed("two"), alive("one"), alive("two"), alive("one"),
+    ]  # fmt: skip
+    told = [Told(n, 2_000 * n, word) for n, word in enumerate(words)]
+    assert [found.driver for n in range(5) if (found := holder(told[: n + 1]))] == [
+        "one", "two", "two", "two", "two",
+    ]  # fmt: skip
 
 
 def test_a_refused_driver_leaves_the_status_of_the_first_as_it_was(

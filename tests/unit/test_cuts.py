@@ -139,6 +139,17 @@ def test_one_checkpoint_is_taken_at_a_time() -> None:
     assert len(run.world.checkpoints) == 1
 
 
+def test_as_many_are_kept_as_the_flow_says() -> None:
+    with TestFlow(counting(Checkpointing(kept=2)), 2) as run:
+        numbers = []
+        for records in range(100, 800, 100):
+            until_read(run, records)
+            until_taken(run)
+            numbers.append({int(key.split(b"/")[2]) for key in run.world.in_flight.keys})
+    assert numbers[-1] <= {6, 7}, "nothing else of what was in flight stays"
+    assert numbers[-1]
+
+
 def test_a_checkpoint_is_taken_as_often_as_the_flow_says() -> None:
     with TestFlow(counting(Checkpointing(0.05)), 2) as run:
         run.run()

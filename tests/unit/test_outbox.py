@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import cast
 from unittest import mock
 
@@ -17,6 +18,7 @@ from dataflow.decisions import Begins
 from dataflow.once import simulated
 from dataflow.once.history import History
 from dataflow.once.marks import Mark
+from dataflow.operators.columns import ColumnFold
 from dataflow.plan import Plan
 from dataflow.sim import Freeze, Leave
 from dataflow.testing import ListSink, ListSource, TestFlow
@@ -148,6 +150,16 @@ def test_decoders_and_encoders_count_among_the_functions() -> None:
     assert Plan(flow).outboxes == {"read", "written"}
 
 
+def test_columns_and_parts_of_functions_count_among_the_functions() -> None:
+    step = nondeterministic(lambda state, value: ((state[0] + value,), value))
+    flow = Flow("columns", delivery="exactly_once", checkpoints=LONG)
+    keyed = flow.source(ListSource([[]])).key_by(lambda n: n)
+    keyed.fold("a", ColumnFold((0,), step, ("int64",), "int64")).sink(ListSink(), "columns")
+    keyed.map(partial(nondeterministic(lambda a, b: a), 3)).sink(ListSink(), "parts")
+    keyed.map(partial(min, 3)).sink(ListSink(), "steady")
+    assert Plan(flow).outboxes == {"columns", "parts"}
+
+
 def test_at_least_once_nothing_waits() -> None:
     flow = Flow("drawn")
     flow.source(ListSource([[]])).map(nondeterministic(lambda n: n)).sink(ListSink())
@@ -213,3 +225,15 @@ def test_an_outbox_that_the_flow_has_no_more_is_missed_where_anything_lies_there
     said = "6 records are on their way to an outbox of sink 'counts'"
     with pytest.raises(SetupError, match=said):
         expect_fits(checkpoint(HELD, COMING), Plan(flow))
+
+
+def test_a_sink_of_another_name_may_be_one_that_has_sent() -> None:
+    """Then all would leave again; where none is new nothing can be meant."""
+    flow = Flow("counts", bins=2, delivery="exactly_once")
+    source = flow.source(ListSource([[]]))
+    source.sink(ListSink(), "old")
+    left = history(Mark(AFTER, ONE, {"counts": 9, "old": 9}))
+    assert not come_twice(checkpoint(), Plan(flow), left)
+    source.sink(ListSink(), "new")
+    (said,) = come_twice(checkpoint(), Plan(flow), left)
+    assert said.startswith("sink 'counts' has sent results since, and the flow has none of that")
