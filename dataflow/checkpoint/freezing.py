@@ -109,8 +109,7 @@ class Freezing:
 
     def meets(self, number: int) -> None:
         """A message has come of a sender that had frozen for so many."""
-        if number > self.number:
-            self._begin(number)
+        self._reach(number)
 
     def takes(
         self, sender: WorkerId, number: int, at: Location, time: Time, payload: Payload
@@ -138,7 +137,7 @@ class Freezing:
             case FreezeFrame(number, members, kept):
                 if sender != COORDINATOR or self._me not in members:
                     raise MeanderError(member_name(sender), "its word of a checkpoint is none")
-                self.meets(number)
+                self._reach(number)
                 self._keep(kept)
                 self._mark(members)
 
@@ -154,6 +153,11 @@ class Freezing:
         while goes_on and self._clock.monotonic() < until:
             goes_on = self._contents.step()
         return worked
+
+    def _reach(self, number: int) -> None:
+        """Freeze, unless that has been done."""
+        if number > self.number:
+            self._begin(number)
 
     def _begin(self, number: int) -> None:
         self.number = number

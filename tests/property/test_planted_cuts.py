@@ -115,7 +115,7 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
 SHOWN = {
     "what waits for an operator is left out": 51, "what a router keeps is left out": 0,
     "what a stateful operator keeps is left out": 0, "what was on links is left out": 0,
-    "messages from after the cut are taken before it": 1, "sources read a record once more": 9,
+    "messages from after the cut are taken before it": 34, "sources read a record once more": 9,
     MOVING: 7, "what layers lack is left out": 0, "a checkpoint names what is not durable": 0,
     "replaced layers are forgotten at once": 10, "what has changed since is not undone": 17,
     "what was another's meanwhile is gone back to": 14,
@@ -137,6 +137,8 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
             case = with_full_bins(random_case(seed))
         try:
             Lives(case).survive()
-        except (AssertionError, MeanderError):
-            return
+        except (AssertionError, MeanderError) as error:
+            # Some take longer than that without a bug.
+            if "does not come to its end" not in str(error):
+                return
     pytest.fail(f"{bug}, and nobody has noticed")

@@ -118,3 +118,10 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
             if "does not come to its end" not in str(error):
                 return
     pytest.fail(f"{bug}, and nobody has noticed")
+
+
+@pytest.mark.parametrize("seed", sorted({*SHOWN.values()}))
+def test_what_shows_a_bug_goes_well_without_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (overflow, pool):
+        monkeypatch.setattr(module, "SLICE_ROWS", 2)
+    OutboxLives(case_of(seed)).survive()
