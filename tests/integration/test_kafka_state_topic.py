@@ -1,8 +1,10 @@
-"""The state topic gives back what was appended, or says that it is gone: never something else."""
+"""The state topic gives back what was appended, or says that it is gone: never something else; so
+do the broker's and the one in memory, on which flows are simulated."""
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from itertools import count
 
@@ -11,9 +13,10 @@ import pytest
 from connectors import client, places
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
+from dataflow.sim import SimTopic
 from schemas.errors import MeanderError
 from state.ids import Incarnation, LayerId, WorkerId
-from state.topic import Place, Ticket
+from state.topic import Place, RecordGone, StateTopic, Ticket
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import Record, consume_all, produce, until
@@ -35,7 +38,16 @@ def state(rig: Rig) -> Iterator[KafkaStateTopic]:
     topic.close()
 
 
-def append_all(state: KafkaStateTopic, records: list[tuple[bytes, bytes]]) -> list[Place]:
+@pytest.fixture(params=["Kafka", "memory"])
+def either(request: pytest.FixtureRequest) -> StateTopic:
+    """Whoever keeps it."""
+    if request.param == "memory":
+        return SimTopic(random.Random(0))
+    found: StateTopic = request.getfixturevalue("state")
+    return found
+
+
+def append_all(state: StateTopic, records: list[tuple[bytes, bytes]]) -> list[Place]:
     tickets = [state.append(key, payload) for key, payload in records]
     placed: dict[Ticket, Place] = {}
 
@@ -50,7 +62,7 @@ def append_all(state: KafkaStateTopic, records: list[tuple[bytes, bytes]]) -> li
     return [placed[ticket] for ticket in tickets]
 
 
-def fetch(state: KafkaStateTopic, wanted: list[Place]) -> list[bytes]:
+def fetch(state: StateTopic, wanted: list[Place]) -> list[bytes]:
     ticket = state.fetch(wanted)
     found: list[list[bytes]] = []
 
@@ -68,16 +80,16 @@ def layer(sequence: int, payloads: list[bytes]) -> list[tuple[bytes, bytes]]:
     return [(name.key(chunk), payload) for chunk, payload in enumerate(payloads)]
 
 
-def test_what_is_appended_is_fetched_in_the_order_asked_for(state: KafkaStateTopic) -> None:
+def test_what_is_appended_is_fetched_in_the_order_asked_for(either: StateTopic) -> None:
     payloads = [os.urandom(50) for _ in range(500)]
-    placed = append_all(state, layer(0, payloads))
-    assert fetch(state, placed) == payloads
+    placed = append_all(either, layer(0, payloads))
+    assert fetch(either, placed) == payloads
     backwards = placed[::-1]
-    assert fetch(state, backwards) == payloads[::-1]
-    assert fetch(state, [placed[7], placed[7], placed[499]]) == [
+    assert fetch(either, backwards) == payloads[::-1]
+    assert fetch(either, [placed[7], placed[7], placed[499]]) == [
         payloads[7], payloads[7], payloads[499],
     ]  # fmt: skip
-    assert fetch(state, []) == []
+    assert fetch(either, []) == []
 
 
 def test_places_far_apart_are_found_too(
@@ -99,8 +111,8 @@ def test_workers_read_what_others_wrote(rig: Rig, state: KafkaStateTopic) -> Non
     other.close()
 
 
-def test_chunks_of_one_worker_lie_side_by_side(state: KafkaStateTopic) -> None:
-    placed = append_all(state, layer(0, [b"a", b"b", b"c"]))
+def test_chunks_of_one_worker_lie_side_by_side(either: StateTopic) -> None:
+    placed = append_all(either, layer(0, [b"a", b"b", b"c"]))
     assert [place.offset - placed[0].offset for place in placed] == [0, 1, 2]
     assert len({place.partition for place in placed}) == 1
 
@@ -112,15 +124,15 @@ def test_large_chunks_pass_and_larger_ones_are_refused(state: KafkaStateTopic) -
         state.append(b"layer/1/0/9/0", bytes(MAX_STATE_RECORD))
 
 
-def test_several_fetches_at_once_each_get_their_own(state: KafkaStateTopic) -> None:
+def test_several_fetches_at_once_each_get_their_own(either: StateTopic) -> None:
     payloads = [b"%d" % i for i in range(100)]
-    placed = append_all(state, layer(0, payloads))
-    tickets = [state.fetch(placed[start::10]) for start in range(10)]
+    placed = append_all(either, layer(0, payloads))
+    tickets = [either.fetch(placed[start::10]) for start in range(10)]
     answers: dict[int, list[bytes]] = {}
 
     def all_here() -> bool:
         for start, ticket in enumerate(tickets):
-            answer = state.fetched(ticket)
+            answer = None if start in answers else either.fetched(ticket)
             if answer is not None:
                 answers[start] = answer
         return len(answers) == 10
@@ -129,12 +141,36 @@ def test_several_fetches_at_once_each_get_their_own(state: KafkaStateTopic) -> N
     assert [answers[start] for start in range(10)] == [payloads[start::10] for start in range(10)]
 
 
-def test_another_key_at_the_place_is_an_error(state: KafkaStateTopic) -> None:
-    (place,) = append_all(state, layer(0, [b"a"]))
+def test_another_key_at_the_place_is_an_error(either: StateTopic) -> None:
+    (place,) = append_all(either, layer(0, [b"a"]))
     wrong = Place(b"layer/1/0/5/0", place.partition, place.offset, place.size)
-    with pytest.raises(MeanderError, match="there is no record with the key 'layer/1/0/5/0'"):
-        fetch(state, [wrong])
-    assert fetch(state, [place]) == [b"a"]
+    with pytest.raises(RecordGone, match="layer/1/0/5/0"):
+        fetch(either, [wrong])
+    assert fetch(either, [place]) == [b"a"]
+
+
+def test_what_is_forgotten_takes_nothing_else_along(either: StateTopic) -> None:
+    """It may be there still: nobody asks for it."""
+    gone, *left = append_all(either, layer(0, [b"a", b"b", b"c"]))
+    either.forget([gone])
+    append_all(either, layer(1, [b"behind it"]))
+    assert fetch(either, left) == [b"b", b"c"]
+
+
+def test_who_asks_in_between_is_told_that_nothing_is_here_yet_or_the_answer(
+    either: StateTopic,
+) -> None:
+    (place,) = append_all(either, layer(0, [b"a"]))
+    abandoned, ticket = either.fetch([place]), either.fetch([place])
+    either.abandon(abandoned)
+    answers: list[list[bytes] | None] = []
+
+    def here() -> bool:
+        answers.append(either.fetched(ticket))
+        return answers[-1] is not None
+
+    until(here, "it is here")
+    assert answers == [None] * (len(answers) - 1) + [[b"a"]]
 
 
 def test_a_place_behind_the_end_is_an_error_after_a_while(
