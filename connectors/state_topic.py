@@ -39,8 +39,7 @@ class KafkaStateTopic:
         """
         ticket = self._next()
         self._appended[ticket] = None
-        done = partial(self._durable, ticket, key, len(payload))
-        self._outbox.send(payload, key, done, [], self._partition)
+        self._send(ticket, key, payload)
         return ticket
 
     def placed(self, ticket: Ticket) -> Place | None:
@@ -88,10 +87,18 @@ class KafkaStateTopic:
         self._last += 1
         return Ticket(self._last)
 
-    def _durable(self, ticket: Ticket, key: bytes, size: int, message: Message) -> None:
+    def _send(self, ticket: Ticket, key: bytes, payload: bytes) -> None:
+        done = partial(self._durable, ticket, key, payload)
+        self._outbox.send(payload, key, done, [], self._partition)
+
+    def _durable(self, ticket: Ticket, key: bytes, payload: bytes, message: Message) -> None:
         offset = message.offset()
-        assert offset is not None
-        place = Place(key, self._partition, offset, size)
+        if offset is None:
+            # A broker that has had it before, as its first answer was lost, may not know where: the
+            # same once more does no harm, as compaction keeps the last of a key.
+            self._send(ticket, key, payload)
+            return
+        place = Place(key, self._partition, offset, len(payload))
         if ticket in self._appended:
             self._appended[ticket] = place
         else:

@@ -7,8 +7,11 @@ import os
 import random
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from confluent_kafka import Message
 
 from connectors import client, places
 from connectors.state_topic import KafkaStateTopic
@@ -115,6 +118,25 @@ def test_chunks_of_one_worker_lie_side_by_side(either: StateTopic) -> None:
     placed = append_all(either, layer(0, [b"a", b"b", b"c"]))
     assert [place.offset - placed[0].offset for place in placed] == [0, 1, 2]
     assert len({place.partition for place in placed}) == 1
+
+
+def test_what_the_broker_has_but_does_not_say_where_is_written_once_more(
+    state: KafkaStateTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset, lost = Message.offset, iter([None])
+    durable = KafkaStateTopic._durable
+
+    def told(
+        topic: KafkaStateTopic, ticket: Ticket, key: bytes, data: bytes, said: Message
+    ) -> None:
+        where = next(lost, offset(said))
+        durable(topic, ticket, key, data, cast(Message, SimpleNamespace(offset=lambda: where)))
+
+    monkeypatch.setattr(KafkaStateTopic, "_durable", told)
+    payloads = [b"a", b"b", b"c"]
+    placed = append_all(state, layer(0, payloads))
+    assert [place.offset for place in placed] == [3, 1, 2]
+    assert fetch(state, placed) == payloads
 
 
 def test_large_chunks_pass_and_larger_ones_are_refused(state: KafkaStateTopic) -> None:
