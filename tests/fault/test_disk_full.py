@@ -1,0 +1,60 @@
+"""I5 where a worker's disk takes no more: the flow ends and says whose disk, and what is committed
+then and by the next run is each result once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Broker
+from tests.flow_process import lines, meander, until_silent
+from tests.kafka_tools import consume_all
+
+LEASE, KEYS, ROUNDS = 2, 600, 3
+FLOW = """
+import os, random, resource
+from connectors import KafkaSink, KafkaSource
+from dataflow import Checkpointing, Flow
+
+MOST = os.environ.get("MEANDER_MOST_BYTES")
+
+
+def counted(state, word):
+    "States that no disk makes smaller; workers alone come here."
+    if MOST:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(MOST), resource.RLIM_INFINITY))
+    number = state[0] + 1
+    return (number, random.Random(f"{{word}} {{number}}").randbytes(6_000)), f"{{word}} {{number}}"
+
+
+flow = Flow(
+    "counts", delivery="exactly_once", checkpoints=Checkpointing(0.5), state_memory=1 << 20
+)
+words = flow.source(KafkaSource("{prefix}lines", value="str")).key_by(lambda word: word)
+counts = words.fold("count", init=lambda: (0, b""), step=counted)
+counts.sink(KafkaSink("{prefix}counts", value="str"))
+"""
+
+
+def test_a_disk_that_is_full_ends_the_flow_which_goes_on_once_there_is_room(
+    broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "flow.py"
+    module.write_text(FLOW.format(prefix=prefix))
+    words = [f"w{n % KEYS}" for n in range(ROUNDS * KEYS)]
+    lines(broker.bootstrap, prefix, words)
+    run = "run", str(module), "--prefix", prefix, "--lease", str(LEASE), "--until-end"
+    monkeypatch.setenv("MEANDER_MOST_BYTES", "100000")
+    with meander(tmp_path, broker.bootstrap, *run) as flow:
+        assert flow.exit_code() == 2, flow.said
+        assert "the state database at" in flow.said
+        assert "File too large; see whether its disk has room, and run the flow again" in flow.said
+    until_silent(broker, prefix, LEASE)
+    monkeypatch.delenv("MEANDER_MOST_BYTES")
+    with meander(tmp_path, broker.bootstrap, *run) as flow:
+        assert flow.exit_code() == 0, flow.said
+    found = Counter(record.value for record in consume_all(broker.bootstrap, prefix + "counts"))
+    wanted = (b"w%d %d" % (key, n + 1) for key in range(KEYS) for n in range(ROUNDS))
+    assert found == Counter(wanted)
