@@ -283,6 +283,42 @@ def test_who_joins_a_life_that_goes_on_from_a_checkpoint_freezes_nobody(seed: in
         assert len(run.world.checkpoints) == 2
 
 
+def test_a_pause_lies_between_the_end_of_one_and_the_next() -> None:
+    with TestFlow(counting(Checkpointing(0.001, pause=0.02)), 2) as run:
+        taking, clock = run.sim.controller.checkpoints, run.sim.clock
+        turns, under_way = list[float](), False
+        while len(turns) < 7:
+            run.act()
+            if taking.under_way != under_way:
+                under_way = taking.under_way
+                turns.append(clock.monotonic())
+    ends, begins = turns[1::2], turns[2::2]
+    assert all(begin - end >= 0.02 for end, begin in zip(ends, begins, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers_to_these(
+    seed: int,
+) -> None:
+    sink, flow = ListSink(), Flow("counts", bins=1)
+    words = flow.source(ListSource(LINES)).key_by(lambda word: word)
+    words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(sink)
+    world = first_life(flow, seed)
+    before = {piece.place for piece in world.checkpoints[-1].cut.pieces}
+    with TestFlow(flow, 2, seed, world=world) as run:
+        known, taken = len(sink.values), len(world.checkpoints)
+        run.strike(Freeze())
+        while len(sink.values) == known:
+            run.act()
+        assert any(worker._resuming.unread for worker in run.workers)
+        while len(world.checkpoints) == taken:
+            run.act()
+        after = {piece.place for piece in world.checkpoints[-1].cut.pieces}
+        assert before & after, "they are referred to, not copied"
+        run.run()
+        assert all_counted(run)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_records_without_keys_wait_for_none_that_cannot_come_to_them(seed: int) -> None:
     """Where records are applied as they arrive, those with keys go on before what comes behind."""
