@@ -126,10 +126,14 @@ class Checkpoints:
         self._events: list[Event] = []
 
     def expect(self, savepoint: str) -> None:
-        """Raises Refused while one is being taken, or is to be, and for a name that one has."""
-        if self.pending:
-            raise Refused("a checkpoint is being taken: wait for its end")
-        if savepoint and any(one.savepoint == savepoint for one in self._savepoints):
+        """Raises Refused where another command waits for one to begin, and for a name that one
+        has."""
+        if self._asked is not None:
+            raise Refused("a checkpoint is being taken, or about to be: wait for its end")
+        names = {one.savepoint for one in self._savepoints}
+        if self._taking is not None:
+            names.add(self._taking.asked.savepoint)
+        if savepoint and savepoint in names:
             raise Refused(
                 f"there is a savepoint {savepoint!r}: take another name, or drop it once the flow"
                 " has stopped"
