@@ -30,8 +30,12 @@ _GIVEN_BACK = {
     KafkaError._PURGE_INFLIGHT,
     KafkaError._STATE,
     KafkaError._INCONSISTENT,  # of some that said one of the others
+    # A broker that has come back may not know what it was sent last.
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
 }
-"""What is said of records of a transaction that could not be sent in time, or was given up."""
+"""What is said of records of a transaction that could not be sent in time, or was given up, or of
+which Kafka has missed some: none of them is there once it has confirmed that."""
 
 
 @dataclass(frozen=True, slots=True)

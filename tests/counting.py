@@ -61,5 +61,10 @@ class Counting:
 
     def until_all(self, flow: FlowProcess) -> None:
         """Raises AssertionError where anything is committed twice, or else."""
-        until(lambda: self.committed.total() >= 2 * self._fed, f"all is out: {flow.said}")
+
+        def out() -> bool:
+            assert flow.process.poll() is None, flow.said
+            return self.committed.total() >= 2 * self._fed
+
+        until(out, f"all is out: {flow.said}")
         assert self.committed == self.wanted

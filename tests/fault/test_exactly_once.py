@@ -7,6 +7,7 @@ import random
 import signal
 from pathlib import Path
 
+from connectors.broker import LocalBroker
 from tests.brokers import Broker
 from tests.counting import LEASE, Counting
 from tests.flow_process import alive, kill, meander, until_silent
@@ -50,6 +51,26 @@ def test_a_worker_that_was_stopped_through_a_recovery_commits_nothing_more(
         counting.feed()
         until(lambda: not alive(zombie), "it has noticed")
         counting.until_all(flow)
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
+
+
+def test_each_result_is_committed_once_though_the_broker_is_killed_in_between(
+    own_broker: LocalBroker, prefix: str, tmp_path: Path
+) -> None:
+    counting = Counting(Broker(own_broker.bootstrap, "its own"), prefix, tmp_path)
+    counting.feed()
+    with meander(tmp_path, own_broker.bootstrap, *counting.run("--workers", "2")) as flow:
+        flow.until_event("started")
+        until(lambda: counting.committed.total() >= 100, "some are out")
+        counting.feed()
+        own_broker.kill()
+        until(lambda: "no broker answers" in flow.said, "the flow has noticed")
+        own_broker.start()
+        counting.feed()
+        counting.until_all(flow)
+        taken = len(flow.of("checkpointed"))
+        until(lambda: len(flow.of("checkpointed")) > taken, "checkpoints go on")
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 130, flow.said
 
