@@ -6,25 +6,24 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.brokers import Broker
 from tests.flow_process import lines, meander, until_silent
-from tests.kafka_tools import consume_all
+from tests.kafka_tools import consume_all, until
 
 LEASE, KEYS, ROUNDS = 2, 600, 3
 FLOW = """
-import os, random, resource
+import random, resource
+from pathlib import Path
 from connectors import KafkaSink, KafkaSource
 from dataflow import Checkpointing, Flow
 
-MOST = os.environ.get("MEANDER_MOST_BYTES")
+FULL = Path({full!r})
 
 
 def counted(state, word):
     "States that no disk makes smaller; workers alone come here."
-    if MOST:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(MOST), resource.RLIM_INFINITY))
+    if FULL.exists():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
     number = state[0] + 1
     return (number, random.Random(f"{{word}} {{number}}").randbytes(6_000)), f"{{word}} {{number}}"
 
@@ -39,22 +38,32 @@ counts.sink(KafkaSink("{prefix}counts", value="str"))
 
 
 def test_a_disk_that_is_full_ends_the_flow_which_goes_on_once_there_is_room(
-    broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    module = tmp_path / "flow.py"
-    module.write_text(FLOW.format(prefix=prefix))
+    module, full = tmp_path / "flow.py", tmp_path / "full"
+    module.write_text(FLOW.format(prefix=prefix, full=str(full)))
     words = [f"w{n % KEYS}" for n in range(ROUNDS * KEYS)]
-    lines(broker.bootstrap, prefix, words)
-    run = "run", str(module), "--prefix", prefix, "--lease", str(LEASE), "--until-end"
-    monkeypatch.setenv("MEANDER_MOST_BYTES", "100000")
+    lines(broker.bootstrap, prefix, words[:KEYS])
+    run = "run", str(module), "--prefix", prefix, "--lease", str(LEASE)
+
+    def committed() -> Counter[bytes | None]:
+        found = consume_all(broker.bootstrap, prefix + "counts", committed=True)
+        return Counter(record.value for record in found)
+
     with meander(tmp_path, broker.bootstrap, *run) as flow:
+        until(lambda: committed().total() == KEYS, f"the first are out: {flow.said}")
+        taken = len(flow.of("checkpointed"))
+        # The next may have been frozen before all was out; the one after it holds their states.
+        until(lambda: len(flow.of("checkpointed")) > taken + 1, "a checkpoint holds states")
+        full.touch()
+        lines(broker.bootstrap, prefix, words[KEYS:], create=False, after=KEYS)
         assert flow.exit_code() == 2, flow.said
         assert "the state database at" in flow.said
         assert "File too large; see whether its disk has room, and run the flow again" in flow.said
     until_silent(broker, prefix, LEASE)
-    monkeypatch.delenv("MEANDER_MOST_BYTES")
-    with meander(tmp_path, broker.bootstrap, *run) as flow:
+    full.unlink()
+    with meander(tmp_path, broker.bootstrap, *run, "--until-end") as flow:
         assert flow.exit_code() == 0, flow.said
-    found = Counter(record.value for record in consume_all(broker.bootstrap, prefix + "counts"))
+        assert "states of 'count'" in flow.said, "it goes on from more than its beginning"
     wanted = (b"w%d %d" % (key, n + 1) for key in range(KEYS) for n in range(ROUNDS))
-    assert found == Counter(wanted)
+    assert committed() == Counter(wanted)
