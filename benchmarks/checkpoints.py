@@ -1,9 +1,9 @@
 """Measure what checkpoints, recovery and exactly once cost: `python -m benchmarks.checkpoints`.
 
-Writes results/checkpoints.json and two pictures, docs/checkpoints*.png. What is compared takes
-turns, so that a noisy machine is noisy for all. A recovery is the longest time that a record waits
-for its result which is due after one worker is killed, whose states are loaded from the state
-topic then, or both.
+Writes results/checkpoints.json and two pictures, docs/checkpoints*.png, after each run. What is
+compared takes turns, so that a noisy machine is noisy for all. A recovery is the longest time that
+a record waits for its result which is due after one worker is killed, whose states are loaded from
+the state topic then, or both.
 """
 
 from __future__ import annotations
@@ -223,23 +223,23 @@ def main(
         latency.flow(broker.bootstrap, rate, 2 * seconds, **ONCE)
         load.create(broker.bootstrap, source, partitions=PARTITIONS)
         load.fill(broker.bootstrap, source, records)
-        for part in runs * parts:
-            for name, value in part(broker.bootstrap).items():
-                measured[name].append(value)
-                bar.console.print(f"{name}: {value:,.4g}")
-            bar.advance(task)
+        for run in range(1, runs + 1):
+            for part in parts:
+                for name, value in part(broker.bootstrap).items():
+                    measured[name].append(value)
+                    bar.console.print(f"{name}: {value:,.4g}")
+                bar.advance(task)
+            method = METHOD.format(
+                rate=rate, seconds=seconds, warm=latency.WARM_UP, records=records, keys=keys,
+                runs=run, killing=killing, pressing=pressing,
+            )  # fmt: skip
+            tell(bar.console, method, measured, sizes)
+
+
+def tell(console: Console, method: str, measured: dict[str, list[float]], sizes: bool) -> None:
+    """Write and draw what has been measured so far."""
     medians = {name: statistics.median(values) for name, values in measured.items()}
     found = figures(medians)
-    method = METHOD.format(
-        rate=rate,
-        seconds=seconds,
-        warm=latency.WARM_UP,
-        records=records,
-        keys=keys,
-        runs=runs,
-        killing=killing,
-        pressing=pressing,
-    )
     path = report.write("checkpoints", method, measured, found)
     picture = report.bars(found, AT_LEAST | AT_MOST, "Checkpoints: measured over wanted")
     picture.savefig(ROOT / "docs" / "checkpoints.png")
