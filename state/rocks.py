@@ -32,7 +32,7 @@ class Rocks:
     another process has it open."""
 
     def __init__(self, path: str | Path, cache_bytes: int, write_buffer_bytes: int) -> None:
-        self._path = path
+        self._name = f"the state database at {path}"
         self._cache = Cache(cache_bytes)
         settings = options(self._cache, write_buffer_bytes)
         self._unlogged = WriteOptions()
@@ -48,7 +48,7 @@ class Rocks:
             self.folder.mkdir()
         except Exception as error:  # rocksdict raises nothing narrower
             raise SetupError(
-                f"the state database at {path}", str(error), "give each worker a folder of its own"
+                self._name, str(error), "give each worker a folder of its own"
             ) from error
 
     def used(self) -> int:
@@ -68,7 +68,7 @@ class Rocks:
         batch = WriteBatch(raw_mode=True)
         for key, data in entries:
             batch.put(key, data)
-        with self._heard():
+        with heard(self._name):
             self._rocks.write(batch, self._unlogged)
 
     def ingest(self, tables: Sequence[bytes]) -> None:
@@ -76,7 +76,7 @@ class Rocks:
         paths = [self.folder / f"{next(self._incoming)}.incoming" for _ in tables]
         settings = IngestExternalFileOptions()
         settings.set_move_files(True)
-        with self._heard():
+        with heard(self._name):
             for path, table in zip(paths, tables, strict=True):
                 path.write_bytes(table)
             self._rocks.ingest_external_file([*map(str, paths)], settings)
@@ -91,7 +91,7 @@ class Rocks:
     def delete(self, prefix: bytes) -> None:
         """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
         if next(self.entries(prefix), None) is not None:
-            with self._heard():
+            with heard(self._name):
                 self._rocks.delete_range(prefix, successor(prefix), self._unlogged)
 
     def remove(self, keys: Iterable[bytes]) -> None:
@@ -99,20 +99,19 @@ class Rocks:
         batch = WriteBatch(raw_mode=True)
         for key in keys:
             batch.delete(key)
-        with self._heard():
+        with heard(self._name):
             self._rocks.write(batch, self._unlogged)
 
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
-        """Say whose disk it is that takes no more."""
-        try:
-            yield
-        except Exception as error:  # rocksdict raises nothing narrower
-            raise SetupError(
-                f"the state database at {self._path}",
-                str(error),
-                "see whether its disk has room, and run the flow again",
-            ) from error
+
+@contextmanager
+def heard(concerns: str) -> Iterator[None]:
+    """Say whose disk it is that takes no more."""
+    try:
+        yield
+    except Exception as error:  # rocksdict raises nothing narrower
+        raise SetupError(
+            concerns, str(error), "see whether its disk has room, and run the flow again"
+        ) from error
 
 
 def options(cache: Cache, write_buffer_bytes: int) -> Options:

@@ -15,7 +15,7 @@ from typing import Final
 
 from rocksdict import DBCompressionType, Options, SstFileWriter
 
-from state.rocks import blocks
+from state.rocks import blocks, heard
 
 TABLE_BYTES: Final = 1 << 20
 """About the most that a table takes, unless one state alone takes more."""
@@ -38,23 +38,28 @@ class TableWriter:
     """
 
     def __init__(self, folder: Path, group: bytes) -> None:
-        """It lies in a folder that exists until it is finished; `group` stands before all keys."""
+        """It lies in a folder that exists until it is finished; `group` stands before all keys.
+        Raises SetupError where the disk takes no more, as `put` and `finish` do."""
         self._path, self._group = folder / f"{next(_NUMBERS)}.writing", group
+        self._name = f"the table {self._path}"
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(blocks())
         options.set_compression_type(DBCompressionType.none())
         self._writer = SstFileWriter(options)
-        self._writer.open(str(self._path))
+        with heard(self._name):
+            self._writer.open(str(self._path))
 
     def put(self, keys: Sequence[bytes], states: Sequence[bytes]) -> None:
         """Add what comes next."""
         group, writer = self._group, self._writer
-        for key, state in zip(keys, states, strict=True):
-            writer[group + key] = state
+        with heard(self._name):
+            for key, state in zip(keys, states, strict=True):
+                writer[group + key] = state
 
     def finish(self) -> bytes:
         """All of it, at least one entry; the file is gone."""
-        self._writer.finish()
+        with heard(self._name):
+            self._writer.finish()
         table = self._path.read_bytes()
         self.discard()
         return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import subprocess
 import sys
 import tracemalloc
@@ -22,6 +23,7 @@ from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
 from state.columns import Layout
 from state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
 from state.store import Database, Store
+from state.table import TableWriter
 from tests.lent import got, put
 from tests.store_machine import StoreMachine, entries_of
 
@@ -380,3 +382,15 @@ def test_a_disk_that_takes_nothing_more_is_told_with_its_remedy(database: Databa
     database.rocks.folder.rmdir()
     with pytest.raises(SetupError, match="; see whether its disk has room"):
         database.rocks.ingest([b"a table"])
+
+
+def test_a_table_for_which_the_disk_has_no_room_is_an_error_that_names_it(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = TableWriter(tmp_path, b"operator")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        writer.put([b"%d" % n for n in range(9)], [bytes(1000)] * 9)
+        with pytest.raises(SetupError, match=r"the table .*writing: .*File too large; see whether"):
+            writer.finish()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
