@@ -175,7 +175,9 @@ def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
 
 
 def _other_groups(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    owned = len(checkpoint.cut.owners)
-    if not owned or owned == plan.groups.total:
+    owned, groups = len(checkpoint.cut.owners), plan.groups
+    if not owned or owned == groups.total:
         return []
-    return ["other operators move alone in the flow than did"]
+    alone = groups.names[1:]
+    had = owned // groups.count - 1
+    return [f"the bins of {had} operators were moved alone, of {len(alone)} are: {_named(alone)}"]
