@@ -37,8 +37,8 @@ Written = tuple[Incarnation, Decision]
 """A decision of a life."""
 
 
-class Committer(NamedTuple):
-    """A worker in a life of the flow."""
+class Predecessor(NamedTuple):
+    """A worker in a life of the flow that is over."""
 
     life: Incarnation
     worker: WorkerId
@@ -123,18 +123,18 @@ class Earlier:
     >>> earlier = History(space, [(Incarnation(1), begins)], [mark]).of("sink", 0)
     >>> whose = earlier.whose(np.array([0, 1, 1]), np.array([40, 40, 50]))
     >>> [earlier.committers[number] if number != NOBODY else None for number in whose]
-    [None, Committer(life=1, worker=1), None]
+    [None, Predecessor(life=1, worker=1), None]
     """
 
     def __init__(
-        self, lives: Iterable[Ended], first: int, claims: Mapping[Committer, Out], replays: bool
+        self, lives: Iterable[Ended], first: int, claims: Mapping[Predecessor, Out], replays: bool
     ) -> None:
         """The sink's bins have numbers from `first` on."""
         self._first, self._lives = first, list(lives)
         self.claims, self.replays = claims, replays
         """What is known of what they have committed; whether the flow has lived before at all."""
         self.committers = [
-            Committer(one.life, WorkerId(worker))
+            Predecessor(one.life, WorkerId(worker))
             for one in self._lives
             for worker in range(len(one.marks))
         ]
@@ -225,11 +225,11 @@ class History:
         """Whether the flow has lived before."""
         return len(self._lives) > 1
 
-    def claims(self, sink: str) -> dict[Committer, Out]:
+    def claims(self, sink: str) -> dict[Predecessor, Out]:
         """What of a sink's results the replay has to give again, by who has committed it."""
         anew = self._begun_anew.get(sink)
         return {
-            Committer(incarnation, worker): out
+            Predecessor(incarnation, worker): out
             for incarnation, life in self._lives.items()
             if anew is not None
             for worker, out in life.claims(sink, anew)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from dataflow.batch import Batch, Int64s
-from dataflow.once.history import Committer, Earlier, History
+from dataflow.once.history import Earlier, History, Predecessor
 from dataflow.once.tally import Out, Tally
 from dataflow.once.transactions import Tallying
 from schemas.errors import MeanderError
@@ -83,7 +83,7 @@ class Replays:
         self._claims = {sink: history.claims(sink) for sink in before} if history.replays else {}
         """What has not been compared."""
         self._reported = defaultdict[str, set[WorkerId]](set)
-        self._found = defaultdict[tuple[str, Committer], Tally](Tally)
+        self._found = defaultdict[tuple[str, Predecessor], Tally](Tally)
 
     @property
     def awaited(self) -> list[str]:
@@ -104,17 +104,17 @@ class Replays:
         MeanderError where it is not what was out."""
         self._reported[sink].add(worker)
         for life, number, count, digest in tallies:
-            committer = Committer(Incarnation(life), WorkerId(number))
-            self._found[sink, committer] += Tally(count, digest)
+            predecessor = Predecessor(Incarnation(life), WorkerId(number))
+            self._found[sink, predecessor] += Tally(count, digest)
         if not self._reported[sink] >= self._members:
             return []
         return self._compared(sink, self._claims.pop(sink, {}))
 
-    def _compared(self, sink: str, claims: Mapping[Committer, Out]) -> list[Event]:
+    def _compared(self, sink: str, claims: Mapping[Predecessor, Out]) -> list[Event]:
         wrong = [
-            _difference(committer, out.tally, found)
-            for committer, out in claims.items()
-            if out.tally != (found := self._found[sink, committer])
+            _difference(predecessor, out.tally, found)
+            for predecessor, out in claims.items()
+            if out.tally != (found := self._found[sink, predecessor])
         ]
         if wrong and not self._accept:
             raise self._differs(sink, wrong)
@@ -132,9 +132,9 @@ class Replays:
         )
 
 
-def _difference(committer: Committer, out: Tally, found: Tally) -> str:
+def _difference(of: Predecessor, out: Tally, found: Tally) -> str:
     again = f"{found.count:,} came again" if found.count != out.count else "as many, but others"
-    return f"of {member_name(committer.worker)} in life {committer.life} {out.count:,}, and {again}"
+    return f"of {member_name(of.worker)} in life {of.life} {out.count:,}, and {again}"
 
 
 def _tallied(writer: Tallying, batch: Batch) -> Tally:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dataflow.decisions import Begins
-from dataflow.once.history import Committer, History
+from dataflow.once.history import History, Predecessor
 from dataflow.once.marks import Mark
 from dataflow.once.replay import Replays
 from dataflow.once.tally import Out, Tally
@@ -75,7 +75,7 @@ def history(marks: Sequence[Mark], anew: Sequence[Anew] = (Anew("sink", 10),)) -
     return History(BinSpace(1), journal, marks)
 
 
-def claims(*marks: Mark) -> Mapping[Committer, Out]:
+def claims(*marks: Mark) -> Mapping[Predecessor, Out]:
     return history(marks).claims("sink")
 
 
@@ -87,21 +87,21 @@ def test_a_transaction_counts_if_all_of_it_comes_again() -> None:
         mark(FIRST, 30, 21, 7),
     ]
     out = Out(12, Tally(13, 1013))
-    assert claims(*marks) == {Committer(FIRST, ZERO): out}
+    assert claims(*marks) == {Predecessor(FIRST, ZERO): out}
 
 
 def test_each_worker_of_each_life_has_its_own() -> None:
     marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 30, 10, 3, ONE)
     assert claims(*marks) == {
-        Committer(FIRST, ZERO): Out(12, Tally(6, 506)),
-        Committer(SECOND, ZERO): Out(20, Tally(7, 607)),
-        Committer(SECOND, ONE): Out(10, Tally(3, 603)),
+        Predecessor(FIRST, ZERO): Out(12, Tally(6, 506)),
+        Predecessor(SECOND, ZERO): Out(20, Tally(7, 607)),
+        Predecessor(SECOND, ONE): Out(10, Tally(3, 603)),
     }
 
 
 def test_marks_that_do_not_say_what_is_out_are_not_compared() -> None:
     older = Mark(FIRST, ZERO, {"sink": 15})
-    assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {Committer(SECOND, ZERO)}
+    assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {Predecessor(SECOND, ZERO)}
 
 
 def test_where_nobody_knows_from_when_on_results_come_again_nothing_is_compared() -> None:
@@ -118,7 +118,7 @@ def test_a_result_is_whose_it_was_first() -> None:
     whose = earlier.whose(np.array([0, 0, 0, 1, 1]), np.array([19, 20, 30, 19, 25]))
     found = [None if number < 0 else earlier.committers[number] for number in whose]
     assert found == [
-        Committer(FIRST, ZERO), Committer(SECOND, ZERO), None, Committer(SECOND, ONE), None
+        Predecessor(FIRST, ZERO), Predecessor(SECOND, ZERO), None, Predecessor(SECOND, ONE), None
     ]  # fmt: skip
 
 
