@@ -16,7 +16,7 @@ import numpy as np
 from app.demo_check import Move
 from app.demo_report import Migration
 from connectors.client import ANSWER
-from connectors.outbox import Outbox, noted
+from connectors.sender import Sender, noted
 from connectors.topics import Names
 from dataflow.batch import Int64s
 from schemas.control import Migrate
@@ -80,7 +80,7 @@ class Commands:
     """Sends commands, and knows what has become of them; used from two threads."""
 
     def __init__(self, settings: dict[str, str], names: Names) -> None:
-        self._outbox = Outbox(settings, names.control)
+        self._sender = Sender(settings, names.control)
         self._sent: dict[str, tuple[Migrate, int]] = {}
         self._heard: list[Heard] = []
 
@@ -91,8 +91,8 @@ class Commands:
     def send(self, command: Migrate) -> None:
         """Put a command on the control topic; returns once it is there."""
         self._sent[command.id] = (command, time.time_ns())
-        self._outbox.send(command.model_dump_json().encode(), None, noted, [])
-        self._outbox.flush(ANSWER)
+        self._sender.send(command.model_dump_json().encode(), None, noted, [])
+        self._sender.flush(ANSWER)
 
     @property
     def started(self) -> bool:

@@ -20,7 +20,7 @@ from app.demo_data import Records, load, unpack
 from app.flows.flights import topics
 from app.given import kafka
 from connectors import client
-from connectors.outbox import Outbox, noted
+from connectors.sender import Sender, noted
 from connectors.topics import partitions_of
 from schemas.errors import MeanderError
 
@@ -32,19 +32,19 @@ MOST = 50_000
 
 def feed(settings: dict[str, str], topic: str, records: Records, rate: int) -> None:
     """Send all records, so many per second; raises MeanderError where some do not arrive."""
-    outbox = Outbox(settings, topic)
+    sender = Sender(settings, topic)
     start = time.monotonic()
     for at in track(range(len(records)), description=f"flights to {topic}"):
         # A broker that is away for long fills the buffer; then its time is lost, but no flight.
-        while time.monotonic() < start + at / rate or len(outbox) > MOST:
-            outbox.pump()
+        while time.monotonic() < start + at / rate or len(sender) > MOST:
+            sender.pump()
             time.sleep(STEP)
-        outbox.send(
+        sender.send(
             records.values[at], records.keys[at], noted,
             [("time", b"%d" % records.times[at])], int(records.partitions[at]),
         )  # fmt: skip
-    outbox.flush(client.ANSWER)
-    outbox.close()
+    sender.flush(client.ANSWER)
+    sender.close()
 
 
 def main(

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from connectors import client
 from connectors.client import Fetched, Settings
-from connectors.outbox import Outbox
+from connectors.sender import Sender
 from connectors.topics import MAX_CHECKPOINT
 from schemas.errors import MeanderError, SetupError
 from state.checkpoint import Checkpoint
@@ -33,15 +33,15 @@ class CheckpointsTopic:
     """The coordinator's way to write checkpoints while its flow runs: nothing here blocks."""
 
     def __init__(self, settings: Settings, checkpoints: str, in_flight: str) -> None:
-        self._outbox, self._topic = _outbox(settings, checkpoints), checkpoints
-        self._tombstones = Outbox(settings, in_flight)
+        self._sender, self._topic = _sender(settings, checkpoints), checkpoints
+        self._tombstones = Sender(settings, in_flight)
 
     def write(self, checkpoint: Checkpoint) -> Callable[[], int | None]:
         """Begin to write one; where it lies, once it is durable. Raises SetupError for one too
         large."""
-        placed: list[Message] = []
-        self._outbox.send(_payload(self._topic, checkpoint), None, placed.append, [])
-        return lambda: cast(Fetched, placed[0]).offset() if placed else None
+        placed: list[int] = []
+        self._sender.place(_payload(self._topic, checkpoint), None, placed.append)
+        return lambda: placed[0] if placed else None
 
     def forget(self, places: Sequence[Place]) -> None:
         """Have compaction take records in flight that no checkpoint refers to."""
@@ -49,28 +49,28 @@ class CheckpointsTopic:
 
     def pump(self) -> None:
         """Hear of what has become durable. Raises what the broker refused."""
-        self._outbox.pump()
+        self._sender.pump()
         self._tombstones.pump()
 
     def close(self) -> None:
         """Give up what is under way."""
-        self._outbox.close()
+        self._sender.close()
         self._tombstones.close()
 
 
 def append(settings: Settings, topic: str, checkpoint: Checkpoint) -> int:
     """Write a checkpoint; its offset, once it is durable."""
-    payload, placed = _payload(topic, checkpoint), list[Message]()
-    with contextlib.closing(_outbox(settings, topic)) as outbox:
-        outbox.send(payload, None, placed.append, [])
-        outbox.flush(DURABLE)
-    (message,) = cast(list[Fetched], placed)
-    return message.offset()
+    payload, placed = _payload(topic, checkpoint), list[int]()
+    with contextlib.closing(_sender(settings, topic)) as sender:
+        sender.place(payload, None, placed.append)
+        sender.flush(DURABLE)
+    (offset,) = placed
+    return offset
 
 
-def _outbox(settings: Settings, topic: str) -> Outbox:
+def _sender(settings: Settings, topic: str) -> Sender:
     kbytes = 2 * MAX_CHECKPOINT >> 10
-    return Outbox(
+    return Sender(
         settings, topic, message_max_bytes=MAX_CHECKPOINT, queue_buffering_max_kbytes=kbytes
     )
 
@@ -151,6 +151,6 @@ def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None
 
 def tombstone(settings: Settings, topic: str, places: Sequence[Place]) -> None:
     """Have compaction take records off a topic."""
-    with contextlib.closing(Outbox(settings, topic)) as outbox:
-        outbox.forget(places)
-        outbox.flush(DURABLE)
+    with contextlib.closing(Sender(settings, topic)) as sender:
+        sender.forget(places)
+        sender.flush(DURABLE)

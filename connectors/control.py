@@ -22,7 +22,7 @@ from confluent_kafka import (
 
 from connectors import client, topics
 from connectors.client import Fetched, Settings
-from connectors.outbox import Outbox, noted
+from connectors.sender import Sender, noted
 from schemas.errors import MeanderError
 
 _MOST = 100
@@ -111,11 +111,19 @@ class ControlTopic:
 def give(settings: Settings, topic: str, command: bytes) -> int:
     """Put a command on the control topic; where it lies. Raises MeanderError if it is not taken."""
     delivered: list[Message] = []
-    with contextlib.closing(Outbox(settings, topic)) as outbox:
-        outbox.send(command, None, delivered.append, [])
-        outbox.flush(client.ANSWER)
-    (message,) = cast(list[Fetched], delivered)
-    return message.offset()
+    with contextlib.closing(Sender(settings, topic)) as sender:
+        sender.send(command, None, delivered.append, [])
+        sender.flush(client.ANSWER)
+    (message,) = delivered
+    offset = message.offset()
+    if offset is None:
+        # Sent once more, it might be obeyed twice.
+        raise MeanderError(
+            f"topic {topic!r}",
+            "Kafka has had the command before, and does not say where it lies",
+            "see what has become of it: meander status",
+        )
+    return offset
 
 
 class Decisions:
@@ -123,24 +131,24 @@ class Decisions:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
-        self._outbox = Outbox(settings, topic)
+        self._sender = Sender(settings, topic)
 
     def append(self, decision: bytes, then: Callable[[], None]) -> None:
         """Write one decision; `then` is called from a later `pump`, once it is durable."""
-        self._outbox.send(decision, None, _then(then), [])
+        self._sender.send(decision, None, _then(then), [])
 
     def write(self, decision: bytes) -> None:
         """Write one decision, and wait until it is durable. Raises MeanderError."""
-        self._outbox.send(decision, None, noted, [])
-        self._outbox.flush(client.ANSWER)
+        self._sender.send(decision, None, noted, [])
+        self._sender.flush(client.ANSWER)
 
     def pump(self) -> None:
         """Call back for what has become durable. Raises what the broker refused."""
-        self._outbox.pump()
+        self._sender.pump()
 
     def close(self) -> None:
         """Give up what is under way."""
-        self._outbox.close()
+        self._sender.close()
 
 
 def _then(call: Callable[[], None]) -> Callable[[Message], None]:

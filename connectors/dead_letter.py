@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from connectors.client import Settings
 from connectors.formats import encoder, plain_key
-from connectors.outbox import Outbox, noted
 from connectors.producing import Headers
+from connectors.sender import Sender, noted
 from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
 from dataflow.protocols import WorkerContext
@@ -47,7 +47,7 @@ class KafkaDeadLetters:
 
     def __init__(self, settings: Settings, topic: str, worker: int, max_waiting: int) -> None:
         self._worker, self._named = worker, set[str]()
-        self._outbox = Outbox(settings, topic, max_waiting, message_max_bytes=MAX_DEAD_RECORD)
+        self._sender = Sender(settings, topic, max_waiting, message_max_bytes=MAX_DEAD_RECORD)
 
     @staticmethod
     def open(context: WorkerContext, topic: str) -> KafkaDeadLetters:
@@ -56,12 +56,12 @@ class KafkaDeadLetters:
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Set one record aside; never blocks. Raises what the broker refused of earlier ones."""
-        self._outbox.pump()
+        self._sender.pump()
         if operator not in self._named:
             self._named.add(operator)
             log.warning(
                 "%s: a record goes to topic %r: %s; the next ones are only counted",
-                operator, self._outbox.topic, reason[:MAX_SAID],
+                operator, self._sender.topic, reason[:MAX_SAID],
             )  # fmt: skip
         value = batch.values[row]
         added: Headers = [
@@ -86,16 +86,16 @@ class KafkaDeadLetters:
         if value is not None and len(value) > MAX_VALUE:
             headers = [*headers, ("meander.truncated", str(len(value)))]
             value = value[:MAX_VALUE]
-        self._outbox.send(value, key, noted, headers)
+        self._sender.send(value, key, noted, headers)
 
     def pending(self) -> int:
         """How many are not yet durable. Raises MeanderError when the broker refused one."""
-        self._outbox.pump()
-        return len(self._outbox)
+        self._sender.pump()
+        return len(self._sender)
 
     def close(self) -> None:
         """Give up what is under way."""
-        self._outbox.close()
+        self._sender.close()
 
 
 def _text(said: str) -> bytes:

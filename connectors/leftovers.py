@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from connectors import client
 from connectors.checkpoints import DURABLE
 from connectors.client import Fetched, Settings
-from connectors.outbox import Outbox, noted
+from connectors.sender import Sender, noted
 from connectors.topics import STATE_PARTITIONS
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, Incarnation, LayerId
@@ -35,13 +35,13 @@ def erase(settings: Settings, topic: str, since: Sequence[int], incarnation: Inc
     contact, unread = client.contact(settings), set(range(STATE_PARTITIONS))
     with (
         contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer,
-        contextlib.closing(Outbox(settings, topic)) as outbox,
+        contextlib.closing(Sender(settings, topic)) as sender,
     ):
         consumer.assign([TopicPartition(topic, p, offset) for p, offset in enumerate(since)])
         deadline = time.monotonic() + DURABLE
         while unread:
             contact.check()
-            outbox.pump()
+            sender.pump()
             message = cast(Fetched | None, consumer.poll(0.5))
             if message is None:
                 if time.monotonic() > deadline:
@@ -55,9 +55,9 @@ def erase(settings: Settings, topic: str, since: Sequence[int], incarnation: Inc
             if error is None:
                 key = message.key() or b""
                 if key.startswith(layers) and message.value() is not None:
-                    outbox.send(None, key, noted, [], message.partition())
+                    sender.send(None, key, noted, [], message.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition())
             elif not client.transient(error):
                 raise client.translate(error, f"topic {topic!r}")
-        outbox.flush(DURABLE)
+        sender.flush(DURABLE)

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from confluent_kafka import Message
-
 from connectors.client import Settings
-from connectors.outbox import Outbox
 from connectors.places import PlaceReader
+from connectors.sender import Sender
 from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS
 from dataflow.protocols import Wakeup
 from state.topic import Place, Ticket
@@ -26,7 +24,7 @@ class KafkaStateTopic:
 
     def __init__(self, settings: Settings, topic: str, worker: int, wakeup: Wakeup) -> None:
         self._partition = worker % STATE_PARTITIONS
-        self._outbox = Outbox(settings, topic, message_max_bytes=MAX_STATE_RECORD)
+        self._sender = Sender(settings, topic, message_max_bytes=MAX_STATE_RECORD)
         self._reader = PlaceReader(settings, topic, wakeup)
         self._appended: dict[Ticket, Place | None] = {}
         """Where what was appended lies, and None of what is under way."""
@@ -39,7 +37,9 @@ class KafkaStateTopic:
         """
         ticket = self._next()
         self._appended[ticket] = None
-        self._send(ticket, key, payload)
+        # That it may lie there twice does no harm: compaction keeps the last of a key.
+        durable = partial(self._durable, ticket, key, len(payload))
+        self._sender.place(payload, key, durable, self._partition)
         return ticket
 
     def placed(self, ticket: Ticket) -> Place | None:
@@ -48,7 +48,7 @@ class KafkaStateTopic:
         Raises MeanderError when the broker refused a record.
         """
         if self._appended[ticket] is None:
-            self._outbox.pump()
+            self._sender.pump()
         place = self._appended[ticket]
         if place is not None:
             del self._appended[ticket]
@@ -76,29 +76,19 @@ class KafkaStateTopic:
 
     def forget(self, places: Sequence[Place]) -> None:
         """Put a tombstone for each of some records behind it; nothing waits for these."""
-        self._outbox.forget(places)
+        self._sender.forget(places)
 
     def close(self) -> None:
         """Give up what is under way."""
         self._reader.close()
-        self._outbox.close()
+        self._sender.close()
 
     def _next(self) -> Ticket:
         self._last += 1
         return Ticket(self._last)
 
-    def _send(self, ticket: Ticket, key: bytes, payload: bytes) -> None:
-        done = partial(self._durable, ticket, key, payload)
-        self._outbox.send(payload, key, done, [], self._partition)
-
-    def _durable(self, ticket: Ticket, key: bytes, payload: bytes, message: Message) -> None:
-        offset = message.offset()
-        if offset is None:
-            # A broker that has had it before, as its first answer was lost, may not know where: the
-            # same once more does no harm, as compaction keeps the last of a key.
-            self._send(ticket, key, payload)
-            return
-        place = Place(key, self._partition, offset, len(payload))
+    def _durable(self, ticket: Ticket, key: bytes, size: int, offset: int) -> None:
+        place = Place(key, self._partition, offset, size)
         if ticket in self._appended:
             self._appended[ticket] = place
         else:

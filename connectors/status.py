@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connectors import client, topics
 from connectors.client import Fetched, Settings
-from connectors.outbox import Outbox
+from connectors.sender import Sender
 from schemas.errors import MeanderError
 from schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
 
@@ -35,7 +35,7 @@ class StatusTopic:
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
         self._settings, self._topic = settings, topic
-        self._outbox = Outbox(settings, topic)
+        self._sender = Sender(settings, topic)
 
     def claim(self, flow: str, claimed: Claimed) -> Holder:
         """Claim a flow; who has it then: this driver, or another that was first."""
@@ -53,19 +53,19 @@ class StatusTopic:
 
     def write(self, event: Event) -> None:
         """Append one event; never blocks."""
-        self._outbox.send(event.to_bytes(), event.key.encode(), _done, [])
+        self._sender.send(event.to_bytes(), event.key.encode(), _done, [])
 
     def pump(self) -> None:
         """Send what waits. Raises what the broker refused."""
-        self._outbox.pump()
+        self._sender.pump()
 
     def flush(self, seconds: float) -> None:
         """Wait until all is written, at the end of a flow. Raises MeanderError if it takes more."""
-        self._outbox.flush(seconds)
+        self._sender.flush(seconds)
 
     def close(self) -> None:
         """Give up what is under way."""
-        self._outbox.close()
+        self._sender.close()
 
 
 @dataclass(frozen=True, slots=True)

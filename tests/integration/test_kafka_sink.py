@@ -7,7 +7,7 @@ import re
 import pytest
 
 from connectors import KafkaSink
-from connectors.outbox import Outbox
+from connectors.sender import Sender
 from dataflow.batch import Batch
 from dataflow.pulse import Pulse
 from schemas.errors import MeanderError, SetupError
@@ -147,18 +147,18 @@ def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
 
 def test_more_than_the_queue_takes_waits_and_is_not_lost(rig: Rig) -> None:
     topic = rig.topic("out")
-    outbox = Outbox(rig.settings, topic, queue_buffering_max_messages=10)
+    sender = Sender(rig.settings, topic, queue_buffering_max_messages=10)
     done: list[object] = []
     for i in range(1_000):
-        outbox.send(b"%d" % i, None, done.append, [])
-    assert len(outbox) == 1_000
+        sender.send(b"%d" % i, None, done.append, [])
+    assert len(sender) == 1_000
 
     def delivered() -> bool:
-        outbox.pump()
+        sender.pump()
         return len(done) == 1_000
 
     until(delivered, "all is delivered")
-    outbox.close()
+    sender.close()
     values = [int(record.value or 0) for record in consume_all(rig.bootstrap, topic)]
     assert values == list(range(1_000))
 

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from connectors import client, places
+from connectors.sender import Delivered, Sender
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
 from dataflow.sim import SimTopic
@@ -123,16 +124,16 @@ def test_chunks_of_one_worker_lie_side_by_side(either: StateTopic) -> None:
 def test_what_the_broker_has_but_does_not_say_where_is_written_once_more(
     state: KafkaStateTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offset, lost = Message.offset, iter([None])
-    durable = KafkaStateTopic._durable
+    delivered, lost = Sender._delivered, iter([None])
 
     def told(
-        topic: KafkaStateTopic, ticket: Ticket, key: bytes, data: bytes, said: Message
+        sender: Sender, done: Delivered, size: int, error: KafkaError | None, said: Message
     ) -> None:
-        where = next(lost, offset(said))
-        durable(topic, ticket, key, data, cast(Message, SimpleNamespace(offset=lambda: where)))
+        where = next(lost, said.offset())
+        message = cast(Message, SimpleNamespace(offset=lambda: where))
+        delivered(sender, done, size, error, message)
 
-    monkeypatch.setattr(KafkaStateTopic, "_durable", told)
+    monkeypatch.setattr(Sender, "_delivered", told)
     payloads = [b"a", b"b", b"c"]
     placed = append_all(state, layer(0, payloads))
     assert [place.offset for place in placed] == [3, 1, 2]

@@ -24,7 +24,7 @@ Delivered = Callable[[Message], None]
 _Record = tuple[bytes | None, bytes | None, Report, Headers, int]
 
 
-class Outbox(Producing):
+class Sender(Producing):
     """One producer for one topic; `most` bounds the bytes under way."""
 
     def __init__(
@@ -56,6 +56,25 @@ class Outbox(Producing):
         record = value, key, partial(self._delivered, done, size), headers, partition
         if self._backlog or not self._produce(*record):
             self._backlog.append(record)
+
+    def place(
+        self,
+        value: bytes,
+        key: bytes | None,
+        done: Callable[[int], None],
+        partition: int = ANYWHERE,
+    ) -> None:
+        """As `send`; `done` is called with the offset. A broker that has had a record before, whose
+        answer was lost, may not know where: it is sent again then, and so lies there twice."""
+
+        def placed(message: Message) -> None:
+            offset = message.offset()
+            if offset is None:
+                self.place(value, key, done, partition)
+            else:
+                done(offset)
+
+        self.send(value, key, placed, [], partition)
 
     def forget(self, places: Iterable[Place]) -> None:
         """Put a tombstone for each of some records behind it; nothing waits for these."""
@@ -99,4 +118,4 @@ class Outbox(Producing):
 
 
 def noted(_: Message) -> None:
-    """The outbox itself counts what is under way."""
+    """The sender itself counts what is under way."""
