@@ -122,7 +122,7 @@ class Earlier:
     >>> mark = Mark(Incarnation(1), WorkerId(1), {"sink": 50})
     >>> earlier = History(space, [(Incarnation(1), begins)], [mark]).of("sink", 0)
     >>> whose = earlier.whose(np.array([0, 1, 1]), np.array([40, 40, 50]))
-    >>> [earlier.committers[number] if number != NOBODY else None for number in whose]
+    >>> [earlier.predecessors[number] if number != NOBODY else None for number in whose]
     [None, Predecessor(life=1, worker=1), None]
     """
 
@@ -133,7 +133,7 @@ class Earlier:
         self._first, self._lives = first, list(lives)
         self.claims, self.replays = claims, replays
         """What is known of what they have committed; whether the flow has lived before at all."""
-        self.committers = [
+        self.predecessors = [
             Predecessor(one.life, WorkerId(worker))
             for one in self._lives
             for worker in range(len(one.marks))
@@ -144,7 +144,7 @@ class Earlier:
 
     def whose(self, bins: Int64s, times: Int64s) -> Int64s:
         """Of some bins' results at some times, shapes (n,), who has committed each: a number of
-        `committers`, or NOBODY."""
+        `predecessors`, or NOBODY."""
         found = np.full(len(times), NOBODY, np.int64)
         if self.mark > int(times.min(initial=self.mark)):
             first = 0

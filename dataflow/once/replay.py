@@ -34,7 +34,7 @@ class Replay:
 
     def __init__(self, sink: str, earlier: Earlier, writer: Tallying) -> None:
         self._sink, self._earlier, self._writer = sink, earlier, writer
-        claims = (earlier.claims.get(one) for one in earlier.committers)
+        claims = (earlier.claims.get(one) for one in earlier.predecessors)
         self._since = np.array([NEVER if one is None else one.since for one in claims], np.int64)
         """By number of who has committed: from when on what it has counts."""
         self._found = defaultdict[int, Tally](Tally)
@@ -59,7 +59,7 @@ class Replay:
             return None
         self._told = True
         found = [
-            [*self._earlier.committers[number], tally.count, tally.digest]
+            [*self._earlier.predecessors[number], tally.count, tally.digest]
             for number, tally in self._found.items()
         ]
         return {"event": "replayed", "sink": self._sink, "tallies": found}

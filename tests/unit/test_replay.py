@@ -116,7 +116,7 @@ def test_a_result_is_whose_it_was_first() -> None:
     marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 25, 20, 7, ONE)
     earlier = history(marks).of("sink", 0)
     whose = earlier.whose(np.array([0, 0, 0, 1, 1]), np.array([19, 20, 30, 19, 25]))
-    found = [None if number < 0 else earlier.committers[number] for number in whose]
+    found = [None if number < 0 else earlier.predecessors[number] for number in whose]
     assert found == [
         Predecessor(FIRST, ZERO), Predecessor(SECOND, ZERO), None, Predecessor(SECOND, ONE), None
     ]  # fmt: skip
