@@ -12,6 +12,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, Self, TypeVar
 
 from dataflow.checkpoint.policy import Policy
@@ -102,8 +103,11 @@ class SimNetwork:
 
     @property
     def reporting(self) -> bool:
-        """Whether there are reports that the coordinator has not looked at."""
-        return bool(self.reported) or any(self.reports.values())
+        """Whether there are reports that the coordinator has not looked at, but for those of sizes:
+        many bins have some under way all the time."""
+        queued = (event for queue in self.reports.values() for event in queue)
+        heard = (event for _, event in self.reported)
+        return any(event["event"] != "bins" for event in chain(heard, queued))
 
 
 def _bring(sender: WorkerId, queue: deque[T], inbox: list[tuple[WorkerId, T]], count: int) -> None:
