@@ -128,14 +128,13 @@ def goings(
         if until is None:
             what, when = "to give its bins and partitions away", "the others have them all"
         elif not leaver.dismissed:
-            what = "to leave: its results to leave their outbox"
-            when = "a checkpoint has been taken after all that was to come to it has come"
+            what = "to leave: all that comes to it, or that it has been told of, to be over"
+            when = f"every frontier has passed {to_millis(until)} ms, and its outbox is empty"
         elif Leaves(worker, until) in unsent:
             what, when = "to leave: its decision to be on its topic", _WRITTEN
         else:
-            at = f"{to_millis(until)} ms"
-            what = "to leave: what it has sent and holds to be over"
-            when = f"every frontier has passed {at}, and all that it has counted is done"
+            what = "to leave: what it holds to be over"
+            when = "all that it has counted is done, and everybody knows of it"
         found[worker, what] = Wait(f"{name} {what}", when)
     return found
 

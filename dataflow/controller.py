@@ -381,6 +381,7 @@ class Controller:
                 self._tell(worker, at, decision)
 
     def _tell(self, worker: WorkerId, at: Location, decision: Moves | Revoke | Order) -> None:
+        self.staff.tell(worker, decision.time)
         self._say(worker, at, decision.time, decision)
 
     def _say(self, worker: WorkerId, at: Location, time: int, payload: Payload) -> None:
@@ -419,7 +420,8 @@ class Controller:
 
     def _dismiss(self) -> None:
         """Let those go whose bins have moved."""
-        # Before its results may leave a leaver could not go, and no checkpoint is begun meanwhile.
+        # No checkpoint is begun while one who is dismissed has not gone: so nobody is before all
+        # that it waits for is over, which may itself wait for a checkpoint.
         if self.forsworn is None or self.checkpoints.under_way or self.checkpoints.needed:
             return
         running = {one.command.id for one in self.conductor.commands}
@@ -457,6 +459,7 @@ class Controller:
                     *(round.time for round in sent if round.demand is not None),
                     *self.reading.times,
                 ],
+                leaving=list(self.staff.waiting.values()),
                 waiting=bool(self._joining or self.staff.waiting) or not self.conductor.idle,
                 patience=self.conductor.patience(self._due),
             )

@@ -34,6 +34,8 @@ class Pending:
     """The times of those that have."""
     demanded: Sequence[int]
     """The times among these for which nothing but the demand makes the sources move."""
+    leaving: Sequence[int]
+    """From when on nothing is addressed to those who leave; they go when that has passed."""
     waiting: bool
     """Whether bins, or who joins, are yet to get a time."""
     patience: float
@@ -113,7 +115,7 @@ class Forswearing:
             # The sources have ended: what is under way goes on, and nothing else can come.
             if pending.unsent is None and not pending.waiting:
                 return None
-            target = max((time + 1 for time in pending.sent), default=now)
+            target = max([now, *pending.leaving, *(time + 1 for time in pending.sent)])
         else:
             data = self._data(pending.furthest)
             lead = int(self._speed.lead(data, self._plan.flow.control_lead) * pending.patience)

@@ -55,6 +55,8 @@ class Staff:
         self.until = MIN_TIME
         """Who has left has had nothing of it or later."""
         self._expected: set[WorkerId] = set()
+        self._told: dict[WorkerId, int] = {}
+        """The latest time of a decision that each has been told of."""
         self._base_at = 0.0
 
     @property
@@ -81,6 +83,10 @@ class Staff:
         """Whether a change of owners at this time concerns a worker."""
         leaving = self.leaving.get(worker)
         return leaving is None or leaving.until is None or time < leaving.until
+
+    def tell(self, worker: WorkerId, time: int) -> None:
+        """A worker is told of a decision, and holds that until its time has passed."""
+        self._told[worker] = max(self._told.get(worker, MIN_TIME), time)
 
     def expect(self, worker: WorkerId) -> None:
         """A worker is to join. Raises Refused where that cannot be."""
@@ -118,10 +124,11 @@ class Staff:
             if leaving.until is None and not leaving.awaited & running
         ]
 
-    def relieve(self, worker: WorkerId, until: int, demand: Capability) -> None:
-        """A leaver owns nothing from `until` on."""
+    def relieve(self, worker: WorkerId, forsworn: int, demand: Capability) -> None:
+        """A leaver owns nothing from `forsworn` on; it goes after all that it has been told of."""
         leaving = self.leaving[worker]
-        leaving.until, leaving.demand = until, demand
+        leaving.until = max(forsworn, self._told.get(worker, MIN_TIME) + 1)
+        leaving.demand = demand
 
     def dismiss(self, worker: WorkerId) -> None:
         """A leaver is about to be told to go."""

@@ -23,12 +23,10 @@ class Emptying:
         """The last that had been begun when the flow had come to its end."""
 
     def left(self, worker: WorkerId, come: bool) -> bool:
-        """Whether nothing will be in a leaver's outboxes; `come` says whether all has come."""
-        if not self._outboxes:
-            return True
-        if come:
-            self._leavers.setdefault(worker, self._checkpoints.number)
-        return self._sent_after(self._leavers.get(worker))
+        """Whether nothing more comes to a leaver, as `come` says, and its outboxes are empty."""
+        if not (come and self._outboxes):
+            return come
+        return self._sent_after(self._leavers.setdefault(worker, self._checkpoints.number))
 
     def end(self) -> None:
         """Nothing more comes to any outbox."""

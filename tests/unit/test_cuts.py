@@ -10,10 +10,12 @@ from dataflow.checkpoint import taking
 from dataflow.checkpoint.policy import ON_COMMAND, POLICIES, Checkpointing, Policy
 from dataflow.checkpoint.settling import Settling
 from dataflow.checkpoint.states import States
+from dataflow.migrate.command import Migrate
 from dataflow.sim import Freeze, Join, World
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import MeanderError, SetupError
-from state.ids import WorkerId
+from state.ids import Bin, WorkerId
+from state.time import from_millis
 from tests.hand import assembly
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
@@ -125,6 +127,23 @@ def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again
         monkeypatch.setattr(run.sim.controller.checkpoints, "_how", ON_COMMAND)
         run.run()
         assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
+        assert all_counted(run)
+
+
+def test_checkpoints_are_taken_while_a_leaver_waits_for_the_time_of_a_command() -> None:
+    """It has heard of the command, so it cannot go before; results may need a checkpoint to leave,
+    and that time their leaving."""
+    with TestFlow(counting(), 3) as run:
+        until_read(run, 100)
+        run.sim.controller.submit(Migrate("m", (Bin(0),), WorkerId(1), from_millis(1100)))
+        run.act()
+        run.sim.controller.leave("l", [WorkerId(2)])
+        while not run.sim.controller.staff.waiting:
+            run.act()
+        until_taken(run)
+        assert not any(event["type"] in ("left", "bin_moved") for event in run.events)
+        run.run()
+        assert [event["worker"] for event in run.events if event["type"] == "left"] == [2]
         assert all_counted(run)
 
 
