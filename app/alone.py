@@ -54,12 +54,14 @@ def drop(settings: Settings, names: Names, flow: str, savepoint: str) -> None:
                 f"savepoint {savepoint!r}", "the flow has none of that name",
                 f"name one that it has: {there}",
             )  # fmt: skip
-        before = kept(settings, names.checkpoints, known)
+        with checkpoints.reading(settings, names.checkpoints) as reader:
+            before = kept(reader, known)
         dropped = before[chosen(before, known, savepoint)]
         with contextlib.closing(Decisions(settings, names.decisions)) as decisions:
             decisions.write(to_bytes(incarnation, Drops(savepoint)))
         now = Known.by(journal(settings, names.decisions))
-        others = kept(settings, names.checkpoints, now).values()
+        with checkpoints.reading(settings, names.checkpoints) as reader:
+            others = kept(reader, now).values()
         layers = {place for one in others for place in one.chunks}
         flying = {place for one in others for place in one.places}
         gone = [place for place in dropped.chunks if place not in layers]

@@ -126,7 +126,8 @@ def _node(prepared: Prepared, operator: str) -> KeyedNode:
 
 
 def _newest(prepared: Prepared) -> Checkpoint | None:
-    found = checkpoints.newest(prepared.options.kafka, prepared.names.checkpoints)
+    with checkpoints.reading(prepared.options.kafka, prepared.names.checkpoints) as there:
+        found = there.newest()
     return None if found is None else found[1]
 
 

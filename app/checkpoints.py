@@ -10,6 +10,7 @@ from app.lives import journal
 from app.output import Output, size
 from app.savepoints import Known, kept
 from connectors import client
+from connectors.checkpoints import reading
 from connectors.client import Settings
 from connectors.topics import Names, expect_ran
 from schemas.status import Checkpointed, CheckpointFailed, Event, Finished
@@ -70,6 +71,8 @@ def rows(settings: Settings, names: Names, flow: str) -> Sequence[Sequence[objec
     now = time.time() * 1000
     known = Known.by(journal(settings, names.decisions))
     called = {offset: name for name, offset in known.savepoints.items()}
+    with reading(settings, names.checkpoints) as there:
+        found = kept(there, known)
     return [
         [
             one.number, called.get(offset, ""), f"{max(0.0, now - one.millis) / 1000:,.0f} s",
@@ -77,5 +80,5 @@ def rows(settings: Settings, names: Names, flow: str) -> Sequence[Sequence[objec
             f"{one.entries:,}", size(one.state_bytes), size(one.in_flight_bytes),
             f"{one.in_flight:,}", len(one.cut.members), len(one.manifests),
         ]
-        for offset, one in kept(settings, names.checkpoints, known).items()
+        for offset, one in found.items()
     ][::-1]  # fmt: skip

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from app.journal import from_bytes, to_bytes
 from app.prepare import Prepared
 from app.savepoints import Known, chosen, kept, savepoints
+from app.side_by_side import side_by_side
 from connectors import checkpoints, client
 from connectors.client import Settings
 from connectors.control import Decisions
@@ -69,16 +70,18 @@ def newest_checkpoint(
     earlier lives have left behind."""
     settings, topic = prepared.options.kafka, prepared.names.checkpoints
     known = Known.by(journal(settings, prepared.names.decisions))
-    if wanted is None:
-        found = checkpoints.newest(settings, topic, known.counts)
-    else:
-        among = kept(settings, topic, known)
-        offset = chosen(among, known, wanted)
-        found = offset, among[offset]
-    if found is None:
-        return None
-    offset, checkpoint = found
-    ((_, newest),) = checkpoints.last(settings, topic, 1)
+    with checkpoints.reading(settings, topic) as there:
+        if wanted is None:
+            found = there.newest(known.counts)
+        else:
+            among = kept(there, known)
+            offset = chosen(among, known, wanted)
+            found = offset, among[offset]
+        if found is None:
+            return None
+        offset, checkpoint = found
+        ((_, newest),) = there.last(1)
+        named = savepoints(there, known)
     plan, options = prepared.plan, prepared.options
     outside = unread(settings, plan, checkpoint)
     if known.begun is not None:
@@ -90,7 +93,7 @@ def newest_checkpoint(
     expect_fits(left, plan, options.allow_dropped_state, outside, twice)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
-    return Newest(offset, checkpoint, savepoints(settings, topic, known), newest.number)
+    return Newest(offset, checkpoint, named, newest.number)
 
 
 def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> list[str]:
@@ -149,8 +152,10 @@ def left_behind(
     plan: Plan, settings: Settings, names: Names, life: Incarnation | None = None
 ) -> History:
     """What lives before one have left behind, if that has begun; else all lives."""
-    begun = _until(journal(settings, names.decisions), life)
-    marks = map(Mark.from_bytes, whole(settings, names.marks))
+    with side_by_side() as reading:
+        decided = reading.ask(lambda: journal(settings, names.decisions))
+        marks = map(Mark.from_bytes, whole(settings, names.marks))
+        begun = _until(decided.result(), life)
     return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))
 
 

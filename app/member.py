@@ -47,6 +47,7 @@ from app.messages import (
 )
 from app.registry import join, own_host
 from app.remote_log import RemoteLog
+from app.side_by_side import side_by_side
 from connectors import checkpoints
 from connectors.dead_letter import KafkaDeadLetters
 from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
@@ -143,26 +144,18 @@ class Member:
         topics = names(arguments.prefix, arguments.flow)
         plan, database = self._kept.plan, self._kept.database
         context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._pulse)
-        with contextlib.ExitStack() as opened:
-            topic = opened.enter_context(
-                contextlib.closing(
-                    KafkaStateTopic(context.settings, topics.state, self._me, context.wakeup)
-                )
-            )
-            in_flight = opened.enter_context(
-                contextlib.closing(
-                    KafkaStateTopic(context.settings, topics.in_flight, self._me, context.wakeup)
-                )
-            )
-            dead = opened.enter_context(
-                contextlib.closing(KafkaDeadLetters.open(context, topics.dead))
-            )
-            transactions = self._transactions(plan, context, topics)
+        with side_by_side() as opening:
+            transacting = opening.ask(lambda: self._transactions(plan, context, topics))
+            starting = opening.ask(lambda: _start(plan, arguments, topics))
+            written = opening.open(lambda: self._state_topic(topics.state, context))
+            flying = opening.open(lambda: self._state_topic(topics.in_flight, context))
+            dead = opening.open(lambda: KafkaDeadLetters.open(context, topics.dead)).result()
+            transactions = transacting.result()
             site = Site(
                 me=self._me,
                 workers=arguments.workers,
                 clock=SystemClock(),
-                topic=topic,
+                topic=written.result(),
                 dead=dead,
                 open_store=database.store,
                 open_shelf=lambda name: Shelf(database, name),
@@ -170,12 +163,16 @@ class Member:
                 open_writer=lambda node: _writer(plan, node, context, transactions),
                 incarnation=Incarnation(arguments.incarnation),
                 joins=arguments.joins,
-                start=_start(plan, arguments, topics),
-                in_flight=in_flight,
+                start=starting.result(),
+                in_flight=flying.result(),
                 pulse=self._pulse,
                 transactions=transactions,
             )
-            yield opened.enter_context(contextlib.closing(Worker(plan, site, self._links)))
+            with contextlib.closing(Worker(plan, site, self._links)) as worker:
+                yield worker
+
+    def _state_topic(self, topic: str, context: WorkerContext) -> KafkaStateTopic:
+        return KafkaStateTopic(context.settings, topic, self._me, context.wakeup)
 
     def _transactions(
         self, plan: Plan, context: WorkerContext, topics: Names
@@ -320,7 +317,8 @@ def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
     history = history_of(plan, arguments.kafka, topics, life)
     if arguments.checkpoint is None or arguments.joins:
         return Start.of(plan, arguments.workers, history=history)
-    found = checkpoints.read(arguments.kafka, topics.checkpoints, arguments.checkpoint)
+    with checkpoints.reading(arguments.kafka, topics.checkpoints) as there:
+        found = there.at(arguments.checkpoint)
     return Start.of(plan, arguments.workers, found, history)
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from connectors import checkpoints
-from connectors.client import Settings
+from connectors.checkpoints import CheckpointsReader
 from dataflow.checkpoint.taking import Write
 from dataflow.decisions import Begins, Drops, Journal, Keeps
 from dataflow.once.history import Written
@@ -74,24 +73,23 @@ class Known:
         return self.last is None or bootstrapped or ours
 
 
-def kept(settings: Settings, topic: str, known: Known) -> dict[int, Checkpoint]:
+def kept(there: CheckpointsReader, known: Known) -> dict[int, Checkpoint]:
     """All that a flow can go on from, by offset, the oldest first."""
     most = known.kept
-    newest = [one for one in checkpoints.last(settings, topic, 2 * most) if known.counts(*one)]
+    newest = [one for one in there.last(2 * most) if known.counts(*one)]
     found = dict(newest[-most:])
     others = {*known.savepoints.values()}
     if known.began_with is not None and len(found) < most:
         # It may lie far back: the flow has not come to enough of its own since.
         others.add(known.began_with)
     for offset in others - {*found}:
-        found[offset] = checkpoints.read(settings, topic, offset)
+        found[offset] = there.at(offset)
     return dict(sorted(found.items()))
 
 
-def savepoints(settings: Settings, topic: str, known: Known) -> tuple[Checkpoint, ...]:
+def savepoints(there: CheckpointsReader, known: Known) -> tuple[Checkpoint, ...]:
     """Those that there are."""
-    places = sorted(known.savepoints.values())
-    return tuple(checkpoints.read(settings, topic, offset) for offset in places)
+    return tuple(map(there.at, sorted(known.savepoints.values())))
 
 
 def chosen(found: dict[int, Checkpoint], known: Known, wanted: str) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from connectors import client
 from connectors.client import Fetched, Settings
@@ -87,49 +87,59 @@ def _payload(topic: str, checkpoint: Checkpoint) -> bytes:
     return payload
 
 
-def newest(
-    settings: Settings, topic: str, counts: Callable[[int, Checkpoint], bool] = lambda *_: True
-) -> tuple[int, Checkpoint] | None:
-    """The last checkpoint that counts, and its offset; None where there is none."""
-    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
-        low, high = client.watermarks(consumer, topic, 0)
-    for offset in range(high - 1, low - 1, -1):
-        found = read(settings, topic, offset)
-        if counts(offset, found):
-            return offset, found
-    return None
+class CheckpointsReader:
+    """Those that are there when it is made; each is read once, by one client, as that takes longer
+    to meet the broker than to read."""
 
+    def __init__(self, settings: Settings, topic: str, consumer: Consumer) -> None:
+        self._contact, self._topic, self._consumer = client.contact(settings), topic, consumer
+        self._offsets = range(*client.watermarks(consumer, topic, 0))
+        self._read: dict[int, Checkpoint] = {}
 
-def last(settings: Settings, topic: str, most: int) -> list[tuple[int, Checkpoint]]:
-    """The last so many with their offsets, the oldest first: earlier ones may name what is there no
-    longer."""
-    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
-        low, high = client.watermarks(consumer, topic, 0)
-    offsets = range(max(low, high - most), high)
-    return [(offset, read(settings, topic, offset)) for offset in offsets]
+    def newest(
+        self, counts: Callable[[int, Checkpoint], bool] = lambda *_: True
+    ) -> tuple[int, Checkpoint] | None:
+        """The last that counts, and its offset; None where there is none."""
+        found = ((offset, self.at(offset)) for offset in reversed(self._offsets))
+        return next((one for one in found if counts(*one)), None)
 
+    def last(self, most: int) -> list[tuple[int, Checkpoint]]:
+        """The last so many with their offsets, the oldest first: earlier ones may name what is
+        there no longer."""
+        return [(offset, self.at(offset)) for offset in self._offsets[-most:]]
 
-def read(settings: Settings, topic: str, offset: int) -> Checkpoint:
-    """The checkpoint that lies at an offset. Raises MeanderError where none does."""
-    contact, deadline = client.contact(settings), time.monotonic() + DURABLE
-    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
-        consumer.assign([TopicPartition(topic, 0, offset)])
+    def at(self, offset: int) -> Checkpoint:
+        """The one that lies at an offset. Raises MeanderError where none does."""
+        if offset not in self._read:
+            self._read[offset] = self._fetched(offset)
+        return self._read[offset]
+
+    def _fetched(self, offset: int) -> Checkpoint:
+        deadline = time.monotonic() + DURABLE
+        self._consumer.assign([TopicPartition(self._topic, 0, offset)])
         while time.monotonic() < deadline:
-            contact.check()
-            message = cast(Fetched | None, consumer.poll(0.5))
+            self._contact.check()
+            message = cast(Fetched | None, self._consumer.poll(0.5))
             error = None if message is None else message.error()
             if message is not None and error is None and message.offset() == offset:
-                return _decoded(topic, offset, message.value() or b"")
+                return _decoded(self._topic, offset, message.value() or b"")
             if message is not None and error is None:
                 break
             known = error is None or error.code() == KafkaError._PARTITION_EOF
             if error is not None and not known and not client.transient(error):
-                raise client.translate(error, f"topic {topic!r}")
-    raise MeanderError(
-        f"topic {topic!r}, offset {offset}",
-        "the checkpoint that was there cannot be read any more",
-        "see who else writes to the topic, or deletes from it",
-    )
+                raise client.translate(error, f"topic {self._topic!r}")
+        raise MeanderError(
+            f"topic {self._topic!r}, offset {offset}",
+            "the checkpoint that was there cannot be read any more",
+            "see who else writes to the topic, or deletes from it",
+        )
+
+
+@contextlib.contextmanager
+def reading(settings: Settings, topic: str) -> Iterator[CheckpointsReader]:
+    """Those of a topic, to the block's end. Raises MeanderError."""
+    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
+        yield CheckpointsReader(settings, topic, consumer)
 
 
 def _decoded(topic: str, offset: int, data: bytes) -> Checkpoint:

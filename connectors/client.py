@@ -8,7 +8,6 @@ something outside the flow has to be put right. Settings may hold secrets and ar
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import time
@@ -243,14 +242,13 @@ class Contact:
                 )
 
 
-@functools.cache
-def _contact(bootstrap: str) -> Contact:
-    return Contact(bootstrap)
+_contacts: dict[str, Contact] = {}
 
 
 def contact(settings: Settings) -> Contact:
-    """This process's one contact with the brokers that the settings name."""
-    return _contact(settings["bootstrap.servers"])
+    """This process's one contact with the brokers that the settings name; of any thread."""
+    bootstrap = settings["bootstrap.servers"]
+    return _contacts.setdefault(bootstrap, Contact(bootstrap))
 
 
 _REFUSED = {

@@ -68,8 +68,9 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     assert after.total() == 4000, "which counts what came after the checkpoint"
     (listed,) = command(broker, prefix, "checkpoints", "counts")
     assert (listed["number"], listed["workers"]) == (1, 2)
-    found = checkpoints.newest({"bootstrap.servers": broker.bootstrap},
-                               names(prefix, "counts").checkpoints)  # fmt: skip
+    topic = names(prefix, "counts").checkpoints
+    with checkpoints.reading({"bootstrap.servers": broker.bootstrap}, topic) as there:
+        found = there.newest()
     assert found is not None and len(found[1].cut.positions) == 4
 
 

@@ -100,7 +100,8 @@ class Rig:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        found = checkpoints.newest(self.options.kafka, self.names.checkpoints)
+        with checkpoints.reading(self.options.kafka, self.names.checkpoints) as there:
+            found = there.newest()
         return None if found is None else found[1]
 
     def kept(self) -> set[bytes]:

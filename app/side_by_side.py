@@ -1,0 +1,60 @@
+"""Things that take a while to open, opened side by side.
+
+Each client takes a tenth of a second or more to meet the broker, and a recovery waits for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+AT_ONCE = 8
+
+
+class _Closes(Protocol):
+    def close(self) -> None:
+        """Release what is held."""
+
+
+C = TypeVar("C", bound=_Closes)
+T = TypeVar("T")
+
+
+class SideBySide:
+    """What is under way; what has been opened is closed in the reverse order of its asking."""
+
+    def __init__(self, ends: contextlib.ExitStack, pool: ThreadPoolExecutor) -> None:
+        self._ends, self._pool = ends, pool
+
+    def open(self, make: Callable[[], C]) -> Future[C]:
+        """Begin to open one thing."""
+        future = self._pool.submit(make)
+        self._ends.callback(_close, future)
+        return future
+
+    def ask(self, question: Callable[[], T]) -> Future[T]:
+        """Begin to ask what needs no closing."""
+        return self._pool.submit(question)
+
+
+@contextlib.contextmanager
+def side_by_side() -> Iterator[SideBySide]:
+    """To the block's end.
+
+    >>> from io import StringIO
+    >>> with side_by_side() as opening:
+    ...     first, second = opening.open(StringIO), opening.ask(lambda: 2)
+    ...     print(first.result().closed, second.result())
+    False 2
+    >>> first.result().closed
+    True
+    """
+    with contextlib.ExitStack() as ends, ThreadPoolExecutor(AT_ONCE) as pool:
+        yield SideBySide(ends, pool)
+
+
+def _close(future: Future[C]) -> None:
+    if future.exception() is None:
+        future.result().close()
