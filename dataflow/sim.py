@@ -140,7 +140,7 @@ class SimTopic:
         self._rng = rng
         self._records: list[tuple[bytes, bytes | None]] = []
         self._keys: set[bytes] = set()
-        self._pending: dict[Ticket, Place | list[bytes]] = {}
+        self._pending: dict[Ticket, Place | list[bytes] | RecordGone] = {}
         self._tickets = 0
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
@@ -159,11 +159,16 @@ class SimTopic:
 
     def fetch(self, places: Sequence[Place]) -> Ticket:
         """Ask for records."""
-        return self._answer([self._read(place) for place in places])
+        try:
+            return self._answer([self._read(place) for place in places])
+        except RecordGone as gone:
+            return self._answer(gone)
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """The records, some turns later."""
+        """The records, some turns later. Raises RecordGone then where one is not at its place."""
         answer = self._when_ready(ticket)
+        if isinstance(answer, RecordGone):
+            raise answer
         assert answer is None or isinstance(answer, list)
         return answer
 
@@ -187,6 +192,8 @@ class SimTopic:
         """Nothing is open."""
 
     def _read(self, place: Place) -> bytes:
+        if place.offset >= len(self._records):
+            raise RecordGone(f"state record {place.key!r}", "its partition ends before it")
         key, payload = self._records[place.offset]
         if payload is None:
             raise RecordGone(f"state record {key!r}", "compaction has removed it")
@@ -194,12 +201,12 @@ class SimTopic:
             raise RecordGone(f"state record {place.key!r}", f"{key!r} lies at its place")
         return payload
 
-    def _answer(self, answer: Place | list[bytes]) -> Ticket:
+    def _answer(self, answer: Place | list[bytes] | RecordGone) -> Ticket:
         self._tickets += 1
         self._pending[Ticket(self._tickets)] = answer
         return Ticket(self._tickets)
 
-    def _when_ready(self, ticket: Ticket) -> Place | list[bytes] | None:
+    def _when_ready(self, ticket: Ticket) -> Place | list[bytes] | RecordGone | None:
         return self._pending.pop(ticket) if self._rng.random() < 0.5 else None
 
 
