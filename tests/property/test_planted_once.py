@@ -22,10 +22,9 @@ from dataflow.once.sink import OnceSink
 from dataflow.once.trimming import Trimming
 from dataflow.operators import overflow, pool
 from dataflow.sim import World
-from schemas.errors import MeanderError
 from state.checkpoint import Anew
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
-from tests.property.planted import plant, runs
+from tests.property.planted import expect_caught, runs
 from tests.property.test_exactly_once import TIMED, OnceLives
 
 RUNS = 100
@@ -189,22 +188,11 @@ SHOWN = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, *BUGS[bug])
     for module in (overflow, pool):
         monkeypatch.setattr(module, "SLICE_ROWS", 2)
-    for seed in runs(SHOWN.get(bug, 0), RUNS):
+
+    def survive(seed: int) -> None:
         case = with_some_comings_and_goings(with_aborts(random_case(seed, TIMED)))
-        try:
-            OnceLives(case).survive()
-        except (AssertionError, MeanderError) as error:
-            # Some take longer than that without a bug.
-            if "does not come to its end" not in str(error):
-                return
-    pytest.fail(f"{bug}, and nobody has noticed")
+        OnceLives(case).survive()
 
-
-@pytest.mark.parametrize("seed", sorted({*SHOWN.values()}))
-def test_what_shows_a_bug_goes_well_without_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (overflow, pool):
-        monkeypatch.setattr(module, "SLICE_ROWS", 2)
-    OnceLives(with_some_comings_and_goings(with_aborts(random_case(seed, TIMED)))).survive()
+    expect_caught(monkeypatch, BUGS[bug], survive, runs(SHOWN.get(bug, 0), RUNS))
