@@ -77,6 +77,8 @@ _PRODUCER_MUST: Values = {
 TRANSACTION = 10.0
 """Seconds after which Kafka gives up a transaction whose producer is gone: until then who reads
 what is committed reads no further."""
+AGAIN = 0.02
+"""Seconds after which Kafka is asked again for the id of a producer."""
 _TRANSACTIONAL_MUST: Values = {
     "enable.idempotence": True,
     "transaction.timeout.ms": int(TRANSACTION * 1000),
@@ -152,10 +154,24 @@ def transactional(settings: Settings, id: str) -> Producer:
     values = _ALWAYS | _PRODUCER | dict(settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
-        made.init_transactions(ANSWER)
+        _take_id(made)
     except KafkaException as error:
         raise translate(error, f"transactions of {id!r}") from None
     return made
+
+
+def _take_id(made: Producer) -> None:
+    """While Kafka undoes what the id had begun it says so; the client by itself would then wait for
+    half a second, and longer, though that takes some milliseconds."""
+    deadline = time.monotonic() + ANSWER
+    while True:
+        try:
+            made.init_transactions(AGAIN)
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 class Admin(AdminClient):
