@@ -12,6 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -79,6 +80,8 @@ TRANSACTION = 10.0
 what is committed reads no further."""
 AGAIN = 0.02
 """Seconds after which Kafka is asked again for the id of a producer."""
+SOON = 0.1
+"""The same where a partition ends, each time twice as long."""
 _TRANSACTIONAL_MUST: Values = {
     "enable.idempotence": True,
     "transaction.timeout.ms": int(TRANSACTION * 1000),
@@ -413,6 +416,9 @@ def missing(concerns: str) -> SetupError:
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """The first offset of a partition, and the one behind the last that is committed."""
     place = TopicPartition(topic, partition)
+    # A client that is asked before it has met the broker may wait for 0.7 s, for nothing: asked
+    # again it has the answer at once.
+    patience = (min(SOON * 2**n, ANSWER / 4) for n in count())
     return answered(
-        lambda: consumer.get_watermark_offsets(place, timeout=ANSWER), f"topic {topic!r}"
+        lambda: consumer.get_watermark_offsets(place, timeout=next(patience)), f"topic {topic!r}"
     )
