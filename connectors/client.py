@@ -9,6 +9,7 @@ something outside the flow has to be put right. Settings may hold secrets and ar
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -157,19 +158,21 @@ def transactional(settings: Settings, id: str) -> Producer:
     values = _ALWAYS | _PRODUCER | dict(settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
-        _take_id(made)
+        # While Kafka undoes what the id had begun it says so; the client by itself would then wait
+        # for half a second, and longer, though that takes some milliseconds.
+        patiently(lambda: made.init_transactions(AGAIN), ANSWER)
     except KafkaException as error:
         raise translate(error, f"transactions of {id!r}") from None
     return made
 
 
-def _take_id(made: Producer) -> None:
-    """While Kafka undoes what the id had begun it says so; the client by itself would then wait for
-    half a second, and longer, though that takes some milliseconds."""
-    deadline = time.monotonic() + ANSWER
+def patiently(step: Callable[[], None], seconds: float = math.inf) -> None:
+    """Until Kafka has answered to a step of a transactional producer, for so long: it is asked
+    anew, which does no harm, where no answer came. Raises KafkaException."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            made.init_transactions(AGAIN)
+            step()
         except KafkaException as error:
             if not error.args[0].retriable() or time.monotonic() > deadline:
                 raise

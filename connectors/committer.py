@@ -17,7 +17,15 @@ from queue import SimpleQueue
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connectors.client import TRANSACTION, Settings, contact, transactional, transient, translate
+from connectors.client import (
+    TRANSACTION,
+    Settings,
+    contact,
+    patiently,
+    transactional,
+    transient,
+    translate,
+)
 from connectors.producing import ANYWHERE, Headers, Report, size_of
 from dataflow.lost import WorkerLost
 
@@ -109,7 +117,7 @@ class Committer:
             self._producer.begin_transaction()
             for parcel in lot:
                 self._send(parcel)
-            _patiently(self._producer.commit_transaction)
+            patiently(self._producer.commit_transaction)
         except KafkaException as error:
             self._undo(error)
             return False
@@ -161,15 +169,3 @@ class Committer:
 def _comes_back(error: KafkaError) -> bool:
     """Whether what was given back for this is worth another try."""
     return transient(error) or error.code() in _GIVEN_BACK
-
-
-def _patiently(step: Callable[[], None]) -> None:
-    """Until Kafka has answered: it is asked anew, which does no harm, where no answer came."""
-    while True:
-        try:
-            step()
-        except KafkaException as error:
-            if not error.args[0].retriable():
-                raise
-        else:
-            return
