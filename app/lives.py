@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -38,9 +37,6 @@ from state.checkpoint import Checkpoint
 from state.ids import Incarnation, WorkerId
 
 log = logging.getLogger(__name__)
-
-AT_ONCE = 8
-"""Ids that are fenced off side by side."""
 
 
 class Newest(NamedTuple):
@@ -187,6 +183,6 @@ def registered(decided: Iterable[Written]) -> int:
 def fence(settings: Settings, prefix: str, flow: str, workers: int) -> None:
     """None of so many workers commits anything any more."""
     ids = [transactional_id(prefix, flow, WorkerId(worker)) for worker in range(workers)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for _ in pool.map(partial(client.transactional, settings), ids):
-            pass
+    with side_by_side() as fencing:
+        for fenced in [fencing.ask(partial(client.transactional, settings, id)) for id in ids]:
+            fenced.result()

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 AT_ONCE = 8
+"""Threads for them."""
 
 
 class _Closes(Protocol):
