@@ -460,7 +460,7 @@ class Controller:
                     *self.reading.times,
                 ],
                 leaving=list(self.staff.waiting.values()),
-                waiting=bool(self._joining or self.staff.waiting) or not self.conductor.idle,
+                waiting=bool(self._joining) or not self.conductor.idle,
                 patience=self.conductor.patience(self._due),
             )
         )

@@ -113,7 +113,7 @@ class Forswearing:
         """The least time not to forswear yet; None where nothing is left to decide."""
         if pending.furthest is None:
             # The sources have ended: what is under way goes on, and nothing else can come.
-            if pending.unsent is None and not pending.waiting:
+            if pending.unsent is None and not (pending.leaving or pending.waiting):
                 return None
             target = max([now, *pending.leaving, *(time + 1 for time in pending.sent)])
         else:

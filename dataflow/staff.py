@@ -143,6 +143,7 @@ class Staff:
     def gone(self, worker: WorkerId) -> None:
         """A leaver has left."""
         leaving = self.leaving.pop(worker)
+        self._told.pop(worker, None)
         self.until = max(self.until, leaving.until or MIN_TIME)
         if leaving.demand is not None:
             leaving.demand.drop()
