@@ -15,9 +15,11 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Never
 
 from dataflow import Flow
 from schemas.errors import MeanderError, SetupError
@@ -35,6 +37,16 @@ class _Loaded:
 
 
 _last = _Loaded()
+
+
+class _Sources(SourceFileLoader):
+    """Compiles a file each time, so that the driver runs what it sends to executors.
+
+    What Python keeps of a file counts as that of another of the same size and the same second.
+    """
+
+    def path_stats(self, path: str) -> Never:
+        raise OSError(f"{path}: nothing that was compiled before is of use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +113,13 @@ def _line(file: Path, error: Exception) -> str:
 
 def _load(file: Path) -> ModuleType:
     root = _root(file)
-    _make_way(root)
+    _make_way(root, {path.parent for path in _travelling(root, file)})
     if root != file.parent:
         name = ".".join(file.relative_to(root).with_suffix("").parts)
         sys.modules.pop(name, None)
         return importlib.import_module(name)
     name = f"meander_flow_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Sources(name, str(file)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -117,13 +129,15 @@ def _load(file: Path) -> ModuleType:
     return module
 
 
-def _make_way(root: Path) -> None:
-    """Import from this folder first, and no longer from that of the flow loaded before."""
+def _make_way(root: Path, folders: set[Path]) -> None:
+    """Import from this root first, and no longer from that of the flow loaded before."""
     for name in [name for name in sys.modules if name.partition(".")[0] in _last.names]:
         del sys.modules[name]
     if _last.root in sys.path:
         sys.path.remove(_last.root)
     sys.path.insert(0, str(root))
+    for folder in map(str, folders):
+        sys.path_importer_cache[folder] = FileFinder(folder, (_Sources, SOURCE_SUFFIXES))
     here = {path.stem for path in root.glob("*.py")}
     here |= {path.parent.name for path in root.glob("*/__init__.py")}
     # What was there before the flow is not the flow's: Meander itself, for one.

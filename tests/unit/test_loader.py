@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,26 @@ def test_a_flow_that_was_changed_is_loaded_anew(tmp_path: Path) -> None:
     assert load_flow(here / "flow.py").name == "a"
     (here / "near.py").write_text("NAME = 'later'")
     assert load_flow(here / "flow.py").name == "later"
+
+
+@pytest.mark.parametrize("folder", ["", "pack/"])
+@pytest.mark.parametrize("changed", ["flow.py", "near.py"])
+def test_a_change_of_the_same_size_in_the_same_second_is_seen(
+    tmp_path: Path, folder: str, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    near = "from . import near" if folder else "import near"
+    flow = f"from dataflow import Flow\n{near}\nflow = Flow('old-' + near.NAME)\n"
+    packages = {f"{folder}__init__.py": ""} if folder else {}
+    files = {f"{folder}flow.py": flow, f"{folder}near.py": "NAME = 'old'"}
+    root = folder_with(tmp_path, files | packages)
+    assert load_flow(root / folder / "flow.py").name == "old-old"
+    file = root / folder / changed
+    written = file.stat()
+    file.write_text(file.read_text().replace("'old", "'new"))
+    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))
+    expected = "new-old" if changed == "flow.py" else "old-new"
+    assert load_flow(root / folder / "flow.py").name == expected
 
 
 def test_loading_a_flow_leaves_what_was_imported_before_alone(tmp_path: Path) -> None:
