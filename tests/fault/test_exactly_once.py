@@ -36,8 +36,8 @@ def test_each_result_is_committed_once_however_often_workers_are_killed(
 def test_a_worker_that_was_stopped_through_a_recovery_commits_nothing_more(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    """It wakes up in the midst of what it was doing, unless Spark has killed it by then.
-    `test_transactions` says that one who lives is fenced off."""
+    """It wakes up in the midst of what it was doing, unless Spark has killed it by then;
+    `test_executor_dies` has one that Spark cannot reach."""
     counting = Counting(broker, prefix, tmp_path)
     counting.feed()
     with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:

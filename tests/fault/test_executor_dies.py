@@ -1,10 +1,13 @@
-"""I5 and I8 on a Spark cluster: an executor's JVM is killed, with all that runs in it, and the flow
-goes on from its newest checkpoint on what executors there are."""
+"""I5 and I8 on a Spark cluster: an executor's JVM is killed, with all that runs in it, or stopped
+and continued, and the flow goes on from its newest checkpoint on what executors there are."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.brokers import Broker
 from tests.cluster import EXECUTOR, cluster
@@ -13,27 +16,62 @@ from tests.flow_process import alive, kill, meander
 from tests.kafka_tools import until
 
 
-def test_a_flow_outlives_an_executor(broker: Broker, prefix: str, tmp_path: Path) -> None:
-    counting, spark = Counting(broker, prefix, tmp_path), tmp_path / "spark"
-    spark.mkdir()
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a cluster with an executor more than the flow needs."""
+    with cluster(tmp_path_factory.mktemp("spark"), 3) as address:
+        yield address
+
+
+def test_a_flow_outlives_an_executor(
+    broker: Broker, prefix: str, tmp_path: Path, master: str
+) -> None:
+    counting = Counting(broker, prefix, tmp_path)
     counting.feed()
-    with cluster(spark, 2) as master:
-        words = counting.run("--workers", "2", "--master", master)
-        with meander(tmp_path, broker.bootstrap, *words) as flow:
-            flow.until_event("started")
-            until(lambda: counting.committed.total() >= 100, "some are out")
-            lost, other = flow.workers[1], flow.workers[0]
-            executor, spared = executor_of(lost), executor_of(other)
-            assert executor != spared, "one worker of the flow on each"
-            counting.feed()
-            kill(executor)
-            until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
-            assert not alive(lost), "it was the executor's"
-            counting.feed()
-            counting.until_all(flow)
-            assert executor_of(other) == spared, "it goes on in its process"
-            kill(flow.process.pid, signal.SIGINT)
-            assert flow.exit_code() == 130, flow.said
+    words = counting.run("--workers", "2", "--master", master)
+    with meander(tmp_path, broker.bootstrap, *words) as flow:
+        flow.until_event("started")
+        until(lambda: counting.committed.total() >= 100, "some are out")
+        lost, other = flow.workers[1], flow.workers[0]
+        executor, spared = executor_of(lost), executor_of(other)
+        assert executor != spared, "one worker of the flow on each"
+        counting.feed()
+        kill(executor)
+        until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
+        assert not alive(lost), "it was the executor's"
+        counting.feed()
+        counting.until_all(flow)
+        assert executor_of(other) == spared, "it goes on in its process"
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
+
+
+def test_a_worker_that_nobody_could_kill_commits_nothing_once_it_goes_on(
+    broker: Broker, prefix: str, tmp_path: Path, master: str
+) -> None:
+    """Its executor has been stopped with it, so the word that ends it comes too late."""
+    counting = Counting(broker, prefix, tmp_path)
+    counting.feed()
+    words = counting.run("--workers", "2", "--master", master)
+    with meander(tmp_path, broker.bootstrap, *words) as flow:
+        flow.until_event("started")
+        until(lambda: counting.committed.total() >= 100, "some are out")
+        zombie = flow.workers[1]
+        executor = executor_of(zombie)
+        counting.feed()
+        for process in (executor, zombie):
+            kill(process, signal.SIGSTOP)
+        until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
+        counting.feed()
+        counting.until_all(flow)
+        assert alive(zombie), "else there is none to be fenced off"
+        kill(zombie, signal.SIGCONT)
+        until(lambda: not alive(zombie), "it has noticed")
+        kill(executor, signal.SIGCONT)
+        counting.feed()
+        counting.until_all(flow)
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
 
 
 def executor_of(process: int) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.brokers import Broker
 from tests.counting import LEASE, Counting
-from tests.flow_process import FlowProcess, kill, meander, until_silent
+from tests.flow_process import FlowProcess, alive, kill, meander, until_silent
 from tests.kafka_tools import until
 from tests.property.budget import FIRST_SEED, KILLS
 
@@ -29,6 +29,8 @@ class Killing:
         self._counting, self._rng = counting, random.Random(f"kills {FIRST_SEED}")
         self._stopped: list[int] = []
         self.done = Counter[str]()
+        self.zombies = 0
+        """Those that were stopped and nobody had killed before they were continued."""
 
     def driver(self, broker: Broker, prefix: str, folder: Path) -> None:
         """Run the flow, kill and stop some of its workers, then its driver."""
@@ -81,6 +83,7 @@ class Killing:
 
     def _wake(self) -> None:
         for process in self._stopped:
+            self.zombies += alive(process)
             kill(process, signal.SIGCONT)
         self._stopped.clear()
 
@@ -101,4 +104,5 @@ def test_what_is_committed_is_right_whoever_is_killed_at_random(
     assert counting.committed == counting.wanted
     for what, times in killing.done.items():
         record_property(f"real {what}", times)
+    record_property("of those stopped were alive when continued", killing.zombies)
     record_property("results that were committed meanwhile", counting.wanted.total())

@@ -12,6 +12,8 @@ from itertools import count
 
 SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "70"))
 """For all of them together."""
+LONG = "MEANDER_PROPERTY_SECONDS" in os.environ
+"""Whether somebody waits for more than a run of all tests has time for."""
 RESCALING = float(os.environ.get("MEANDER_RESCALE_SECONDS", "0"))
 """How long real workers come and go; `make soak` does this by itself, when the others are over."""
 KILLS = int(os.environ.get("MEANDER_KILLS", "0"))
@@ -22,7 +24,7 @@ PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
 PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PARTS
 GRAPHS, ORACLE, LOOPS, CREDIT, FRAMES, FLOWS = 0.18, 0.10, 0.05, 0.04, 0.08, 0.07
 REPLAYS, MEMBERS, LINKS, CHECKPOINTS, ONCE = 0.06, 0.04, 0.02, 0.12, 0.12
-STEP, OUTAGE, SPOIL, OUTBOX = 0.08, 0.02, 0.02, 0.06
+STEP, OUTAGE, SPOIL, OUTBOX = 0.08, 0.05, 0.05, 0.06
 """The share of each suite."""
 SCHEDULES = "schedules of "
 """How the names of properties begin that say how many a suite has run."""

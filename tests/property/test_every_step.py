@@ -18,7 +18,17 @@ from dataflow.protocols import SourceOptions
 from dataflow.sim import HandOver, Join, Leave
 from schemas.errors import MeanderError
 from state.ids import Bin, WorkerId
-from tests.property.budget import FIRST_SEED, OUTAGE, PART, PARTS, SCHEDULES, SPOIL, STEP, seeds
+from tests.property.budget import (
+    FIRST_SEED,
+    LONG,
+    OUTAGE,
+    PART,
+    PARTS,
+    SCHEDULES,
+    SPOIL,
+    STEP,
+    seeds,
+)
 from tests.property.cases import Case, random_case, random_partition
 from tests.property.mishaps import (
     BrokerDown,
@@ -36,6 +46,8 @@ from tests.property.test_exactly_once import OnceLives
 FLOOR = len(STEPS)
 KINDS = ("rekey", "alone", "timers", "connect")
 """Of flows in which bins and partitions change hands, and workers come and go."""
+Faults = tuple[Fault, ...]
+"""What strikes together."""
 SOON = 700
 """Steps after which a first life is killed."""
 
@@ -144,8 +156,22 @@ def each_step_soon(found: Sequence[Spot], rng: random.Random) -> list[Spot]:
 def everywhere() -> Iterator[Spot]:
     """For ever."""
     for variant in count(FIRST_SEED):
-        found = [spot for kind in KINDS for spot in spots(kind, variant)]
-        yield from each_step_soon(found, random.Random(variant))[PART::PARTS]
+        yield from each_step_soon(_all(variant), random.Random(variant))[PART::PARTS]
+
+
+def everywhere_by(faults: Sequence[Faults], share: float) -> Iterator[tuple[Spot, Faults]]:
+    """The same with some faults by turns; where there is time each has its turn at each step."""
+    _all(FIRST_SEED)
+    floor = len(faults) * (len(STEPS) if LONG else 1)
+    turns = Counter[Step]({step: n for n, step in enumerate(STEPS)})
+    for _, spot in zip(seeds(share, floor), everywhere(), strict=False):
+        turns[spot.where.step] += 1
+        yield spot, faults[turns[spot.where.step] % len(faults)]
+
+
+def _all(variant: int) -> list[Spot]:
+    """Which takes a while, the first time, as flows have to be undisturbed first."""
+    return [spot for kind in KINDS for spot in spots(kind, variant)]
 
 
 def test_every_step_is_passed() -> None:
@@ -165,12 +191,13 @@ def test_a_process_may_be_killed_at_any_step(
     record_property("steps at which that was", len(steps))
 
 
-PASSING = (
+PASSING: tuple[Faults, ...] = (
     (Stop(300),), (BrokerDown(300),), (BrokerDown(100), Kill()), (Stop(100), BrokerDown(50)),
     (DiskFull(),),
 )  # fmt: skip
-SPOILING: tuple[Fault, ...] = (
-    CorruptLayer(), TruncatedPiece(), UnknownVersion(record=True), UnknownVersion(record=False)
+SPOILING: tuple[Faults, ...] = (
+    (CorruptLayer(), Kill()), (TruncatedPiece(), Kill()), (UnknownVersion(record=True), Kill()),
+    (UnknownVersion(record=False), Kill()),
 )  # fmt: skip
 
 
@@ -178,12 +205,14 @@ SPOILING: tuple[Fault, ...] = (
 def test_a_process_may_be_stopped_and_the_broker_be_down_at_any_step(
     record_property: Callable[[str, object], None],
 ) -> None:
-    found = 0
-    for n, spot in zip(seeds(OUTAGE, len(PASSING)), everywhere(), strict=False):
-        run = spot.struck(*PASSING[(n + spot.variant) % len(PASSING)])
+    found = Counter[tuple[Faults, Step]]()
+    for spot, faults in everywhere_by(PASSING, OUTAGE):
+        run = spot.struck(*faults)
         assert run.outcome == spot.undisturbed.outcome, f"I5, record for record: {spot}"
-        found += 1
-    record_property(f"{SCHEDULES}flows that were stopped or without a broker at a step", found)
+        found[faults, spot.where.step] += 1
+    what = "flows that were stopped, full or without a broker at a step"
+    record_property(SCHEDULES + what, found.total())
+    record_property("pairs of such a fault and a step", len(found))
 
 
 @pytest.mark.soak
@@ -191,10 +220,11 @@ def test_what_is_spoilt_is_told_or_does_no_harm(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Never are results others, and never does the flow begin anew."""
-    found = Counter[str]()
-    for n, spot in zip(seeds(SPOIL, len(SPOILING)), everywhere(), strict=False):
+    found, pairs = Counter[str](), set[tuple[Faults, Step]]()
+    for spot, faults in everywhere_by(SPOILING, SPOIL):
+        pairs.add((faults, spot.where.step))
         try:
-            run = spot.struck(SPOILING[(n + spot.variant) % len(SPOILING)], Kill())
+            run = spot.struck(*faults)
         except MeanderError as error:
             found["told" if error.concerns and error.cause and error.remedy else "odd"] += 1
         else:
@@ -202,5 +232,6 @@ def test_what_is_spoilt_is_told_or_does_no_harm(
             found["did no harm"] += 1
     assert not found["odd"], "object, cause and remedy"
     record_property(f"{SCHEDULES}flows of which a checkpoint was spoilt", found.total())
+    record_property("pairs of a spoiling fault and a step", len(pairs))
     for what, times in found.items():
         record_property(f"those of which that {what}", times)
