@@ -53,7 +53,9 @@ def finished(
             if number * EVERY >= seconds:
                 break
             if killing:
+                lives = len(flow.events("recovering"))
                 _kill(flow.current()[number % WORKERS])
+                flow.until_events("recovering", lives + 1)
         found = _committed(flow)
         took = time.monotonic() - began
     load.delete(bootstrap, source)

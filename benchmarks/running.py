@@ -106,6 +106,10 @@ class Running:
         """Returns once there are so many results."""
         self._until(lambda: self.results() >= count, seconds)
 
+    def until_events(self, type: str, count: int) -> None:
+        """Returns once there are so many of a type."""
+        self._until(lambda: len(self.events(type)) >= count, 0.01)
+
     def _until(self, holds: Callable[[], bool], seconds: float) -> None:
         """Looks every so many seconds. Raises AssertionError where it cannot be or takes too long,
         with the last that the driver has said."""
