@@ -8,6 +8,7 @@ while the bytes travel through the state topic. Cost: some hundred bytes, and 30
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, TypedDict
 
 from schemas.avro import Format
@@ -71,21 +72,12 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The manifest as it travels."""
-        return _FORMAT.encode(
-            {
-                "operator": self.operator,
-                "bin": self.bin,
-                "epoch": self.epoch,
-                "layers": [_layer_record(layer) for layer in self.layers],
-            }
-        )
+        return _encoded(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> Manifest:
         """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
-        record = _FORMAT.decode(data)
-        layers = tuple(_layer(layer) for layer in record["layers"])
-        return Manifest(record["operator"], Bin(record["bin"]), record["epoch"], layers)
+        return _decoded(data)
 
 
 class PlaceRecord(TypedDict):
@@ -119,6 +111,23 @@ class _ManifestRecord(TypedDict):
 
 
 _FORMAT: Final = Format[_ManifestRecord]("manifest")
+_KNOWN: Final = 1 << 16
+"""Those that are neither written nor read anew: each checkpoint has all, and few have changed."""
+
+
+@lru_cache(_KNOWN)
+def _encoded(one: Manifest) -> bytes:
+    layers = [_layer_record(layer) for layer in one.layers]
+    return _FORMAT.encode(
+        {"operator": one.operator, "bin": one.bin, "epoch": one.epoch, "layers": layers}
+    )
+
+
+@lru_cache(_KNOWN)
+def _decoded(data: bytes) -> Manifest:
+    record = _FORMAT.decode(data)
+    layers = tuple(map(_layer, record["layers"]))
+    return Manifest(record["operator"], Bin(record["bin"]), record["epoch"], layers)
 
 
 def avro_time(time: Time) -> AvroTime:
