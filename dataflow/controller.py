@@ -422,7 +422,7 @@ class Controller:
         """Let those go whose bins have moved."""
         # No checkpoint is begun while one who is dismissed has not gone: so nobody is before all
         # that it waits for is over, which may itself wait for a checkpoint.
-        if self.forsworn is None or self.checkpoints.under_way or self.checkpoints.needed:
+        if self.forsworn is None or self.checkpoints.under_way:
             return
         running = {one.command.id for one in self.conductor.commands}
         for worker in self.staff.relieved(running | self.reading.running):
