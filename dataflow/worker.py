@@ -109,12 +109,14 @@ class Worker:
         if not self._progress.welcome:
             self._links.flush()
             return received
-        # Before all else: what is frozen does not wait for this turn's functions.
-        written = self._freezing.step(self._took)
-        began = self._site.clock.monotonic()
-        worked = self._schedule() if self._loading.done else self._load_some()
-        self._took = self._site.clock.monotonic() - began
-        worked |= written
+        # Before all else: what is frozen does not wait for this turn's functions, nor does the word
+        # that it is written.
+        told = len(self._reports)
+        worked = self._freezing.step(self._took)
+        if len(self._reports) == told:
+            began = self._site.clock.monotonic()
+            worked |= self._schedule() if self._loading.done else self._load_some()
+            self._took = self._site.clock.monotonic() - began
         worked |= self._committing.step()
         self._committing.hear(self._progress.rulings)
         self._give_back()

@@ -187,6 +187,8 @@ class Freezing:
             if peer != self._me:
                 marker = MarkerFrame(self.number, recording.before[peer])
                 self._links.send(peer, encode_cut(marker))
+        # The peers wait for it, and what this turn writes takes a while.
+        self._links.flush()
         self._settle()
 
     def _settle(self) -> None:
