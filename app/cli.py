@@ -95,7 +95,8 @@ def run(
     allow_dropped_state: Annotated[
         bool,
         typer.Option("--allow-dropped-state", help="Drop what the checkpoint has of operators and"
-                     " sources that the flow has no more."),
+                     " sources that the flow has no more, and records in flight at what stands"
+                     " elsewhere in it now."),
     ] = False,
     accept_differences: Annotated[
         bool,

@@ -405,7 +405,8 @@ class Controller:
             self.checkpoints.begin(tuple(self.staff.working), self._demanded)
         if self.checkpoints.settled:
             members, owners = tuple(self.staff.working), tuple(self.owners())
-            cut = Cut(time, members, owners, anew=self.replays.anew(self.staff.until))
+            anew = self.replays.anew(self.staff.until)
+            cut = Cut(time, members, owners, anew=anew, ways=(*self._plan.ways.values(),))
             self.checkpoints.freeze(cut, self.frontiers().values())
         # Once the sources have ended marks may be of any time.
         self._events += self.checkpoints.step(time if self.forsworn is not None else LATEST)

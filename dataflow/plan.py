@@ -39,6 +39,7 @@ from dataflow.nodes import (
     upstreams,
 )
 from dataflow.sound import functions_of
+from dataflow.ways import Ways, ways
 from schemas.errors import SetupError
 from state.checkpoint import Piece
 
@@ -172,6 +173,11 @@ class Plan:
         if self.flow.delivery == "at_least_once":
             return {}
         return {one: names for one, names in self.before.items() if one not in self.outboxes}
+
+    @cached_property
+    def ways(self) -> Ways:
+        """How records come to each input that takes any, and where they go on to."""
+        return ways(self.nodes, self.outboxes)
 
     def in_outbox(self, piece: Piece) -> bool:
         """Whether these records lay in an outbox, which their sink may have no more."""

@@ -75,6 +75,11 @@ class Piece(NamedTuple):
     bins: bytes | None = None
     """A bit for each bin whose records have not gone on yet; None where none has."""
 
+    @property
+    def at(self) -> tuple[str, int]:
+        """Where they go on."""
+        return self.node, self.input
+
 
 class Anew(NamedTuple):
     """From when on results come again."""
@@ -82,6 +87,23 @@ class Anew(NamedTuple):
     sink: str
     since: int
     """No result from this time on was let go of before the cut: all are made anew behind it."""
+
+
+class Way(NamedTuple):
+    """How records came to one input of one operator, and where they went on to."""
+
+    node: str
+    input: int
+    behind: tuple[str, ...]
+    """What they had come through, from the last source or stateful operator on."""
+    before: tuple[str, ...]
+    """To which of those with names of their own they went on: stateful operators, sinks, loops and
+    probes, the operator itself where it is one."""
+
+    @property
+    def at(self) -> tuple[str, int]:
+        """Of which input it is."""
+        return self.node, self.input
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +125,8 @@ class Cut:
     """In the order in which they go on."""
     anew: tuple[Anew, ...] = ()
     """Of sinks that deliver exactly once; of one that is not here nobody knows."""
+    ways: tuple[Way, ...] = ()
+    """Of each input that takes records; of one that is not here nobody knows."""
 
 
 BEGINNING: Final = Cut()
@@ -217,6 +241,7 @@ class Checkpoint:
                 ],
                 "pieces": [_piece_record(one) for one in cut.pieces],
                 "anew": [one._asdict() for one in cut.anew],
+                "ways": [one._asdict() for one in cut.ways],
             }
         )
 
@@ -240,6 +265,10 @@ class Checkpoint:
                 ),
                 tuple(map(_piece, record["pieces"])),
                 tuple(Anew(**one) for one in record["anew"]),
+                tuple(
+                    Way(one["node"], one["input"], tuple(one["behind"]), tuple(one["before"]))
+                    for one in record["ways"]
+                ),
             ),
             record["savepoint"], record["policy"], record["settle_ms"], record["write_ms"],
         )  # fmt: skip
@@ -283,9 +312,11 @@ class _CheckpointRecord(TypedDict):
     pieces: list[_PieceRecord]
     anew: list[dict[str, Any]]
     """Of `Anew`, field by field."""
+    ways: list[dict[str, Any]]
+    """Of `Way`, field by field."""
 
 
-_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3])
+_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4])
 
 
 def _latest(cuts: Iterable[Cut]) -> tuple[Anew, ...]:

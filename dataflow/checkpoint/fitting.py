@@ -1,21 +1,22 @@
 """Whether a flow can start from a checkpoint, and from what of it.
 
 Guarantees that each mismatch is named, all at once, and that nothing is left out unless that is
-allowed; an operator that the checkpoint does not know starts empty. Cost: O(manifests), once.
+allowed; an operator that the checkpoint does not know starts empty. Records in flight go on only
+where what comes has come through the same (`dataflow/ways.py`). Cost: O(manifests, pieces), once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from dataflow.decisions import Begins
 from dataflow.once.history import History
 from dataflow.plan import Plan
 from schemas.errors import SetupError
-from state.checkpoint import BEGINNING, Checkpoint, Piece
+from state.checkpoint import BEGINNING, Checkpoint, Way
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ def expect_fits(
     """Raises SetupError where a flow cannot start from a checkpoint, with all that is in the way;
     `outside` is what its topics are in the way with, `twice` what would come twice. What the flow
     has no place for may be dropped, and is told in the log."""
-    strange = _strange(checkpoint, plan)
+    states, in_flight = _strange(checkpoint, plan), _unplaced(checkpoint, plan)
+    strange = [*states, *in_flight]
     bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
     if not bins:
         groups = _other_groups(checkpoint, plan)
@@ -35,6 +37,8 @@ def expect_fits(
     if wrong:
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
         help += ["give it that codec"] if codecs else []
+        if in_flight and not allow_dropped:
+            help.append(_settled(plan.flow.name))
         if strange and not allow_dropped and checkpoint.cut != BEGINNING:
             help.append("drop what the flow has no place for with --allow-dropped-state")
         help += ["have it come twice with --accept-differences"] if twice else []
@@ -96,6 +100,7 @@ def _named(names: Sequence[str]) -> str:
 def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
     """What of a checkpoint the flow has a place for."""
     cut, keyed = checkpoint.cut, {node.name for node in plan.keyed}
+    strange = _strange_places(checkpoint, plan)
     sources = {source.name for source in plan.sources}
     return replace(
         checkpoint,
@@ -106,13 +111,13 @@ def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
             bundles=tuple(one for one in cut.bundles if one.operator in keyed),
             positions=tuple(one for one in cut.positions if one.source in sources),
             notices=tuple(one for one in cut.notices if one.operator in keyed),
-            pieces=tuple(one for one in cut.pieces if _has_place(one, plan)),
+            pieces=tuple(one for one in cut.pieces if one.at not in strange),
         ),
     )
 
 
 def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    """What the flow has no place for."""
+    """What the flow has no place for, but for records in flight."""
     cut, known = checkpoint.cut, [node.name for node in plan.keyed]
     return [
         *_strange_states(checkpoint, known),
@@ -121,8 +126,6 @@ def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
                              - {source.name for source in plan.sources})),
         *(f"keys have asked operator {name!r} for calls, and the flow has none of that name"
           for name in sorted({one.operator for one in cut.notices}.difference(known))),
-        *(f"{count:,} records are on their way to {name}, and the flow has none of that name"
-          for name, count in sorted(_unplaced(checkpoint, plan).items())),
     ]  # fmt: skip
 
 
@@ -140,18 +143,52 @@ def _strange_states(checkpoint: Checkpoint, known: Collection[str]) -> list[str]
     ]
 
 
-def _has_place(piece: Piece, plan: Plan) -> bool:
-    ports = plan.ports.get(piece.node)
-    return ports is not None and piece.input < len(ports.inputs)
-
-
-def _unplaced(checkpoint: Checkpoint, plan: Plan) -> Counter[str]:
-    held = Counter[str]()
+def _unplaced(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    """The records in flight that the flow has no place for."""
+    strange, held = _strange_places(checkpoint, plan), Counter[tuple[str, str]]()
     for piece in checkpoint.cut.pieces:
-        if not _has_place(piece, plan):
+        if piece.at in strange:
             what = "an outbox of sink" if plan.in_outbox(piece) else "operator"
-            held[f"{what} {piece.node!r}"] += piece.records
-    return held
+            held[f"{what} {piece.node!r}", strange[piece.at]] += piece.records
+    return [f"{count:,} records are on their way to {at}, {why}"
+            for (at, why), count in sorted(held.items())]  # fmt: skip
+
+
+def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, int], str]:
+    """The inputs at which records in flight cannot go on, and why; of those of which the checkpoint
+    does not say how records came there, the names have to do."""
+    had, has = {way.at: way for way in checkpoint.cut.ways}, plan.ways
+    found = dict[tuple[str, int], str]()
+    for at in {piece.at for piece in checkpoint.cut.pieces}:
+        if at not in has:
+            known = at[0] in plan.ports
+            found[at] = (
+                f"and the flow has none {f'with input {at[1]}' if known else 'of that name'}"
+            )
+        elif others := _others(had.get(at, has[at]), has[at]):
+            found[at] = f"which {' and '.join(others)}"
+    return found
+
+
+def _others(had: Way, has: Way) -> list[str]:
+    """What is another at an input: records may have a new reader more, and nothing else."""
+    found = list[str]()
+    if had.behind != has.behind:
+        was, now = (", then ".join(way.behind) for way in (had, has))
+        found.append(f"stood behind {was}, and stands behind {now}")
+    if not {*had.before} <= {*has.before}:
+        was, now = (" and ".join(way.before) or "nothing" for way in (had, has))
+        found.append(f"led to {was}, and leads to {now}")
+    return found
+
+
+def _settled(flow: str) -> str:
+    """How to change a flow with records in flight."""
+    return (
+        "run the flow as it was, have nothing in flight in a checkpoint by meander checkpoint"
+        f" {flow} --policy aligned --savepoint settled, stop it, and run the changed one with"
+        " --from settled"
+    )
 
 
 def _bins(checkpoint: Checkpoint, plan: Plan) -> list[str]:

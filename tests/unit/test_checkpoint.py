@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import MeanderError
 from state import lacking
 from state.bins import BinSpace
-from state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position
+from state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position, Way
 from state.ids import Bin, Incarnation, LayerId, WorkerId
 from state.lacking import _FORMAT, CHECKSUM_BYTES, Bundle, BundleCorrupt, Lacking
 from state.layer import Remainder
@@ -38,6 +38,11 @@ NEWER = replace(
     cut=replace(CUT, bundles=(Bundle("totals", (Bin(1),), Place(b"b", 0, 1, 2)),)),
 )  # fmt: skip
 NEWEST = replace(NEWER, cut=replace(NEWER.cut, anew=(Anew("counts", 40), Anew("totals", 0))))
+WAY = Way(
+    "totals", 0, ("source 'lines'", "operator 'key_by'", "operator 'key_by exchange'"),
+    ("operator 'totals'",),
+)  # fmt: skip
+WITH_WAYS = replace(NEWEST, cut=replace(NEWEST.cut, ways=(WAY,)))
 GOLDEN = {
     2: (CHECKPOINT, """
         02060e02ac0202b401010c746f74616c730a00020e018a8018000e6d73677061636b000000000000
@@ -62,6 +67,17 @@ GOLDEN = {
         6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
         6b00020c746f74616c730002005206027004109a010102020200040c636f756e7473500c746f7461
         6c730000
+    """),
+    5: (WITH_WAYS, """
+        05060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
+        020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
+        2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
+        00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
+        6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
+        6b00020c746f74616c730002005206027004109a010102020200040c636f756e7473500c746f7461
+        6c730000020c746f74616c7300061c736f7572636520276c696e657327226f70657261746f722027
+        6b65795f627927346f70657261746f7220276b65795f62792065786368616e6765270002226f7065
+        7261746f722027746f74616c73270000
     """),
 }  # fmt: skip
 """By version what it says, and its bytes."""
@@ -95,7 +111,9 @@ def test_of_the_parts_of_a_cut_the_latest_time_says_from_when_on_results_come_ag
 
 def test_another_format_version_is_refused_by_name() -> None:
     data = CHECKPOINT.to_bytes()
-    with pytest.raises(MeanderError, match="'checkpoint': its version is 9, .* 2 and 3 and 4"):
+    with pytest.raises(
+        MeanderError, match="'checkpoint': its version is 9, .* 2 and 3 and 4 and 5"
+    ):
         Checkpoint.from_bytes(b"\x09" + data[1:])
 
 

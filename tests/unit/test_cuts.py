@@ -7,10 +7,13 @@ import pytest
 
 from dataflow import Flow, restore
 from dataflow.checkpoint import taking
+from dataflow.checkpoint.fitting import expect_fits
 from dataflow.checkpoint.policy import ON_COMMAND, POLICIES, Checkpointing, Policy
 from dataflow.checkpoint.settling import Settling
 from dataflow.checkpoint.states import States
+from dataflow.lists import Unhurried
 from dataflow.migrate.command import Migrate
+from dataflow.plan import Plan
 from dataflow.sim import Freeze, Join, World
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import MeanderError, SetupError
@@ -354,3 +357,50 @@ def test_records_without_keys_wait_for_none_that_cannot_come_to_them(seed: int) 
     with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert all_counted(run)
+
+
+def a_chain(sink: ListSink, side: ListSink | None = None) -> Flow:
+    """Two functions in a row, perhaps with somebody who reads between them."""
+    flow = Flow("chain", bins=1)
+    first = flow.source(ListSource(LINES)).map(lambda word: [word])
+    first.map(lambda words: [*words, "done"]).sink(sink)
+    if side is not None:
+        first.sink(side, "side")
+    return flow
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: what goes on under its name would do half of what they need."""
+    with monkeypatch.context() as patched, TestFlow(a_chain(ListSink()), 2, seed) as run:
+        patched.setattr(Unhurried, "delivered", lambda _: 0)  # so the chain waits for its sink
+        until_read(run, 300)
+        until_taken(run)
+        world = run.world
+    now, found = a_chain(sink := ListSink(), ListSink()), world.checkpoints[-1]
+    said = "'map-2', which stood behind source 'source', and stands behind .*, then operator 'map'"
+    with pytest.raises(SetupError, match=said):
+        expect_fits(found, Plan(now))
+    expect_fits(found, Plan(now), allow_dropped=True)
+    with TestFlow(now, 2, seed, world=world) as run:
+        run.run()
+        assert run.counters["read"] + found.in_flight >= len(sink.values) > 0
+        assert all(isinstance(value, list) and len(value) == 2 for value in sink.values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_chain_is_divided_once_nothing_is_in_flight(seed: int) -> None:
+    with TestFlow(a_chain(before := ListSink()), 2, seed) as run:
+        until_read(run, 300)
+        run.strike(Freeze("aligned"))
+        while not run.world.checkpoints:
+            run.act()
+        world = run.world
+    now = a_chain(sink := ListSink(), ListSink())
+    expect_fits(world.checkpoints[-1], Plan(now))
+    with TestFlow(now, 2, seed, world=world) as run:
+        run.run()
+    found = {str(value) for value in (*before.values, *sink.values)}
+    assert found == {str([word, "done"]) for part in LINES for _, word in part}
