@@ -67,33 +67,22 @@ class Start:
         number = 0 if checkpoint is None else checkpoint.number
         life = UNBORN if checkpoint is None else checkpoint.incarnation
         manifests = () if checkpoint is None else checkpoint.manifests
-        names = tuple(one.name for one in plan.sources), tuple(plan.groups.names)
-        kept = plan.flow.checkpoints.kept
+        begun = Start(
+            workers, evenly_owned(plan.flow.space, workers, len(plan.groups.names)), readers={},
+            manifests=manifests, number=number, life=life, history=history,
+            past=history.past(plan.reached), sources=tuple(one.name for one in plan.sources),
+            groups=tuple(plan.groups.names), kept=plan.flow.checkpoints.kept,
+        )  # fmt: skip
         if cut == BEGINNING:
-            evenly = evenly_owned(plan.flow.space, workers, len(plan.groups.names))
-            past = history.past(plan.reached)
-            return Start(
-                workers,
-                evenly,
-                {},
-                manifests,
-                BEGINNING,
-                number,
-                life,
-                history,
-                past,
-                *names,
-                kept,
-            )
+            return begun
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
         owned = laid_out(bins, len(ranks), workers)
-        return Start(
-            workers, tuple(owned[number] for number in range(len(bins))),
-            laid_out(readers, len(ranks), workers), manifests, cut, number, life, history,
-            history.past(plan.reached), *names, kept,
+        return replace(
+            begun, cut=cut, owners=tuple(owned[number] for number in range(len(bins))),
+            readers=laid_out(readers, len(ranks), workers),
         )  # fmt: skip
 
     def joining(self, plan: Plan) -> Start:
