@@ -71,15 +71,18 @@ def drop(settings: Settings, names: Names, flow: str, savepoint: str) -> None:
 
 
 def forgotten(names: Names) -> list[str]:
-    """The topics that go when a flow is to begin anew; what it starts from first."""
+    """The topics that go when a flow is to begin anew, in this order: without its checkpoints it
+    does not start as long as there is its journal, and without that from nothing."""
     return [names.checkpoints, names.decisions, names.marks, names.state, names.in_flight]
 
 
 def reset(settings: Settings, names: Names, prefix: str, flow: str) -> None:
     """Have a flow begin anew at its next run. Raises SetupError while a driver has it."""
     with _alone(settings, names, flow):
+        admin = client.admin(settings)
+        # Another may have ended half-way.
+        ensure_internal(admin, prefix, flow)
         # Nobody would know afterwards who may still commit.
         fence(settings, prefix, flow, registered(journal(settings, names.decisions)))
-        admin = client.admin(settings)
         delete(admin, forgotten(names))
         ensure_internal(admin, prefix, flow)

@@ -28,13 +28,18 @@ from app import launcher
 from app.bootstrap_task import ENTRIES, LAYERS, Job, encode, write
 from app.clock import SystemClock
 from app.flow_status import FlowStatus, Show
+from app.journal import to_bytes
+from app.lives import journal
 from app.messages import Failure
 from app.metrics import Board
 from app.options import Options
 from app.prepare import Prepared, environ, prepare
+from app.savepoints import Known, expect_kept
 from app.tenure import beat_seconds, beside, claimed
 from connectors import checkpoints, leftovers
+from connectors.control import Decisions
 from dataflow.checkpoint.fitting import expect_fits
+from dataflow.decisions import Takes
 from dataflow.initial import Initial
 from dataflow.nodes import KeyedNode
 from schemas.errors import MeanderError, SetupError
@@ -126,9 +131,14 @@ def _node(prepared: Prepared, operator: str) -> KeyedNode:
 
 
 def _newest(prepared: Prepared) -> Checkpoint | None:
-    with checkpoints.reading(prepared.options.kafka, prepared.names.checkpoints) as there:
+    settings, names = prepared.options.kafka, prepared.names
+    with checkpoints.reading(settings, names.checkpoints) as there:
         found = there.newest()
-    return None if found is None else found[1]
+    if found is None:
+        known = Known.by(journal(settings, names.decisions))
+        expect_kept(known, prepared.flow, names.checkpoints)
+        return None
+    return found[1]
 
 
 def _kept(
@@ -162,6 +172,9 @@ def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepar
     """From here on the flow starts from it, and from no layer that it does not name."""
     kafka, names = prepared.options.kafka, prepared.names
     checkpoints.append(kafka, names.checkpoints, checkpoint)
+    if before is None:
+        with contextlib.closing(Decisions(kafka, names.decisions)) as decisions:
+            decisions.write(to_bytes(prepared.incarnation, Takes(checkpoint.cut.time)))
     if before is not None:
         gone = set(before.manifests).difference(checkpoint.manifests)
         checkpoints.erase(kafka, names.state, gone)

@@ -36,7 +36,7 @@ from app.options import Options
 from app.prepare import Prepared, environ, prepare
 from app.registry import Door
 from app.rescaling import Rescaler
-from app.savepoints import writing
+from app.savepoints import Writing
 from app.signals import Signals
 from app.survivors import Survivors
 from app.tenure import beat_seconds, beside, claimed
@@ -360,7 +360,7 @@ class Coordinator:
         once = plan.flow.delivery == "exactly_once"
         return Checkpoints(
             plan, self._prepared.incarnation, before, self._links, SystemClock(),
-            writing(self._written.write, journal), self._written.forget,
+            Writing(self._written.write, journal, self._start.resumes), self._written.forget,
             Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
             savepoints, 0 if found is None else found.last,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from itertools import starmap
 from typing import Any
 
 from connectors.control import Decisions
-from dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves
+from dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Takes
 from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
@@ -86,6 +86,8 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "joins", "worker": worker}
         case Leaves(worker):
             return {"type": "leaves", "worker": worker}
+        case Takes():
+            return {"type": "takes"}
         case Keeps(savepoint, offset):
             return {"type": "keeps", "savepoint": savepoint, "offset": offset}
         case Drops(savepoint):
@@ -112,6 +114,8 @@ def _read(fields: dict[str, Any]) -> Decision:
             return Joins(WorkerId(worker), at)
         case {"type": "leaves", "worker": worker}:
             return Leaves(WorkerId(worker), at)
+        case {"type": "takes"}:
+            return Takes(at)
         case {"type": "keeps", "savepoint": savepoint, "offset": offset}:
             return Keeps(savepoint, offset, at)
         case {"type": "drops", "savepoint": savepoint}:

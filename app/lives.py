@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from app.journal import from_bytes, to_bytes
 from app.prepare import Prepared
-from app.savepoints import Known, chosen, kept, savepoints
+from app.savepoints import Known, chosen, expect_kept, kept, savepoints
 from app.side_by_side import side_by_side
 from connectors import checkpoints, client
 from connectors.client import Settings
@@ -74,6 +74,7 @@ def newest_checkpoint(
             offset = chosen(among, known, wanted)
             found = offset, among[offset]
         if found is None:
+            expect_kept(known, prepared.flow, topic)
             return None
         offset, checkpoint = found
         ((_, newest),) = there.last(1)

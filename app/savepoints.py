@@ -2,8 +2,9 @@
 
 A savepoint is a checkpoint whose place the journal tells, by its name. It is told once the record
 is durable, so that each start knows of all in the time in which it reads the journal; what an
-earlier life tells behind the beginning of a later one counts for nobody. Cost: one read per
-checkpoint that is asked for.
+earlier life tells behind the beginning of a later one counts for nobody. The journal also tells
+that there are checkpoints at all, so that a flow which has lost them does not begin anew unasked.
+Cost: one read per checkpoint that is asked for.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from connectors.checkpoints import CheckpointsReader
-from dataflow.checkpoint.taking import Write
-from dataflow.decisions import Begins, Drops, Journal, Keeps
+from dataflow.decisions import Begins, Drops, Journal, Keeps, Takes
 from dataflow.once.history import Written
 from schemas.errors import SetupError
 from state.checkpoint import BEGINNING, Checkpoint
@@ -30,6 +30,8 @@ class Known:
     """How it has."""
     savepoints: dict[str, int]
     """Their offsets, by name."""
+    checkpointed: bool
+    """Whether there has been a checkpoint, in whichever life."""
 
     @property
     def began_with(self) -> int | None:
@@ -49,13 +51,15 @@ class Known:
         >>> journal = [(life, Begins(0, (), 1, 2)), (life, Keeps("a", 3, 0))]
         >>> journal.append((life, Keeps("b", 4, 0)))
         >>> Known.by([*journal, (Incarnation(9), Drops("a")), (Incarnation(1), Keeps("c", 5, 0))])
-        Known(last=5, begun=Begins(...checkpoint=2, ...), savepoints={'b': 4})
+        Known(last=5, begun=Begins(...checkpoint=2, ...), savepoints={'b': 4}, checkpointed=True)
         """
-        last, begun, savepoints = None, None, dict[str, int]()
+        last, begun, savepoints, checkpointed = None, None, dict[str, int](), False
         for life, one in decided:
+            checkpointed |= isinstance(one, Takes | Keeps)
             match one:
                 case Begins():
                     last, begun = life, one
+                    checkpointed |= one.checkpoint is not None
                     if one.checkpoint is None:
                         # What an earlier life has kept lies on a topic that is no more.
                         savepoints.clear()
@@ -63,7 +67,7 @@ class Known:
                     savepoints[name] = offset
                 case Drops(name):
                     savepoints.pop(name, None)
-        return Known(last, begun, savepoints)
+        return Known(last, begun, savepoints, checkpointed)
 
     def counts(self, offset: int, checkpoint: Checkpoint) -> bool:
         """Whether one counts that is no savepoint: the last life's, and the one that it has begun
@@ -112,24 +116,49 @@ def _called(name: str | None) -> str:
     return "" if name is None else f" ({name})"
 
 
-def writing(write: Callable[[Checkpoint], Callable[[], int | None]], journal: Journal) -> Write:
-    """Writes checkpoints, and of savepoints to the journal where they lie."""
+def expect_kept(known: Known, flow: str, topic: str) -> None:
+    """Raises SetupError where none is found, though there has been one: what is out would be
+    answered a second time."""
+    if known.checkpointed:
+        raise SetupError(
+            f"flow {flow!r}",
+            f"its journal tells of checkpoints, and topic {topic!r} holds none of them any more",
+            f"see who has deleted them; meander reset {flow} has it begin anew",
+        )
 
-    def begin(checkpoint: Checkpoint) -> Callable[[], bool]:
-        steps = _steps(write(checkpoint), journal, checkpoint)
+
+class Writing:
+    """Writes checkpoints, and to the journal where savepoints lie, and that there is one at all."""
+
+    def __init__(
+        self,
+        write: Callable[[Checkpoint], Callable[[], int | None]],
+        journal: Journal,
+        known: bool,
+    ) -> None:
+        """Whether it is `known` that there is one."""
+        self._write, self._journal, self._known = write, journal, known
+
+    def __call__(self, checkpoint: Checkpoint) -> Callable[[], bool]:
+        """Begin to write one; whether it is durable, with what is to be told of it."""
+        steps = self._steps(checkpoint, self._write(checkpoint))
         return lambda: next(steps)
 
-    return begin
-
-
-def _steps(
-    placed: Callable[[], int | None], journal: Journal, checkpoint: Checkpoint
-) -> Iterator[bool]:
-    while (offset := placed()) is None:
-        yield False
-    if checkpoint.savepoint:
-        told = journal(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
+    def _steps(self, checkpoint: Checkpoint, placed: Callable[[], int | None]) -> Iterator[bool]:
+        while (offset := placed()) is None:
+            yield False
+        if checkpoint.savepoint:
+            told = self._journal(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
+        elif not self._known:
+            told = self._journal(Takes(checkpoint.cut.time))
+        else:
+            told = _at_once
         while not told():
             yield False
-    while True:
-        yield True
+        self._known = True
+        while True:
+            yield True
+
+
+def _at_once() -> bool:
+    return True

@@ -57,6 +57,13 @@ class Leaves:
 
 
 @dataclass(frozen=True, slots=True)
+class Takes:
+    """A flow that began without checkpoints has its first; `time` is that of its cut."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
 class Keeps:
     """A checkpoint is a savepoint; `time` is that of its cut."""
 
@@ -75,7 +82,7 @@ class Drops:
     time: int = 0
 
 
-Decision = Begins | Moves | Revoke | Order | Joins | Leaves | Keeps | Drops
+Decision = Begins | Moves | Revoke | Order | Joins | Leaves | Takes | Keeps | Drops
 Journal = Callable[[Decision], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
 
