@@ -64,21 +64,28 @@ def taken(event: Checkpointed) -> str:
     )
 
 
-def rows(settings: Settings, names: Names, flow: str) -> Sequence[Sequence[object]]:
-    """The checkpoints that a flow can go on from, the newest first, as `COLUMNS` says. Raises
-    SetupError for a flow that has never run."""
+def listed(
+    settings: Settings, names: Names, flow: str
+) -> tuple[Sequence[Sequence[object]], Sequence[str]]:
+    """The checkpoints that a flow can go on from, the newest first, as `COLUMNS` says; and why
+    others cannot be. Raises SetupError for a flow that has never run."""
     expect_ran(client.admin(settings), names.control, flow)
     now = time.time() * 1000
     known = Known.by(journal(settings, names.decisions))
     called = {offset: name for name, offset in known.savepoints.items()}
     with reading(settings, names.checkpoints) as there:
-        found = kept(there, known)
-    return [
+        among = kept(there, known)
+    rows = [
         [
             one.number, called.get(offset, ""), f"{max(0.0, now - one.millis) / 1000:,.0f} s",
             one.policy, f"{one.settle_ms:,.0f} ms", f"{one.write_ms:,.0f} ms",
             f"{one.entries:,}", size(one.state_bytes), size(one.in_flight_bytes),
             f"{one.in_flight:,}", len(one.cut.members), len(one.manifests),
         ]
-        for offset, one in found.items()
+        for offset, one in among.found.items()
     ][::-1]  # fmt: skip
+    return rows, [
+        f"{f'savepoint {called[at]!r} is ' if at in called else ''}no checkpoint to go on from:"
+        f" {error}"
+        for at, error in among.unreadable.items()
+    ]

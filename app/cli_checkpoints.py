@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from app import alone
-from app.checkpoints import COLUMNS, rows, show_checkpoint
+from app.checkpoints import COLUMNS, listed, show_checkpoint
 from app.following import give, new_id
 from app.given import kafka
 from app.output import Output
@@ -86,8 +86,10 @@ def checkpoints(
         with output.working("asking Kafka"):
             alone.drop(cluster, topics, flow, drop)
     with output.working("asking Kafka"):
-        found = rows(cluster, topics, flow)
+        found, others = listed(cluster, topics, flow)
     output.table(f"checkpoints of {flow}", COLUMNS, found)
+    for why in others:
+        typer.echo(why, err=True)
 
 
 def reset(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from app.journal import from_bytes, to_bytes
 from app.prepare import Prepared
-from app.savepoints import Known, chosen, expect_kept, kept, savepoints
+from app.savepoints import Known, chosen, expect_kept, kept, newest, savepoints
 from app.side_by_side import side_by_side
 from connectors import checkpoints, client
 from connectors.client import Settings
@@ -68,17 +68,17 @@ def newest_checkpoint(
     known = Known.by(journal(settings, prepared.names.decisions))
     with checkpoints.reading(settings, topic) as there:
         if wanted is None:
-            found = there.newest(known.counts)
+            found = newest(there, known, prepared.flow, topic)
+            if found is None:
+                return None
+            offset, checkpoint = found
         else:
+            if not there.last(1):
+                expect_kept(known, prepared.flow, topic)
             among = kept(there, known)
             offset = chosen(among, known, wanted)
-            found = offset, among[offset]
-        if found is None:
-            expect_kept(known, prepared.flow, topic)
-            return None
-        offset, checkpoint = found
-        ((_, newest),) = there.last(1)
-        named = savepoints(there, known)
+            checkpoint = among.found[offset]
+        last, named = there.number, savepoints(there, known)
     plan, options = prepared.plan, prepared.options
     outside = unread(settings, plan, checkpoint)
     if known.begun is not None:
@@ -90,7 +90,7 @@ def newest_checkpoint(
     expect_fits(left, plan, options.allow_dropped_state, outside, twice)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
-    return Newest(offset, checkpoint, named, newest.number)
+    return Newest(offset, checkpoint, named, last)
 
 
 def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> list[str]:

@@ -9,15 +9,18 @@ Cost: one read per checkpoint that is asked for.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from connectors.checkpoints import CheckpointsReader
+from connectors.checkpoints import CheckpointsReader, Unreadable
 from dataflow.decisions import Begins, Drops, Journal, Keeps, Takes
 from dataflow.once.history import Written
 from schemas.errors import SetupError
 from state.checkpoint import BEGINNING, Checkpoint
 from state.ids import Incarnation
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,38 +80,86 @@ class Known:
         return self.last is None or bootstrapped or ours
 
 
-def kept(there: CheckpointsReader, known: Known) -> dict[int, Checkpoint]:
+@dataclass(frozen=True, slots=True)
+class Kept:
     """All that a flow can go on from, by offset, the oldest first."""
+
+    found: dict[int, Checkpoint]
+    unreadable: dict[int, Unreadable]
+    """Those that it could, if they could be read."""
+
+
+def kept(there: CheckpointsReader, known: Known) -> Kept:
+    """What there is to go on from."""
     most = known.kept
-    newest = [one for one in there.last(2 * most) if known.counts(*one)]
-    found = dict(newest[-most:])
+    newest = [offset for offset in there.last(2 * most) if _counts(there, known, offset)][-most:]
     others = {*known.savepoints.values()}
-    if known.began_with is not None and len(found) < most:
+    if known.began_with is not None and len(newest) < most:
         # It may lie far back: the flow has not come to enough of its own since.
         others.add(known.began_with)
-    for offset in others - {*found}:
-        found[offset] = there.at(offset)
-    return dict(sorted(found.items()))
+    found, unreadable = dict[int, Checkpoint](), dict[int, Unreadable]()
+    for offset in sorted(others.union(newest)):
+        match there.read(offset):
+            case Checkpoint() as one:
+                found[offset] = one
+            case error:
+                unreadable[offset] = error
+    return Kept(found, unreadable)
+
+
+def _counts(there: CheckpointsReader, known: Known, offset: int) -> bool:
+    """Of one that cannot be read nobody knows that it does not."""
+    one = there.read(offset)
+    return isinstance(one, Unreadable) or known.counts(offset, one)
+
+
+def newest(
+    there: CheckpointsReader, known: Known, flow: str, topic: str
+) -> tuple[int, Checkpoint] | None:
+    """The newest to go on from, and its offset; None of a flow that has never had one. Raises
+    SetupError where it has, or where the newest cannot be read."""
+    try:
+        found = there.newest(known.counts)
+    except Unreadable as error:
+        others = kept(there, known).found.values()
+        if not others:
+            raise
+        *_, last = others
+        earlier = f"go on from an earlier one with meander run --from {last.number}"
+        raise Unreadable(error.concerns, error.cause, f"{earlier}, or {error.remedy}") from error
+    if found is None:
+        expect_kept(known, flow, topic)
+    return found
 
 
 def savepoints(there: CheckpointsReader, known: Known) -> tuple[Checkpoint, ...]:
     """Those that there are."""
-    return tuple(map(there.at, sorted(known.savepoints.values())))
+    found = list[Checkpoint]()
+    for name, offset in sorted(known.savepoints.items(), key=lambda one: one[1]):
+        match there.read(offset):
+            case Checkpoint() as one:
+                found.append(one)
+            case error:
+                log.warning("savepoint %r: what it names may go as the flow runs: %s", name, error)
+    return tuple(found)
 
 
-def chosen(found: dict[int, Checkpoint], known: Known, wanted: str) -> int:
-    """The offset of what a savepoint's name or a number says. Raises SetupError for none."""
+def chosen(there: Kept, known: Known, wanted: str) -> int:
+    """The offset of what a savepoint's name or a number says. Raises SetupError for none, and for
+    one that cannot be read."""
     if (offset := known.savepoints.get(wanted)) is not None:
+        if (error := there.unreadable.get(offset)) is not None:
+            raise error
         return offset
-    for offset, checkpoint in found.items():
+    for offset, checkpoint in there.found.items():
         if str(checkpoint.number) == wanted:
             return offset
     names = {offset: name for name, offset in known.savepoints.items()}
-    there = [f"{one.number}{_called(names.get(at))}" for at, one in found.items()]
+    listed = [f"{one.number}{_called(names.get(at))}" for at, one in there.found.items()]
     raise SetupError(
         f"checkpoint {wanted!r}",
-        "the flow has none of that name or number that is kept",
-        f"name one of these: {', '.join(there)}" if there else "run the flow without --from",
+        "the flow has none of that name or number that is kept and can be read",
+        f"name one of these: {', '.join(listed)}" if listed else "run the flow without --from",
     )
 
 

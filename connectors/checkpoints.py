@@ -29,6 +29,10 @@ _ROOM = 64 << 10
 """Bytes of a record's frame, and more."""
 
 
+class Unreadable(SetupError):
+    """What lies at an offset, if anything does, is no checkpoint that this release reads."""
+
+
 class CheckpointsTopic:
     """The coordinator's way to write checkpoints while its flow runs: nothing here blocks."""
 
@@ -94,45 +98,71 @@ class CheckpointsReader:
     def __init__(self, settings: Settings, topic: str, consumer: Consumer) -> None:
         self._contact, self._topic, self._consumer = client.contact(settings), topic, consumer
         self._offsets = range(*client.watermarks(consumer, topic, 0))
-        self._read: dict[int, Checkpoint] = {}
+        self._read: dict[int, Checkpoint | Unreadable] = {}
 
     def newest(
         self, counts: Callable[[int, Checkpoint], bool] = lambda *_: True
     ) -> tuple[int, Checkpoint] | None:
-        """The last that counts, and its offset; None where there is none."""
+        """The last that counts, and its offset; None where there is none. Raises Unreadable for a
+        later one of which nobody knows whether it does."""
         found = ((offset, self.at(offset)) for offset in reversed(self._offsets))
         return next((one for one in found if counts(*one)), None)
 
-    def last(self, most: int) -> list[tuple[int, Checkpoint]]:
-        """The last so many with their offsets, the oldest first: earlier ones may name what is
-        there no longer."""
-        return [(offset, self.at(offset)) for offset in self._offsets[-most:]]
+    def last(self, most: int) -> range:
+        """The offsets of the last so many, the oldest first: earlier ones may name what is there no
+        longer."""
+        return self._offsets[-most:]
 
-    def at(self, offset: int) -> Checkpoint:
-        """The one that lies at an offset. Raises MeanderError where none does."""
+    @property
+    def number(self) -> int:
+        """The greatest that one has, or a greater: of those that cannot be read it is not known."""
+        for passed, offset in enumerate(reversed(self._offsets)):
+            if isinstance(one := self.read(offset), Checkpoint):
+                return one.number + passed
+        return len(self._offsets)
+
+    def read(self, offset: int) -> Checkpoint | Unreadable:
+        """The one that lies at an offset, or why it cannot be read."""
         if offset not in self._read:
-            self._read[offset] = self._fetched(offset)
+            try:
+                self._read[offset] = self._fetched(offset)
+            except Unreadable as error:
+                self._read[offset] = error
         return self._read[offset]
 
+    def at(self, offset: int) -> Checkpoint:
+        """The one that lies at an offset. Raises Unreadable where none does."""
+        one = self.read(offset)
+        if isinstance(one, Unreadable):
+            raise one
+        return one
+
     def _fetched(self, offset: int) -> Checkpoint:
-        deadline = time.monotonic() + DURABLE
-        self._consumer.assign([TopicPartition(self._topic, 0, offset)])
-        while time.monotonic() < deadline:
-            self._contact.check()
-            message = cast(Fetched | None, self._consumer.poll(0.5))
-            error = None if message is None else message.error()
-            if message is not None and error is None and message.offset() == offset:
+        if offset in self._offsets:
+            deadline = time.monotonic() + DURABLE
+            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+            while (message := self._next(deadline)) is None:
+                pass
+            error = message.error()
+            if error is None and message.offset() == offset:
                 return _decoded(self._topic, offset, message.value() or b"")
-            if message is not None and error is None:
-                break
-            known = error is None or error.code() == KafkaError._PARTITION_EOF
-            if error is not None and not known and not client.transient(error):
+            if error is not None and not client.expired(error):
                 raise client.translate(error, f"topic {self._topic!r}")
-        raise MeanderError(
+        raise Unreadable(
             f"topic {self._topic!r}, offset {offset}",
-            "the checkpoint that was there cannot be read any more",
+            "the checkpoint that was there is there no more",
             "see who else writes to the topic, or deletes from it",
         )
+
+    def _next(self, deadline: float) -> Fetched | None:
+        """The next message, or an error that waiting does not mend; None where neither has come.
+        Raises MeanderError at the deadline."""
+        self._contact.check()
+        if time.monotonic() >= deadline:
+            raise client.translate(KafkaError(KafkaError._TIMED_OUT), f"topic {self._topic!r}")
+        message = cast(Fetched | None, self._consumer.poll(0.5))
+        error = None if message is None else message.error()
+        return None if error is not None and client.transient(error) else message
 
 
 @contextlib.contextmanager
@@ -146,7 +176,7 @@ def _decoded(topic: str, offset: int, data: bytes) -> Checkpoint:
     try:
         return Checkpoint.from_bytes(data)
     except MeanderError as error:
-        raise SetupError(
+        raise Unreadable(
             f"topic {topic!r}, offset {offset}",
             f"the checkpoint there is {error.concerns}: {error.cause}",
             f"{error.remedy}, or have the flow start anew with meander reset",

@@ -320,6 +320,11 @@ def transient(error: KafkaError) -> bool:
     return error.code() in _SILENT | _SETTLING or error.retriable()
 
 
+def expired(error: KafkaError) -> bool:
+    """Whether it says that there is no record at an offset any more."""
+    return error.code() in _LOST
+
+
 def refused(error: KafkaError) -> bool:
     """Whether the broker does not let this user."""
     return error.code() in _REFUSED

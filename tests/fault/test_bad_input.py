@@ -10,15 +10,17 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from connectors.topics import names
+from connectors.whole import whole
 from tests.flow_process import flow_folder, lines, meander
 from tests.kafka_tools import (
     PATIENCE,
+    Record,
     admin,
     consume_all,
     create_topic,
     delete_topics,
-    ends,
     partitions_of,
+    produce,
     until,
 )
 
@@ -60,13 +62,23 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
         said("stop", "counts", "--savepoint", "v1")
         assert first.exit_code() == 0, first.said
 
+    # Of another release, or somebody else's.
+    produce(bootstrap, called.checkpoints, [Record(b"no checkpoint")])
+    output = refused()
+    assert "the checkpoint there is a record of format 'checkpoint'" in output
+    assert "go on from an earlier one with meander run --from 2, or read it with" in output
+    output = said("checkpoints", "counts")
+    assert '"savepoint": "v1"' in output, "what can be read is listed"
+    assert "no checkpoint to go on from: topic" in output, "and what cannot is told of"
+
     written = module.read_text()
     module.write_text(written.replace('fold("count"', 'fold("tally"'))
-    output = refused()
+    output = refused("--from", "v1")
     assert "it holds states of 'count', and the flow has no such operator" in output
     assert "drop what the flow has no place for with --allow-dropped-state" in output
     lines(bootstrap, prefix, ["w0"], create=False, after=len(TEXTS))
-    with meander(tmp_path, bootstrap, *run, "--allow-dropped-state", "--until-end") as second:
+    run += "--from", "v1", "--allow-dropped-state", "--until-end"
+    with meander(tmp_path, bootstrap, *run) as second:
         assert second.exit_code() == 0, second.said
     assert answers() == 2 * len(TEXTS) + 1, "it has gone on with what is new"
     module.write_text(written)
@@ -80,18 +92,19 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
 
     gone(source)
     create_topic(bootstrap, source, 2)
-    output = refused()
+    output = refused("--from", "2")
     assert f"topic '{source}' was read in partition 3, and has 2 now" in output
     assert f"source 'source' has read topic '{source}' of id" in output
 
     gone(called.checkpoints)
-    output = refused()
-    assert f"topic '{called.checkpoints}' holds none of them any more" in output
-    assert "meander reset counts has it begin anew" in output
-    assert ends(bootstrap, called.marks) > 0
+    for words in [], ["--from", "v1"]:
+        output = refused(*words)
+        assert f"topic '{called.checkpoints}' holds none of them any more" in output
+        assert "meander reset counts has it begin anew" in output
+    assert whole({"bootstrap.servers": bootstrap}, called.marks)
 
     # What another reset has left that ended half-way.
     gone(called.checkpoints)
     gone(called.decisions)
     said("reset", "counts", "--yes")
-    assert ends(bootstrap, called.marks) == 0
+    assert whole({"bootstrap.servers": bootstrap}, called.marks) == []
