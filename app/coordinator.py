@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark import SparkContext
 
@@ -40,6 +41,7 @@ from app.savepoints import Writing
 from app.signals import Signals
 from app.survivors import Survivors
 from app.tenure import beat_seconds, beside, claimed
+from connectors.client import Unreachable
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
 from connectors.source import KafkaSource
 from dataflow.checkpoint.start import Start
@@ -51,6 +53,8 @@ from dataflow.waits import Wait, Waits
 from schemas.errors import MeanderError
 from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded, Replayed
 from state.ids import COORDINATOR, WorkerId
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -139,11 +143,14 @@ def _live(
                 past.callback(survivors.close)
                 said = f"{lost.cause.concerns}: {lost.cause.cause}"
                 log.warning("%s: this life of the flow ends", said)
-                told.expect_ours()
-                newest = _newest_after(lost, prepared)
+                every = beat_seconds(prepared.options)
+                kafka = _Patient(told, survivors, every, signals)
+                kafka.answer(told.expect_ours)
+                newest = _newest_after(lost, prepared, kafka)
                 if newest is None:
                     raise lost.cause from lost
-                failures = failures + 1 if newest == found else 1
+                if not isinstance(lost.cause, Unreachable):
+                    failures = failures + 1 if newest == found else 1
                 if failures > FAILURES:
                     raise _in_a_row(lost) from lost
                 found, prepared = newest, prepared.anew(lost.workers)
@@ -159,10 +166,31 @@ def _in_a_row(lost: _LifeLost) -> MeanderError:
     )
 
 
-def _newest_after(lost: _LifeLost, prepared: Prepared) -> Newest | None:
-    """What to go on from; where that cannot be asked, it is the loss that has ended the flow."""
+class _Patient:
+    """Asks Kafka between two lives: an outage is waited for, as long as it takes."""
+
+    def __init__(
+        self, told: FlowStatus, survivors: Survivors, every: float, signals: Signals | None
+    ) -> None:
+        self._told, self._survivors = told, survivors
+        self._every, self._signals = every, signals
+        self._said = False
+
+    def answer(self, ask: Callable[[], T]) -> T:
+        """What it says, once it does. Raises Interrupted at a signal."""
+        while True:
+            try:
+                return beside(ask, self._told, self._survivors.beat, self._every, self._signals)
+            except Unreachable:
+                if not self._said:
+                    self._said = True
+                    log.warning("Kafka does not answer: the flow goes on once it does")
+
+
+def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: _Patient) -> Newest | None:
+    """What to go on from; where that cannot be told, it is the loss that has ended the flow."""
     try:
-        return newest_checkpoint(prepared)
+        return kafka.answer(lambda: newest_checkpoint(prepared))
     except MeanderError as error:
         log.warning("no checkpoint can be read: %s", error)
         raise lost.cause from lost
@@ -215,7 +243,9 @@ def _conduct(
             workers = len(crew.hands)
             crew.stop(STOP_WITHIN)
             cause = crew.cause(error)
-            if isinstance(cause, WorkerLost | LinkBroken):
+            # At a start an outage is told of; between lives it is waited for.
+            again = survivors is not None and isinstance(cause, Unreachable)
+            if again or isinstance(cause, WorkerLost | LinkBroken):
                 closing.pop_all()
                 raise _LifeLost(cause, workers, crew.part()) from error
             crew.end()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from app.arguments import Arguments
 from app.hand import Hand
 from app.launcher import SparkTask
-from app.messages import Bye
+from app.messages import Beat, Bye
 from connectors.links import CurveLinks, member_name
 from state.ids import WorkerId
 
@@ -43,11 +43,16 @@ class Survivors:
         rank = arguments.worker
         was = members[rank] if rank < len(members) else WorkerId(rank)
         hand = self._hands.pop(was, None)
-        if hand is None:
+        if hand is None or hand.task.ended is not None:
             return None
         self._links.tell(hand.id, arguments.again().to_bytes())
         hand.task.outlives(member_name(WorkerId(arguments.worker)), ended)
         return hand.task
+
+    def beat(self) -> None:
+        """Have them wait on."""
+        for worker in self._hands:
+            self._links.tell(worker, Beat().to_bytes())
 
     def close(self) -> None:
         """End all who are not wanted any more; nothing, the second time."""

@@ -94,6 +94,10 @@ FIXED: Mapping[str, str | int | float | bool] = _CONSUMER_MUST | _PRODUCER_MUST
 """What correctness rests on: a flow's clients have these values whatever the user sets."""
 
 
+class Unreachable(SetupError):
+    """No broker answers, for now."""
+
+
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
 
 
@@ -396,7 +400,7 @@ def _refusal(error: KafkaError) -> KafkaError:
     return next((one for one in known if ended and one.str() in error.str()), error)
 
 
-def unreachable(concerns: str, reason: str, bootstrap: str | None) -> SetupError:
+def unreachable(concerns: str, reason: str, bootstrap: str | None) -> Unreachable:
     """The error for a cluster that does not answer; `bootstrap` is who was asked, if known.
 
     >>> print(unreachable("Kafka", "refused", "127.0.0.1:9092"))
@@ -409,7 +413,7 @@ def unreachable(concerns: str, reason: str, bootstrap: str | None) -> SetupError
         if local
         else "start it, or correct bootstrap.servers (--bootstrap or MEANDER_BOOTSTRAP)"
     )
-    return SetupError(concerns, f"no broker answers{at} ({reason})", remedy)
+    return Unreachable(concerns, f"no broker answers{at} ({reason})", remedy)
 
 
 def missing(concerns: str) -> SetupError:

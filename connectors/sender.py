@@ -14,9 +14,8 @@ from functools import partial
 
 from confluent_kafka import KafkaError, Message
 
-from connectors.client import Settings
+from connectors.client import Settings, Unreachable
 from connectors.producing import ANYWHERE, MOST, OVERHEAD, Headers, Producing, Report
-from schemas.errors import MeanderError
 from state.topic import Place
 
 Delivered = Callable[[Message], None]
@@ -89,7 +88,7 @@ class Sender(Producing):
         self._check()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is durable, at a start or an end. Raises MeanderError when it takes more.
+        """Wait until all is durable, at a start or an end. Raises Unreachable when it takes more.
 
         What waits here beyond librdkafka's queue is sent too.
         """
@@ -99,7 +98,7 @@ class Sender(Producing):
             self._producer.flush(max(0.0, deadline - time.monotonic()))
             self.pump()
         if self._under_way:
-            raise MeanderError(
+            raise Unreachable(
                 f"topic {self.topic!r}",
                 f"{self._under_way} records could not be delivered within {seconds:g} s",
                 "see whether its brokers answer",

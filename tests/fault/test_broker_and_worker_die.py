@@ -1,0 +1,57 @@
+"""I5: a worker that dies while no broker answers ends a life of the flow, and not the flow: the
+next begins once one answers, unless a signal comes first."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from connectors.broker import LocalBroker
+from tests.fault.test_broker_dies import answers, counted, until_said
+from tests.flow_process import FlowProcess, flow_folder, kill, lines, meander
+from tests.kafka_tools import PATIENCE, consume_all, until
+
+TEXTS = [f"w{n % 40} v{n % 7}" for n in range(1_000)]
+FIRST = len(TEXTS) // 2
+WAITS = "Kafka does not answer: the flow goes on once it does"
+OPTIONS = '"counts", checkpoints=Checkpointing(interval=0.5)'
+
+
+def lose_both(flow: FlowProcess, broker: LocalBroker) -> None:
+    """Until Kafka has been asked in vain what to go on from."""
+    said = flow.said.count(WAITS)
+    broker.kill()
+    kill(flow.workers[1])
+    until(lambda: flow.process.poll() is not None or flow.said.count(WAITS) > said, WAITS)
+    assert flow.process.poll() is None, flow.said
+
+
+def test_a_flow_that_loses_a_worker_and_its_broker_goes_on_once_the_broker_is_back(
+    own_broker: LocalBroker, prefix: str, tmp_path: Path
+) -> None:
+    bootstrap, wanted = own_broker.bootstrap, counted(TEXTS)
+    lines(bootstrap, prefix, TEXTS[:FIRST])
+    module = flow_folder(tmp_path, prefix)
+    module.write_text(module.read_text().replace('"counts"', OPTIONS, 1))
+
+    def answered() -> set[tuple[str, int]]:
+        return {*answers(consume_all(bootstrap, prefix + "counts"))}
+
+    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)]
+    with meander(tmp_path, bootstrap, *words) as flow:
+        flow.until_event("checkpointed")
+        until(lambda: answered() == {*counted(TEXTS[:FIRST])}, "the first lines are answered")
+        survivor = flow.workers[0]
+        lose_both(flow, own_broker)
+        own_broker.start()
+        until(lambda: len(flow.of("started")) == 2, f"it lives again: {flow.said}")
+        lines(bootstrap, prefix, TEXTS[FIRST:], create=False, after=FIRST)
+        until(lambda: answered() == {*wanted}, "every word is counted, one by one")
+        assert len(flow.of("recovering")) == 1
+        assert flow.workers[0] == survivor, "it waits with the driver"
+        until_said(flow, "answers again after")
+
+        lose_both(flow, own_broker)
+        flow.process.send_signal(signal.SIGINT)
+        assert flow.exit_code() == 128 + signal.SIGINT, flow.said
+        flow.until_gone()
