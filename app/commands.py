@@ -1,8 +1,9 @@
 """Commands of a flow on their way from the control topic to the controller, and what becomes of
 them on its way to the status topic.
 
-Guarantees that every record of the control topic gets an answer, and that a command is marked as
-dealt with only when all decisions up to it are durable.
+Guarantees that every record of the control topic gets an answer, also one whose command has not
+ended when a life of the flow does, and that a command is marked as dealt with only when all
+decisions up to it are durable.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from schemas.status import (
     Planned,
     Queued,
     Replayed,
+    Rescaled,
+    Rescaling,
 )
 
 _Told = (
@@ -49,6 +52,43 @@ _AS_THEY_ARE: Mapping[str, type[_Told]] = {
 """What the engine says in the words of the status topic."""
 PART = 5_000
 """Ways of bins in one event: a record of some 100 kB."""
+LIFE_OVER = "the life of the flow in which it was obeyed has ended: give it again"
+
+
+class Unended:
+    """Commands that have been obeyed and have not ended, over all lives of a flow.
+
+    >>> unended = Unended()
+    >>> for event in Queued(id="m1", offset=3, after=[]), Queued(id="m2", offset=4, after=["m1"]):
+    ...     unended.note(event)
+    >>> [event.id for event in unended.end(4)], [event.id for event in unended.end(5)]
+    (['m1'], [])
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, int] = {}
+
+    def obeyed(self, id: str, offset: int) -> None:
+        """One is under way, of which nothing is told before its end."""
+        self._offsets[id] = offset
+
+    def note(self, event: Event) -> None:
+        """Follow what becomes of them."""
+        match event:
+            case Accepted() | Queued() | Rescaling():
+                self._offsets[event.id] = event.offset
+            case Completed() | Aborted() | Rescaled() | Checkpointed() | CheckpointFailed():
+                self._offsets.pop(event.id, None)
+            case CommandRejected() if self._offsets.get(event.id) == event.offset:
+                # The same id may have been given to another by mistake.
+                del self._offsets[event.id]
+
+    def end(self, begins: int) -> Iterator[Aborted]:
+        """They have ended with the lives before one that takes up commands from an offset on."""
+        ended, self._offsets = self._offsets, {}
+        for id, offset in ended.items():
+            if offset < begins:
+                yield Aborted(id=id, by="", ms=0.0, bins=0, bytes=0, reason=LIFE_OVER)
 
 
 @dataclass(slots=True)
@@ -74,7 +114,9 @@ class Commands:
         journal: Journal,
         controller: Controller,
         rescaler: Rescaler,
+        unended: Unended,
     ) -> None:
+        self._unended = unended
         self._plan, self._rescaler = plan, rescaler
         self._topic, self._journal, self._controller = topic, journal, controller
         self._open: deque[Open] = deque()
@@ -113,9 +155,11 @@ class Commands:
                 yield from waited
             case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
+                self._unended.obeyed(name, offset)
             case control.Stop(id=name, savepoint=savepoint):
                 if savepoint:
                     self._controller.checkpoint(name, savepoint=savepoint)
+                    self._unended.obeyed(name, offset)
                 self._stop, self._saved = command, savepoint is None
             case control.Migrate():
                 asked = Migrate.asked(command, self._plan.flow.space)

@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from app import driver_topics, explained
 from app.arguments import Arguments
 from app.clock import SystemClock
-from app.commands import Commands
+from app.commands import Commands, Unended
 from app.crew import Crew
 from app.driver_topics import DriverTopics
 from app.flow_status import FlowStatus, Show
@@ -44,6 +44,7 @@ from app.tenure import beat_seconds, beside, claimed
 from connectors.client import Unreachable
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
 from connectors.source import KafkaSource
+from connectors.status import StatusReader
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
@@ -106,13 +107,24 @@ def run(
         told = opened.enter_context(claimed(prepared, show, board))
         if board.address:
             log.info("metrics are at %s", board.address)
+        unended = _unended(prepared)
         end_others(prepared)
         earlier = left_behind(prepared.plan, options.kafka, prepared.names)
         found = newest_checkpoint(prepared, options.begin_from, earlier)
         context = _await_spark(spark, prepared, told, signals)
-        result = _live(prepared, found, context, told, signals)
+        result = _live(prepared, found, context, told, unended, signals)
         told.finished(result.counters)
         return result
+
+
+def _unended(prepared: Prepared) -> Unended:
+    """What drivers before have left of commands."""
+    settings, topic = prepared.options.kafka, prepared.names.status
+    unended = Unended()
+    with contextlib.closing(StatusReader(settings, topic, prepared.flow)) as reader:
+        for told in reader.recent():
+            unended.note(told.event)
+    return unended
 
 
 class _LifeLost(Exception):
@@ -128,6 +140,7 @@ def _live(
     found: Newest | None,
     spark: SparkContext,
     told: FlowStatus,
+    unended: Unended,
     signals: Signals | None,
 ) -> Result:
     """Life after life: where a worker is lost the flow goes on from its newest checkpoint, unless
@@ -136,7 +149,7 @@ def _live(
     with contextlib.ExitStack() as past:
         while True:
             try:
-                return _conduct(prepared, found, spark, told, signals, survivors)
+                return _conduct(prepared, found, spark, told, unended, signals, survivors)
             except _LifeLost as lost:
                 past.close()
                 survivors = lost.survivors
@@ -215,6 +228,7 @@ def _conduct(
     found: Newest | None,
     spark: SparkContext,
     told: FlowStatus,
+    unended: Unended,
     signals: Signals | None,
     survivors: Survivors | None,
 ) -> Result:
@@ -235,9 +249,11 @@ def _conduct(
             topics = opened.enter_context(driver_topics.opened(prepared))
             start = begin(prepared, found)
             coordinator = Coordinator(
-                prepared, links, crew, topics, told, _slots(spark), found, start
+                prepared, links, crew, topics, told, unended, _slots(spark), found, start
             )
             opened.callback(coordinator.close)
+            for event in unended.end(topics.control.begins):
+                told.tell(event)
             number = coordinator.conduct(signals)
         except MeanderError as error:
             workers = len(crew.hands)
@@ -328,12 +344,13 @@ class Coordinator:
         crew: Crew,
         topics: DriverTopics,
         told: FlowStatus,
+        unended: Unended,
         slots: int | None,
         found: Newest | None,
         start: Start,
     ) -> None:
         self._slots, self._start, self._marks = slots, start, topics.marks
-        self._written, self._found = topics.written, found
+        self._written, self._found, self._unended = topics.written, found, unended
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = topics.control, topics.decisions, told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
@@ -365,7 +382,9 @@ class Coordinator:
             self._links.wait(IDLE)
         rescaler = Rescaler(self._controller, self._crew, SystemClock(), self._slots)
         self._rescaler = rescaler
-        commands = Commands(self._prepared.plan, self._control, journal, self._controller, rescaler)
+        commands = Commands(
+            self._prepared.plan, self._control, journal, self._controller, rescaler, self._unended
+        )
         while not (self._controller.done and self._crew.done):
             if signals is not None and signals.received:
                 return signals.received
@@ -405,6 +424,7 @@ class Coordinator:
         return Result(self._crew.heard().counters, self._migrations, seconds, number)
 
     def _note(self, event: Event) -> None:
+        self._unended.note(event)
         if isinstance(event, Completed):
             self._migrations.append(event)
         if isinstance(event, Replayed):

@@ -142,7 +142,7 @@ class _Shown:
         if isinstance(event, CommandRejected):
             self.output.say(f"rejected: {event.reason}")
         else:
-            self.output.say(f"aborted by {event.by}: {_ended(event)}")
+            self.output.say(f"aborted{_ended(event)}")
 
     def _stay(self, bins: list[int]) -> str:
         """How many do, and why."""
@@ -163,7 +163,10 @@ class _Shown:
 
 
 def _ended(event: Aborted) -> str:
-    return f"{event.bins} bins have moved, {size(event.bytes)}; {len(event.unmoved)} stay"
+    if not event.by:
+        return f": {event.reason}"
+    moved = f"{event.bins} bins have moved, {size(event.bytes)}"
+    return f" by {event.by}: {moved}; {len(event.unmoved)} stay"
 
 
 def show_plan(output: Output, events: Iterator[Event]) -> int:

@@ -49,7 +49,7 @@ class ControlTopic:
         self._settings, self._group = settings, group
         self._consumer = client.consumer(settings, group)
         try:
-            self._done = self._start()
+            self.begins = self._done = self._start()
             self._consumer.assign([TopicPartition(topic, 0, self._done)])
         except MeanderError:
             self._consumer.close()

@@ -120,16 +120,20 @@ class Completed(_OfCommand):
 
 
 class Aborted(_OfCommand):
-    """A command has been ended by another; what was moving has moved."""
+    """A command has been ended by another; what was moving has moved. Or by the end of a life of
+    the flow: then what has moved is as the next one finds it."""
 
     type: Literal["aborted"] = "aborted"
     by: str
+    """Which command has; '' where none has."""
     ms: float
     bins: int
     """How many have moved."""
     bytes: int
     unmoved: list[int] = []
     """Those that stay where they are."""
+    reason: str = ""
+    """Why, where no command has."""
 
 
 class PartitionMoved(_OfCommand):

@@ -10,11 +10,12 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+from app.commands import LIFE_OVER
 from connectors import checkpoints
 from connectors.topics import names
 from tests.brokers import Broker
-from tests.flow_process import MEANDER, flow_folder, kill, lines, meander, until_silent
-from tests.kafka_tools import consume_all, until
+from tests.flow_process import MEANDER, FlowProcess, flow_folder, kill, lines, meander, until_silent
+from tests.kafka_tools import Record, consume_all, produce, until
 
 LEASE = 2
 WORDS = 50
@@ -39,6 +40,19 @@ def command(broker: Broker, prefix: str, *words: str) -> list[dict[str, object]]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def give_one_that_does_not_end(broker: Broker, prefix: str, flow: FlowProcess, id: str) -> None:
+    """A command for a time that never comes."""
+    late = {"type": "migrate", "id": id, "bins": [0], "worker": 1, "time": 1_900_000_000_000}
+    produce(broker.bootstrap, names(prefix, "counts").control, [Record(json.dumps(late).encode())])
+    flow.until_event("accepted")
+
+
+def aborted(flow: FlowProcess) -> list[object]:
+    for event in flow.of("aborted"):
+        assert event["reason"] == LIFE_OVER
+    return [event["id"] for event in flow.of("aborted")]
+
+
 def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_workers(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
@@ -48,6 +62,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "2") as first:
         first.until_event("started")
         until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
+        give_one_that_does_not_end(broker, prefix, first, "m1")
         (taken,) = command(broker, prefix, "checkpoint", "counts")
         assert (taken["type"], taken["number"]) == ("checkpointed", 1)
         lines(broker.bootstrap, prefix, texts(1000, 2000), create=False, after=1000)
@@ -59,6 +74,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     until_silent(broker, prefix, LEASE)
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "3", "--until-end") as second:
         assert second.exit_code() == 0, second.said
+        assert aborted(second) == ["m1"], "who waits for it is answered"
     after = Counter(answered(broker, prefix)) - Counter(before)
 
     wanted = Counter(word for text in texts(0, 3000) for word in text.split())
@@ -83,6 +99,7 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
     with meander(tmp_path, broker.bootstrap, *run) as flow:
         flow.until_event("started")
         until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
+        give_one_that_does_not_end(broker, prefix, flow, "m1")
         command(broker, prefix, "checkpoint", "counts")
         for death in (1, 2):
             lives = len(flow.of("started"))
@@ -102,6 +119,7 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
         pairs = {(word, n + 1) for word, most in wanted.items() for n in range(most)}
         until(lambda: {*answered(broker, prefix)} == pairs, "every word is counted, one by one")
         assert [event["checkpoint"] for event in flow.of("recovering")] == [1, 2]
+        assert aborted(flow) == ["m1"], "once, after the first death"
         assert "killed" in str(flow.of("recovering")[0]["reason"])
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 130, flow.said

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from app.commands import Commands
+from app.commands import Commands, Unended
 from app.crew import Crew
 from app.journal import Journal
 from app.rescaling import Rescaler
@@ -119,10 +119,11 @@ class Driven:
     def __init__(self, run: TestFlow, sink: ListSink) -> None:
         self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
         self.topic, self.crew = HandTopic(), HandCrew(run.sim)
+        self.unended = Unended()
         self.rescaler = Rescaler(self.controller, cast(Crew, self.crew), run.sim.clock, SLOTS)
         self.commands = Commands(
             run.sim.plan, cast(ControlTopic, self.topic), cast(Journal, HandJournal()),
-            self.controller, self.rescaler,
+            self.controller, self.rescaler, self.unended,
         )  # fmt: skip
         self.told: list[Event] = []
         self._heard = 0
@@ -253,6 +254,14 @@ def test_a_newcomer_that_comes_when_all_is_over_does_not_join(driven: Driven) ->
     driven.until_told(CommandRejected, "m")
     assert driven.said("m") == ["rescaling", "not_joined", "rejected"]
     driven.end()
+
+
+def test_a_command_that_asks_for_a_checkpoint_is_answered_too_where_its_life_ends(
+    driven: Driven,
+) -> None:
+    driven.topic.put({"type": "checkpoint", "id": "c"})
+    driven.act()
+    assert [event.id for event in driven.unended.end(begins=1)] == ["c"]
 
 
 @pytest.mark.parametrize("joined", [False, True])
