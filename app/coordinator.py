@@ -349,8 +349,9 @@ class Coordinator:
         found: Newest | None,
         start: Start,
     ) -> None:
-        self._slots, self._start, self._marks = slots, start, topics.marks
-        self._written, self._found, self._unended = topics.written, found, unended
+        self._slots, self._start, self._unended = slots, start, unended
+        self._written, self._found = topics.written, found
+        self._marks, self._trimmed = topics.marks, topics.checkpoints
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = topics.control, topics.decisions, told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
@@ -405,13 +406,17 @@ class Coordinator:
 
     def _checkpoints(self, journal: Journal) -> Checkpoints:
         plan, found = self._prepared.plan, self._found
-        before, savepoints = (None, ()) if found is None else (found.checkpoint, found.savepoints)
-        once = plan.flow.delivery == "exactly_once"
+        there = {} if found is None else {found.offset: found.checkpoint} | found.savepoints
+        topic, once = self._written, plan.flow.delivery == "exactly_once"
+        writing = Writing(
+            topic.write, topic.forget, self._trimmed.forget, journal, there, self._start.resumes
+        )
         return Checkpoints(
-            plan, self._prepared.incarnation, before, self._links, SystemClock(),
-            Writing(self._written.write, journal, self._start.resumes), self._written.forget,
+            plan, self._prepared.incarnation, None if found is None else found.checkpoint,
+            self._links, SystemClock(), writing.write, writing.retire,
             Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
-            savepoints, 0 if found is None else found.last,
+            () if found is None else [*found.savepoints.values()],
+            0 if found is None else found.last,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from app.prepare import Prepared
 from app.side_by_side import side_by_side
 from connectors.checkpoints import CheckpointsTopic
 from connectors.control import ControlTopic, Decisions
-from connectors.marks import MarksTopic
+from connectors.trimmed import TrimmedTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class DriverTopics:
     control: ControlTopic
     decisions: Decisions
     written: CheckpointsTopic
-    marks: MarksTopic
+    marks: TrimmedTopic
+    checkpoints: TrimmedTopic
 
 
 @contextlib.contextmanager
@@ -31,5 +33,11 @@ def opened(prepared: Prepared) -> Iterator[DriverTopics]:
         control = opening.open(lambda: ControlTopic(kafka, names.control, prepared.group))
         decisions = opening.open(lambda: Decisions(kafka, names.decisions))
         written = opening.open(lambda: CheckpointsTopic(kafka, names.checkpoints, names.in_flight))
-        marks = opening.open(lambda: MarksTopic(kafka, names.marks))
-        yield DriverTopics(control.result(), decisions.result(), written.result(), marks.result())
+        marks, checkpoints = (
+            opening.open(partial(TrimmedTopic, kafka, topic))
+            for topic in (names.marks, names.checkpoints)
+        )
+        yield DriverTopics(
+            control.result(), decisions.result(), written.result(), marks.result(),
+            checkpoints.result(),
+        )  # fmt: skip

@@ -44,8 +44,8 @@ class Newest(NamedTuple):
 
     offset: int
     checkpoint: Checkpoint
-    savepoints: tuple[Checkpoint, ...]
-    """All that there are."""
+    savepoints: dict[int, Checkpoint]
+    """All that there are, by offset."""
     last: int
     """The greatest number that a checkpoint has."""
 

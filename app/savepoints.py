@@ -10,7 +10,7 @@ Cost: one read per checkpoint that is asked for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from connectors.checkpoints import CheckpointsReader, Unreadable
@@ -19,6 +19,7 @@ from dataflow.once.history import Written
 from schemas.errors import SetupError
 from state.checkpoint import BEGINNING, Checkpoint
 from state.ids import Incarnation
+from state.topic import Place
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def kept(there: CheckpointsReader, known: Known) -> Kept:
         match there.read(offset):
             case Checkpoint() as one:
                 found[offset] = one
-            case error:
+            case error if offset in known.savepoints.values() or not there.let_go(offset):
                 unreadable[offset] = error
     return Kept(found, unreadable)
 
@@ -132,16 +133,16 @@ def newest(
     return found
 
 
-def savepoints(there: CheckpointsReader, known: Known) -> tuple[Checkpoint, ...]:
-    """Those that there are."""
-    found = list[Checkpoint]()
+def savepoints(there: CheckpointsReader, known: Known) -> dict[int, Checkpoint]:
+    """Those that there are, by offset."""
+    found = dict[int, Checkpoint]()
     for name, offset in sorted(known.savepoints.items(), key=lambda one: one[1]):
         match there.read(offset):
             case Checkpoint() as one:
-                found.append(one)
+                found[offset] = one
             case error:
                 log.warning("savepoint %r: what it names may go as the flow runs: %s", name, error)
-    return tuple(found)
+    return found
 
 
 def chosen(there: Kept, known: Known, wanted: str) -> int:
@@ -179,25 +180,53 @@ def expect_kept(known: Known, flow: str, topic: str) -> None:
 
 
 class Writing:
-    """Writes checkpoints, and to the journal where savepoints lie, and that there is one at all."""
+    """The checkpoints of one life: writes them, and to the journal where savepoints lie and that
+    there is one at all; lets go what lies before all that are kept.
+
+    >>> from dataclasses import replace
+    >>> from state.bins import BinSpace
+    >>> one = Checkpoint(7, Incarnation(5), BinSpace(1), 0, ())
+    >>> told = print, print, lambda _: lambda: True
+    >>> writing = Writing(lambda _: lambda: 4, *told, {2: one}, True)
+    >>> durable = writing.write(replace(one, number=8))
+    >>> durable(); writing.retire([], {7, 8}); writing.retire([], {8})
+    True
+    []
+    2
+    []
+    4
+    """
 
     def __init__(
         self,
         write: Callable[[Checkpoint], Callable[[], int | None]],
+        forget: Callable[[Sequence[Place]], None],
+        trim: Callable[[int], None],
         journal: Journal,
+        there: Mapping[int, Checkpoint],
         known: bool,
     ) -> None:
-        """Whether it is `known` that there is one."""
-        self._write, self._journal, self._known = write, journal, known
+        """`there` are those of earlier lives that are kept, by offset; is it `known` that there is
+        one?"""
+        self._write, self._forget, self._trim = write, forget, trim
+        self._journal, self._known = journal, known
+        self._offsets = {one.number: offset for offset, one in there.items()}
 
-    def __call__(self, checkpoint: Checkpoint) -> Callable[[], bool]:
-        """Begin to write one; whether it is durable, with what is to be told of it."""
-        steps = self._steps(checkpoint, self._write(checkpoint))
+    def write(self, checkpoint: Checkpoint) -> Callable[[], bool]:
+        """Begin to write one; whether it is durable yet."""
+        steps = self._steps(self._write(checkpoint), checkpoint)
         return lambda: next(steps)
 
-    def _steps(self, checkpoint: Checkpoint, placed: Callable[[], int | None]) -> Iterator[bool]:
+    def retire(self, places: Sequence[Place], kept: Collection[int]) -> None:
+        """What lies at these places is in flight in none any more, and only these are kept."""
+        self._forget(places)
+        self._offsets = {n: offset for n, offset in self._offsets.items() if n in kept}
+        self._trim(min(self._offsets.values()))
+
+    def _steps(self, placed: Callable[[], int | None], checkpoint: Checkpoint) -> Iterator[bool]:
         while (offset := placed()) is None:
             yield False
+        self._offsets[checkpoint.number] = offset
         if checkpoint.savepoint:
             told = self._journal(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
         elif not self._known:

@@ -113,13 +113,17 @@ class CheckpointsReader:
         longer."""
         return self._offsets[-most:]
 
+    def let_go(self, offset: int) -> bool:
+        """Whether a flow that runs has let go what lay at an offset."""
+        return offset < client.watermarks(self._consumer, self._topic, 0)[0]
+
     @property
     def number(self) -> int:
         """The greatest that one has, or a greater: of those that cannot be read it is not known."""
         for passed, offset in enumerate(reversed(self._offsets)):
             if isinstance(one := self.read(offset), Checkpoint):
                 return one.number + passed
-        return len(self._offsets)
+        return self._offsets.stop
 
     def read(self, offset: int) -> Checkpoint | Unreadable:
         """The one that lies at an offset, or why it cannot be read."""

@@ -284,10 +284,10 @@ class World:
 
             return kept
 
-        forget = self.in_flight.forget
         return Checkpoints(
-            plan, self.incarnation, self.before, links, clock, keep, forget, self.ledger.trimming()
-        )
+            plan, self.incarnation, self.before, links, clock, keep,
+            lambda places, _: self.in_flight.forget(places), self.ledger.trimming(),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

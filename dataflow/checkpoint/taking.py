@@ -10,7 +10,7 @@ Cost: a few frames per worker and checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -39,6 +39,9 @@ FAILED_PAUSE = 1.0
 """Seconds from one that was given up to the next that nobody asks for, at least."""
 Write = Callable[[Checkpoint], Callable[[], bool]]
 """Begins to write a checkpoint's record, returns whether it is durable yet."""
+Forget = Callable[[Sequence[Place], Collection[int]], None]
+"""Records in flight may go that no checkpoint refers to any more, and the record of each checkpoint
+that is older than those of these numbers."""
 
 
 class _Asked(NamedTuple):
@@ -86,7 +89,7 @@ class Checkpoints:
         links: Links,
         clock: Clock,
         write: Write,
-        forget: Callable[[Sequence[Place]], None],
+        forget: Forget,
         trimming: Trimming,
         savepoints: Sequence[Checkpoint] = (),
         last: int = 0,
@@ -342,7 +345,7 @@ class Checkpoints:
             return
         kept = *self._kept, *self._savepoints
         needed = {place for one in kept for place in one.places}
-        self._forget([place for place in old.places if place not in needed])
+        self._forget([place for place in old.places if place not in needed], self._numbers)
 
     def _joined(self, taking: _Taking) -> Checkpoint:
         assert taking.whole is not None, "it has been frozen"

@@ -70,6 +70,8 @@ def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_on
         said("stop", "counts", "--savepoint", "late")
         assert first.exit_code() == 0, first.said
     assert listed() == [(6, "late"), (5, ""), (4, ""), (2, "early")]
+    left = [one.offset for one in consume_all(broker.bootstrap, prefix + "counts.checkpoints")]
+    assert left == [1, 2, 3, 4, 5], "nothing lies before the oldest that is kept"
     assert "6 (late)" in said("run", str(module), "--from", "none", code=2)
 
     lines(broker.bootstrap, prefix, texts(2 * LINES, 3 * LINES), create=False, after=2 * LINES)

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from connectors.committer import Committer, Parcel
-from connectors.marks import MarksTopic
+from connectors.trimmed import TrimmedTopic
 from connectors.whole import whole
 from schemas.errors import MeanderError
 from tests.brokers import Broker
@@ -85,7 +85,7 @@ def test_marks_that_nobody_needs_go(broker: Broker, prefix: str) -> None:
     create_topic(broker.bootstrap, prefix + "marks")
     one = Opened(broker, prefix + "one")
     one.commit(prefix + "marks", b"early", b"late")
-    with closing(MarksTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")) as marks:
+    with closing(TrimmedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")) as marks:
         end = marks.ask()
         until(lambda: end() is not None, "the answer has come")
         assert end() == 3, "with the transaction's own"

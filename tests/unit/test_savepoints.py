@@ -31,6 +31,9 @@ class Written:
     def write(self, _: Checkpoint) -> Callable[[], int | None]:
         return lambda: self.placed
 
+    def writing(self, *, known: bool) -> Callable[[Checkpoint], Callable[[], bool]]:
+        return Writing(self.write, print, print, self.journal, {}, known).write
+
     def journal(self, decision: Decision) -> Callable[[], bool]:
         self.decisions.append(decision)
         return lambda: self.durable
@@ -38,7 +41,7 @@ class Written:
 
 def test_the_first_checkpoint_of_a_flow_counts_once_the_journal_tells_of_it() -> None:
     written = Written()
-    write = Writing(written.write, written.journal, known=False)
+    write = written.writing(known=False)
     done = write(CHECKPOINT)
     assert not done() and written.decisions == [], "told of only once it lies there"
     written.placed = 3
@@ -52,7 +55,7 @@ def test_the_first_checkpoint_of_a_flow_counts_once_the_journal_tells_of_it() ->
 def test_a_savepoint_tells_by_itself_that_there_are_checkpoints(known: bool) -> None:
     written = Written()
     written.placed, written.durable = 3, True
-    write = Writing(written.write, written.journal, known)
+    write = written.writing(known=known)
     assert write(replace(CHECKPOINT, savepoint="v1"))() and write(CHECKPOINT)()
     assert written.decisions == [Keeps("v1", 3, 7)]
 

@@ -1,4 +1,5 @@
-"""The marks topic, as the coordinator sees it: where it ends, and that its beginning may go.
+"""A topic of one partition whose beginning may go, as the coordinator sees it: of marks, and of
+checkpoints.
 
 Guarantees that nothing here blocks the caller: a thread asks and deletes. What goes wrong costs
 room on the topic only, and is told in the log. Cost: a request per checkpoint.
@@ -20,12 +21,12 @@ from schemas.errors import MeanderError
 log = logging.getLogger(__name__)
 
 
-class MarksTopic:
+class TrimmedTopic:
     """For the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._settings, self._topic = settings, topic
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="marks")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trimming")
 
     def ask(self) -> Callable[[], int | None]:
         """Begin to ask where it ends; the answer, once it is there."""
@@ -42,10 +43,12 @@ class MarksTopic:
 
     def _end(self) -> int | None:
         try:
-            with contextlib.closing(client.consumer(self._settings, "meander.marks")) as consumer:
+            with contextlib.closing(
+                client.consumer(self._settings, f"meander.{self._topic}")
+            ) as consumer:
                 return client.watermarks(consumer, self._topic, 0)[1]
         except MeanderError as error:
-            log.warning("where the marks end is not known, so all stay: %s", error)
+            log.warning("where topic %r ends is not known, so all stays: %s", self._topic, error)
             return None
 
     def _delete(self, end: int) -> None:
@@ -55,12 +58,12 @@ class MarksTopic:
         try:
             admin.delete_records([place])[place].result(client.ANSWER)
         except (KafkaException, MeanderError, TimeoutError) as error:
-            log.warning("marks before offset %d stay: %s", end, error)
+            log.warning("what lies on topic %r before offset %d stays: %s", self._topic, end, error)
 
 
 def _told(done: Future[None]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
-        log.error("marks could not be deleted", exc_info=error)
+        log.error("the beginning of a topic could not be deleted", exc_info=error)
 
 
 def _answer(asked: Future[int | None]) -> int | None:
