@@ -241,7 +241,8 @@ def _write(
 
     def clear() -> None:
         _await_tasks(spark, group)
-        leftovers.erase(job.kafka, job.topic, before, job.incarnation)
+        goes = leftovers.written_by(job.incarnation)
+        leftovers.erase(job.kafka, job.topic, before, goes)
 
     before = leftovers.ends(job.kafka, job.topic)
     try:

@@ -40,6 +40,7 @@ from app.rescaling import Rescaler
 from app.savepoints import Writing
 from app.signals import Signals
 from app.survivors import Survivors
+from app.sweep import Sweep
 from app.tenure import beat_seconds, beside, claimed
 from connectors.client import Unreachable
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
@@ -352,6 +353,9 @@ class Coordinator:
         self._slots, self._start, self._unended = slots, start, unended
         self._written, self._found = topics.written, found
         self._marks, self._trimmed = topics.marks, topics.checkpoints
+        before = None if found is None else found.checkpoint
+        kafka, life = prepared.options.kafka, prepared.incarnation
+        self._sweep = Sweep(kafka, prepared.names, life, before)
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = topics.control, topics.decisions, told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
@@ -422,6 +426,7 @@ class Coordinator:
     def close(self) -> None:
         """Ask nothing more."""
         self._lag.close()
+        self._sweep.close()
 
     def result(self, number: int | None) -> Result:
         """What came out of it."""
@@ -446,6 +451,8 @@ class Coordinator:
         if self._began is None and self._crew.working:
             self._began = now
             self._told.started()
+            # Before, workers are reading the same topics, and the flow waits for them.
+            self._sweep.begin()
         if now >= self._explain_at:
             self._explain_at = now + EXPLAIN
             self._explain()

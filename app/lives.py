@@ -152,11 +152,11 @@ def left_behind(
     with side_by_side() as reading:
         decided = reading.ask(lambda: journal(settings, names.decisions))
         marks = map(Mark.from_bytes, whole(settings, names.marks))
-        begun = _until(decided.result(), life)
+        begun = until(decided.result(), life)
     return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))
 
 
-def _until(decided: Iterable[Written], life: Incarnation | None) -> Iterator[Written]:
+def until(decided: Iterable[Written], life: Incarnation | None) -> Iterator[Written]:
     """What was decided up to the beginning of a life, and that; of None all."""
     for one in decided:
         yield one

@@ -1,17 +1,19 @@
-"""Layers on the state topic that nobody can name: whoever wrote them failed before saying where.
+"""What lies on the state and the in-flight topic and nobody can name: whoever wrote it failed
+before saying where, or before letting it go.
 
-Guarantees that nothing is erased but what one incarnation of a flow has written. Calls block. Cost:
-all that has been written to the topic meanwhile is read again.
+Guarantees that a tombstone is put behind what is to go by its key, and behind nothing that has one.
+Calls block. Cost: all that has been written to the topic since then is read again, one partition
+after the other, and a key is held per record that goes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from connectors import client
 from connectors.checkpoints import DURABLE
@@ -28,36 +30,70 @@ def ends(settings: Settings, topic: str) -> list[int]:
         return [client.watermarks(consumer, topic, p)[1] for p in range(STATE_PARTITIONS)]
 
 
-def erase(settings: Settings, topic: str, since: Sequence[int], incarnation: Incarnation) -> None:
-    """Have compaction take off a state topic what an incarnation's coordinator has had written from
-    these offsets on. Raises MeanderError where the broker does not answer."""
+def written_by(incarnation: Incarnation) -> Callable[[bytes], bool]:
+    """Whether a key is of a layer that an incarnation's coordinator has had written."""
     layers = LayerId(incarnation, COORDINATOR, 0).key(0).removesuffix(b"0/0")
-    contact, unread = client.contact(settings), set(range(STATE_PARTITIONS))
+    return lambda key: key.startswith(layers)
+
+
+def _never(_: int) -> bool:
+    return False
+
+
+def erase(
+    settings: Settings,
+    topic: str,
+    since: Sequence[int],
+    goes: Callable[[bytes], bool],
+    leave_off: Callable[[int], bool] = _never,
+) -> None:
+    """Have compaction take off what `goes` by its key, of all that was written from these offsets
+    on and until now. `leave_off` is told how many bytes come with each record. Raises MeanderError
+    where the broker does not answer."""
     with (
         contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer,
         contextlib.closing(Sender(settings, topic)) as sender,
     ):
-        consumer.assign([TopicPartition(topic, p, offset) for p, offset in enumerate(since)])
+        for partition, first in enumerate(since):
+            if leave_off(0):
+                return
+            low, end = client.watermarks(consumer, topic, partition)
+            found = set[bytes]()
+            if max(low, first) < end:
+                place = TopicPartition(topic, partition, max(low, first))
+                for key, size in _records(settings, consumer, place, end):
+                    if goes(key):
+                        (found.add if size is not None else found.discard)(key)
+                    if leave_off(len(key) + (size or 0)):
+                        return
+            for key in found:
+                sender.send(None, key, noted, [], partition)
+            sender.flush(DURABLE)
+
+
+def _records(
+    settings: Settings, consumer: Consumer, place: TopicPartition, end: int
+) -> Iterator[tuple[bytes, int | None]]:
+    """The keys from one offset of a partition to another, and how much lies there: None of a
+    tombstone."""
+    contact, deadline = client.contact(settings), time.monotonic() + DURABLE
+    consumer.assign([place])
+    while time.monotonic() < deadline:
+        contact.check()
+        message = cast(Fetched | None, consumer.poll(0.5))
+        error = None if message is None else message.error()
+        if message is None or (error is not None and client.transient(error)):
+            continue
         deadline = time.monotonic() + DURABLE
-        while unread:
-            contact.check()
-            sender.pump()
-            message = cast(Fetched | None, consumer.poll(0.5))
-            if message is None:
-                if time.monotonic() > deadline:
-                    raise MeanderError(
-                        f"topic {topic!r}", f"nothing came from it for {DURABLE:g} s",
-                        "see whether its brokers answer",
-                    )  # fmt: skip
-                continue
-            deadline = time.monotonic() + DURABLE
-            error = message.error()
-            if error is None:
-                key = message.key() or b""
-                if key.startswith(layers) and message.value() is not None:
-                    sender.send(None, key, noted, [], message.partition())
-            elif error.code() == KafkaError._PARTITION_EOF:
-                unread.discard(message.partition())
-            elif not client.transient(error):
-                raise client.translate(error, f"topic {topic!r}")
-        sender.flush(DURABLE)
+        if error is None:
+            value = message.value()
+            if message.offset() < end:
+                yield message.key() or b"", None if value is None else len(value)
+        elif error.code() != KafkaError._PARTITION_EOF:
+            raise client.translate(error, f"topic {place.topic!r}")
+        if message.offset() >= end - (error is None):
+            return
+    raise MeanderError(
+        f"topic {place.topic!r}", f"nothing came from it for {DURABLE:g} s",
+        "see whether its brokers answer",
+    )  # fmt: skip

@@ -34,6 +34,7 @@ from schemas.errors import MeanderError
 from state.checkpoint import Checkpoint
 from state.ids import COORDINATOR, Incarnation, WorkerId
 from state.topic import Place, RecordGone, Ticket
+from state.unnamed import Unnamed
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that none is of the future."""
@@ -183,6 +184,16 @@ class SimTopic:
         for place in places:
             self._records[place.offset] = place.key, None
 
+    def sweep(self, unnamed: Unnamed) -> None:
+        """Forget what nobody can name."""
+        self.forget(
+            [
+                Place(key, 0, offset, len(payload))
+                for offset, (key, payload) in enumerate(self._records)
+                if payload is not None and unnamed.goes(key)
+            ]
+        )
+
     @property
     def keys(self) -> set[bytes]:
         """Of what lies here."""
@@ -251,6 +262,15 @@ class World:
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.start = Start.of(plan, workers, self.before, history)
+        there = self.savepoints if self.before is None else [self.before, *self.savepoints]
+        unnamed = Unnamed.of(self.incarnation, there)
+        for topic in (self.state, self.in_flight):
+            topic.sweep(unnamed)
+
+    @property
+    def savepoints(self) -> list[Checkpoint]:
+        """Those that are kept besides the newest."""
+        return [one for one in self.checkpoints if one.savepoint]
 
     def write(self, life: Incarnation, decision: Decision) -> Callable[[], bool]:
         """Begin to write a life's decision, which is durable some turns later."""
@@ -287,6 +307,7 @@ class World:
         return Checkpoints(
             plan, self.incarnation, self.before, links, clock, keep,
             lambda places, _: self.in_flight.forget(places), self.ledger.trimming(),
+            self.savepoints,
         )  # fmt: skip
 
 
@@ -335,6 +356,8 @@ class Freeze:
     """A checkpoint is taken, by the flow's policy where it has none of its own."""
 
     policy: Policy | None = None
+    savepoint: str = ""
+    """Under which name it is kept."""
 
 
 Command = Migrate | Abort | Join | Leave | HandOver | Grow | Freeze
@@ -423,8 +446,8 @@ class Simulation:
         match command:
             case Migrate():
                 self.controller.submit(command)
-            case Freeze(policy):
-                self.controller.checkpoint(policy=policy)
+            case Freeze(policy, savepoint):
+                self.controller.checkpoint(policy=policy, savepoint=savepoint)
             case Abort(id, other):
                 self.controller.abort(other, by=id)
             case Leave(id, worker):

@@ -49,3 +49,15 @@ class LayerId:
     def key(self, chunk: int) -> bytes:
         """The record key of one of its chunks on the state topic."""
         return f"layer/{self.incarnation}/{self.worker}/{self.sequence}/{chunk}".encode()
+
+
+def life_of(key: bytes) -> Incarnation | None:
+    """Who has written a record of the state or the in-flight topic, by its key; None of a foreign
+    one.
+
+    >>> life_of(LayerId(Incarnation(3), WorkerId(0), 7).key(2)), life_of(b"foreign")
+    (3, None)
+    """
+    _, _, rest = key.partition(b"/")
+    life, _, _ = rest.partition(b"/")
+    return Incarnation(int(life)) if life.isdigit() else None

@@ -1,0 +1,143 @@
+"""I5, I8: what earlier lives have left on Kafka goes, but for what can be gone back to."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from app.journal import to_bytes
+from app.sweep import Sweep
+from connectors.checkpoints import append
+from connectors.client import Settings, admin
+from connectors.control import Decisions
+from connectors.state_topic import KafkaStateTopic
+from connectors.topics import Names, ensure_internal
+from dataflow.decisions import Begins, Decision, Keeps
+from state.bins import BinSpace
+from state.checkpoint import Checkpoint, Cut, Piece
+from state.ids import Bin, Incarnation, LayerId, WorkerId
+from state.in_flight import Header
+from state.lacking import Bundle, key_of
+from state.manifest import Description, LayerPointer, Manifest
+from state.time import MIN_TIME
+from state.topic import Place
+from tests.brokers import Broker
+from tests.kafka_tools import consume_all, until
+
+FIRST, SECOND, THIRD = map(Incarnation, (1, 2, 3))
+ONE = WorkerId(1)
+
+
+@dataclass
+class Flow:
+    """The topics of a flow that nobody runs."""
+
+    settings: Settings
+    names: Names
+    numbers: dict[Incarnation, int] = field(default_factory=dict)
+
+    def lives(self, life: Incarnation, savepoint: str = "") -> Checkpoint:
+        """What a life writes for a checkpoint: a layer, records in flight, a bundle."""
+        number = self.numbers[life] = self.numbers.get(life, 0) + 1
+        layer = LayerId(life, ONE, number)
+        pointer = LayerPointer(
+            layer, Description(MIN_TIME, 0, MIN_TIME), "base", 1, 0, "msgpack",
+            (self.put(self.names.state, layer.key(0)),),
+        )  # fmt: skip
+        header = Header(life, number, ONE, "sink", 0, 0)
+        flying = self.put(self.names.in_flight, header.key)
+        piece = Piece("sink", 0, ONE, MIN_TIME, 1, flying, keyed=False)
+        bundle = self.put(self.names.in_flight, key_of(life, number, ONE, 0))
+        cut = Cut(members=(ONE,), pieces=(piece,), bundles=(Bundle("n", (Bin(0),), bundle),))
+        manifests = (Manifest("n", Bin(0), 0, (pointer,)),)
+        return Checkpoint(number, life, BinSpace(1), 0, manifests, cut, savepoint)
+
+    def put(self, topic: str, key: bytes) -> Place:
+        with closing(KafkaStateTopic(self.settings, topic, 1, threading.Event())) as opened:
+            ticket, found = opened.append(key, b"state"), list[Place]()
+
+            def placed() -> bool:
+                place = opened.placed(ticket)
+                found.extend([] if place is None else [place])
+                return bool(found)
+
+            until(placed, "it is durable")
+        return found[0]
+
+    def take(self, checkpoint: Checkpoint) -> int:
+        return append(self.settings, self.names.checkpoints, checkpoint)
+
+    def decide(self, life: Incarnation, decision: Decision) -> None:
+        with closing(Decisions(self.settings, self.names.decisions)) as decisions:
+            decisions.write(to_bytes(life, decision))
+
+    def begin(self, life: Incarnation, checkpoint: int | None) -> None:
+        self.decide(life, Begins(0, (ONE,), 1, checkpoint))
+
+    def records(self) -> list[tuple[bytes | None, bytes | None]]:
+        bootstrap = self.settings["bootstrap.servers"]
+        topics = self.names.in_flight, self.names.state
+        return [(one.key, one.value) for topic in topics for one in consume_all(bootstrap, topic)]
+
+    def kept(self) -> set[bytes | None]:
+        """The keys of what compaction leaves."""
+        return {key for key, value in dict(self.records()).items() if value is not None}
+
+    def sweep(self, life: Incarnation, before: Checkpoint | None) -> None:
+        with closing(Sweep(self.settings, self.names, life, before)) as sweep:
+            sweep._sweep()
+
+
+def keys(*checkpoints: Checkpoint) -> set[bytes | None]:
+    return {place.key for one in checkpoints for place in (*one.places, *one.chunks)}
+
+
+def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
+    broker: Broker, prefix: str
+) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap}
+    flow = Flow(settings, ensure_internal(admin(settings), prefix, "flow"))
+    foreign = flow.put(flow.names.state, b"foreign")
+
+    flow.begin(FIRST, None)
+    flow.take(flow.lives(FIRST))
+    named = flow.lives(FIRST, "named")
+    flow.decide(FIRST, Keeps("named", flow.take(named), 0))
+    begun = flow.take(flow.lives(FIRST))
+
+    flow.begin(SECOND, begun)
+    flow.take(flow.lives(SECOND))
+    before = flow.lives(SECOND)
+    # Not all that the flow goes on from is of the life that has taken it.
+    inherited = flow.lives(FIRST)
+    before = replace(before, manifests=inherited.manifests)
+    begun = flow.take(before)
+    flow.lives(SECOND)
+
+    flow.begin(THIRD, begun)
+    late = flow.lives(SECOND, "late")
+    flow.decide(SECOND, Keeps("late", flow.take(late), 0))
+    own = flow.lives(THIRD)
+    flow.take(own)
+    later = flow.lives(Incarnation(4))
+
+    flow.sweep(THIRD, before)
+    assert flow.kept() == {foreign.key} | keys(named, before, own, later)
+    swept = flow.records()
+    flow.sweep(THIRD, before)
+    assert flow.records() == swept, "nothing gets a second tombstone"
+
+
+def test_a_life_without_a_checkpoint_has_all_of_those_before_it_go(
+    broker: Broker, prefix: str
+) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap}
+    flow = Flow(settings, ensure_internal(admin(settings), prefix, "flow"))
+    flow.begin(FIRST, None)
+    flow.lives(FIRST)
+    flow.begin(SECOND, None)
+    own = flow.lives(SECOND)
+    with closing(Sweep(settings, flow.names, SECOND, None)) as sweep:
+        sweep.begin()
+        until(lambda: flow.kept() == keys(own), "it goes, beside all else")

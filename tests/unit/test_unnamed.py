@@ -1,0 +1,77 @@
+"""I5: what lies on the state and in-flight topics after many lives is what checkpoints name, and no
+more than that of one; a savepoint outlives them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataflow import Flow
+from dataflow.sim import Freeze, World
+from dataflow.testing import ListSink, ListSource, TestFlow
+
+LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
+LIVES, EACH, RECORDS = 4, 3, 40
+
+
+def counting() -> Flow:
+    flow = Flow("counts", bins=3, snapshot_interval=0.01)
+    words = flow.source(ListSource(LINES)).key_by(lambda word: word)
+    words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
+    return flow
+
+
+def until_read(run: TestFlow, more: int) -> None:
+    goal = run.counters["read"] + more
+    while run.counters["read"] < goal:
+        run.act()
+
+
+def take(run: TestFlow, savepoint: str = "") -> None:
+    before = len(run.world.checkpoints)
+    run.strike(Freeze(savepoint=savepoint))
+    while len(run.world.checkpoints) == before:
+        run.act()
+
+
+def lives(flow: Flow, world: World | None, seed: int, count: int) -> World:
+    """Each takes some checkpoints, and is killed in the midst of another."""
+    for life in range(count):
+        with TestFlow(flow, 2, 100 * seed + life, world=world) as run:
+            for _ in range(EACH):
+                until_read(run, RECORDS)
+                take(run)
+            until_read(run, RECORDS)
+            run.strike(Freeze())
+            for _ in range(200):
+                run.act()
+            world = run.world
+    assert world is not None
+    return world
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
+    flow = counting()
+    world = lives(flow, None, seed, LIVES)
+    with TestFlow(flow, 2, seed, world=world):
+        before = world.before
+        assert before is not None
+        flying, layers = world.in_flight.keys, world.state.keys
+    assert flying == {place.key for place in before.places}, "what it begins with, and no more"
+    assert layers == {place.key for place in before.chunks}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_savepoint_is_whole_however_many_lives_have_ended_since(seed: int) -> None:
+    flow = counting()
+    with TestFlow(flow, 2, seed) as run:
+        until_read(run, RECORDS)
+        take(run, "early")
+        world = run.world
+    (early,) = world.savepoints
+    world = lives(flow, world, seed, LIVES)
+    world.checkpoints = [early]
+    with TestFlow(flow, 3, seed, world=world) as run:
+        assert world.before is early
+        run.run()
+        assert run.states("n") == {f"w{n}": 60 for n in range(40)}
