@@ -35,7 +35,8 @@ MAX_CHECKPOINT = 64 << 20
 """Bytes of one record on the checkpoints topic: some 400,000 bins of a chunk each."""
 STATE_PARTITIONS = 8
 _FOR_EVER = -1
-_DAY = 24 * 3600 * 1000
+_HOUR = 3600 * 1000
+_DAY = 24 * _HOUR
 _WEEK = 7 * _DAY
 _REPLICAS = 3
 
@@ -121,10 +122,12 @@ def internal(prefix: str, flow: str) -> list[Internal]:
             called.checkpoints, "which layers of the state topic a flow starts from", 1,
             log, {"retention.ms": _FOR_EVER, "max.message.bytes": MAX_CHECKPOINT},
         ),
+        # Shorter, as each checkpoint writes all anew; still far longer than a driver takes to see
+        # that another goes on from what it has retired.
         Internal(
             called.in_flight, "records in flight of checkpoints", STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
-            {"min.compaction.lag.ms": _DAY, "max.message.bytes": MAX_STATE_RECORD},
+            {"min.compaction.lag.ms": _HOUR, "max.message.bytes": MAX_STATE_RECORD},
         ),
         Internal(
             called.dead, "records that could not be read or processed, with the reason", 1,

@@ -64,6 +64,24 @@ def test_one_that_exists_otherwise_is_refused_with_the_command_that_mends_it(
     assert f"kafka-configs.sh --alter --topic {name}" in str(refusal.value)
 
 
+def test_in_flight_a_longer_compaction_lag_is_taken_as_it_is_and_a_shorter_one_refused(
+    broker: Broker, client: Admin, prefix: str
+) -> None:
+    """A new one has an hour: what is written anew by each checkpoint would fill disks in a day."""
+    name, hour = names(prefix, "flow").in_flight, 3600 * 1000
+    (wanted,) = (one for one in internal(prefix, "flow") if one.name == name)
+    assert wanted.least["min.compaction.lag.ms"] == hour
+    longer = {"cleanup_policy": "compact", "max_message_bytes": str(32 << 20)}
+    create_topic(
+        broker.bootstrap, name, wanted.partitions, **longer, min_compaction_lag_ms=str(24 * hour)
+    )
+    ensure_internal(client, prefix, "flow")
+    other = names(prefix, "other").in_flight
+    create_topic(broker.bootstrap, other, wanted.partitions, **longer, min_compaction_lag_ms="1000")
+    with pytest.raises(SetupError, match="its min.compaction.lag.ms is 1000, not 3600000"):
+        ensure_internal(client, prefix, "other")
+
+
 def test_one_with_more_partitions_is_refused_as_its_order_is_not_total(
     broker: Broker, client: Admin, prefix: str
 ) -> None:
