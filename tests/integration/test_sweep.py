@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from app.journal import to_bytes
 from app.sweep import Sweep
@@ -23,6 +24,7 @@ from state.manifest import Description, LayerPointer, Manifest
 from state.time import MIN_TIME
 from state.topic import Place
 from tests.brokers import Broker
+from tests.flow_process import flow_folder, lines, meander
 from tests.kafka_tools import consume_all, until
 
 FIRST, SECOND, THIRD = map(Incarnation, (1, 2, 3))
@@ -141,3 +143,16 @@ def test_a_life_without_a_checkpoint_has_all_of_those_before_it_go(
     with closing(Sweep(settings, flow.names, SECOND, None)) as sweep:
         sweep.begin()
         until(lambda: flow.kept() == keys(own), "it goes, beside all else")
+
+
+def test_a_flow_that_runs_sweeps(broker: Broker, prefix: str, tmp_path: Path) -> None:
+    module = flow_folder(tmp_path / "flow", prefix)
+    lines(broker.bootstrap, prefix, ["a b", "b"])
+    settings = {"bootstrap.servers": broker.bootstrap}
+    flow = Flow(settings, ensure_internal(admin(settings), prefix, "counts"))
+    left = flow.lives(FIRST)
+    assert flow.kept() == keys(left)
+    run = ["run", str(module), "--prefix", prefix, "--workers", "1"]
+    with meander(tmp_path, broker.bootstrap, *run) as running:
+        running.until_event("started")
+        until(lambda: not flow.kept() & keys(left), "what was left has gone")
