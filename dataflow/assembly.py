@@ -239,7 +239,7 @@ class Assembly:
             plan.waiting_locations,
             plan.control.outputs[1:],
             plan.ends,
-            plan.arrivals,
+            [at for at in plan.unsorted if ports.outputs[0] in plan.graph.reach[at]],
         )
         self.sources[node.name] = SourceOperator(
             plan.origin(node),

@@ -213,6 +213,27 @@ class Plan:
         ordered = [keyed for keyed in self.keyed if keyed.order == "arrival"]
         return [at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]]
 
+    @cached_property
+    def unsorted(self) -> list[Location]:
+        """Where records come in, or go out, as they arrive, as nothing has sorted them by time: who
+        begins to read a partition waits until what was sent of it before is through."""
+        if self.timed:
+            # What is out is told by records' times, so whoever goes on may not rule others.
+            return []
+        sinks = [node for node in self.nodes if isinstance(node, SinkNode)]
+        plain = [
+            sink for sink in sinks
+            if not any(isinstance(one, KeyedNode) for one in self._nodes_before(sink).values())
+        ]  # fmt: skip
+        return [*self.arrivals, *(self.ports[sink.name].outputs[0] for sink in plain)]
+
+    @cached_property
+    def sorting(self) -> set[Location]:
+        """Where records come in that are sorted by time before all else."""
+        ordered = [keyed for keyed in self.keyed if keyed.order == "time"]
+        inputs = {at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]}
+        return inputs | {self.ports[sink].inputs[0] for sink in self.timed}
+
     @property
     def source_locations(self) -> list[Location]:
         """Where sources hold their partitions' frontiers."""

@@ -19,7 +19,7 @@ from dataflow.checkpoint.persisting import Held, Persisting
 from dataflow.checkpoint.resuming import Resuming
 from dataflow.checkpoint.settling import Settling
 from dataflow.credit import Credit
-from dataflow.graph import Edge
+from dataflow.graph import Edge, Location
 from dataflow.histogram import Histogram
 from dataflow.inbound import read
 from dataflow.meters import Meters, Work
@@ -360,6 +360,8 @@ class Worker:
             for node in reversed(plan.nodes)
             for some in (assembly.nodes[node.name].underway(), self._queued(node.name))
         ]
+        ports = self._assembly.inputs
+        behind = [one for at, port in ports.items() for one in _records(at, port.behind)]
         assembly.retention.freeze(number)
         loading = [(one.operator, one.bin) for one in self._loading.left]
         assembly.migrator.freeze(CheckpointId(site.incarnation, number), loading)
@@ -372,6 +374,7 @@ class Worker:
         )
         held = Held(
             underway,
+            behind,
             [delivery for one in keyed for delivery in one.arrivals.deliveries],
             [(name, one) for name, source in assembly.sources.items() for one in source.parcels()],
             notices,
@@ -399,12 +402,8 @@ class Worker:
 
     def _queued(self, node: str) -> list[Underway]:
         """The records that wait for an operator."""
-        return [
-            Underway.held(at, message.time, message.payload)
-            for at in self._plan.ports[node].inputs
-            for message in self._assembly.inputs[at].waiting
-            if isinstance(message.payload, Batch)
-        ]
+        inputs = self._plan.ports[node].inputs
+        return [one for at in inputs for one in _records(at, self._assembly.inputs[at].waiting)]
 
     def _tell_part(self, part: Checkpoint) -> None:
         self._reports.append({"event": "frozen", "part": part.to_bytes()})
@@ -476,6 +475,15 @@ class Worker:
         if edge.id in self._plan.crossing:
             return not self._credit.left(edge.id, to)
         return not self._assembly.inputs[edge.target].empty
+
+
+def _records(at: Location, waiting: Sequence[Message]) -> list[Underway]:
+    """What of the messages that wait at an input are records."""
+    return [
+        Underway.held(at, message.time, message.payload)
+        for message in waiting
+        if isinstance(message.payload, Batch)
+    ]
 
 
 def _size(frame: Frame) -> int:

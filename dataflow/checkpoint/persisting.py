@@ -47,6 +47,8 @@ class Held:
 
     underway: list[Iterable[Underway]]
     """Those that go on first come first."""
+    behind: list[Underway]
+    """What waits until all that is unread has been put back where it waits."""
     deliveries: list[Delivery]
     parcels: list[tuple[str, Parcel]]
     """By source."""
@@ -85,7 +87,9 @@ class Persisting:
             for name, ports in plan.ports.items()
             for place, at in enumerate(ports.inputs)
         }
-        self._recorded: list[Underway] = []
+        self._recorded = [*held.behind]
+        self._ahead: int | None = None
+        """How many pieces go on before all that is unread; None before that is known."""
         self._complete = self.done = False
         self._pieces_left: Iterator[Underway] | None = _in_pieces(held.underway)
         self._sequence = 0
@@ -144,9 +148,10 @@ class Persisting:
         if found is None:
             if not self._complete:
                 return False
-            if not self._recorded:
+            if self._ahead is not None:
                 self._pieces_left = None
                 return False
+            self._ahead = self._sequence
             self._pieces_left, self._recorded = _in_pieces([self._recorded]), []
             return True
         self._begin(found)
@@ -185,10 +190,12 @@ class Persisting:
             )
             for source, parcel in held.parcels
         )  # fmt: skip
+        placed = self._sending.placed
         cut = Cut(
             lacking=tuple(lacking), bundles=(*held.bundles, *self._states.bundles),
             positions=tuple(positions), notices=tuple(held.notices),
-            pieces=(*held.unread, *self._sending.placed), anew=tuple(held.anew),
+            pieces=(*placed[: self._ahead], *held.unread, *placed[self._ahead :]),
+            anew=tuple(held.anew),
         )  # fmt: skip
         space = self._plan.flow.space
         return Checkpoint(self._number, self._incarnation, space, 0, tuple(manifests), cut)

@@ -1,10 +1,10 @@
 """Records in flight of a checkpoint, put back where they go on: read lazily, a piece at a time.
 
 Guarantees I3 through a recovery: each worker reads what is its own by the new map, downstream
-first, so of one key nothing overtakes what was ahead of it; and I1: of what has not been read the
-least time is counted at its place from the opening on. A checkpoint that is taken meanwhile refers
-to what was not read. Cost: every worker reads the pieces of keyed streams that any of its bins may
-be in, and keeps the rows of its own.
+first, and what comes anew waits behind it, so of one key or partition nothing overtakes what was
+ahead of it; and I1: of what has not been read the least time is counted at its place from the
+opening on. A checkpoint that is taken meanwhile refers to what was not read. Cost: every worker
+reads the pieces of keyed streams that any of its bins may be in, and keeps the rows of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from dataflow.batch import Batch
 from dataflow.checkpoint.start import Start
 from dataflow.graph import Location
-from dataflow.nested import at
+from dataflow.nested import at, outer
 from dataflow.nodes import group_of
 from dataflow.operators.base import InputPort, Message
 from dataflow.plan import Plan
@@ -63,6 +63,8 @@ class Resuming:
         self._keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
         for piece in self._left:
             progress.changes.add(self._location(piece), piece.time, 1)
+        for location in set(map(self._location, self._left)) - plan.sorting:
+            inputs[location].keep_behind()
 
     @property
     def unread(self) -> list[Piece]:
@@ -77,7 +79,7 @@ class Resuming:
         piece = self._left[0]
         if self._fetching is None:
             self._fetching = self._topic.fetch([piece.place])
-        if not (self._inputs[self._location(piece)].empty and self._may_go_on(piece)):
+        if not (self._inputs[self._location(piece)].taken and self._may_go_on(piece)):
             return False
         found = self._topic.fetched(self._fetching)
         if found is None:
@@ -87,16 +89,24 @@ class Resuming:
         self.read += piece.place.size
         _, columns = in_flight.decode(found[0])
         self._put(piece, columns)
+        here = self._location(piece)
+        if here not in map(self._location, self._left):
+            self._inputs[here].admit()
         return True
 
     def _may_go_on(self, piece: Piece) -> bool:
-        """Nobody sorts what is applied as it arrives: before records without keys go on that way,
-        nothing may be left behind them on any worker."""
-        if piece.keyed or not self._plan.arrivals:
+        """Before records without keys go on to where nobody sorts them, nothing as early may be
+        left ahead of them on any worker: of one partition that is what could be overtaken."""
+        if piece.keyed:
             return True
-        here, reach = self._location(piece), self._plan.graph.reach
-        behind = [at for at in self._keyed if here in reach[at]]
-        return self._progress.least(behind) is None
+        here, reach, unsorted = self._location(piece), self._plan.graph.reach, self._plan.unsorted
+        ahead = [
+            at
+            for at in self._keyed
+            if here in reach[at] and any(at in reach[to] for to in unsorted)
+        ]
+        least = self._progress.least(ahead)
+        return least is None or outer(least) > outer(piece.time)
 
     def _put(self, piece: Piece, columns: Columns) -> None:
         location, changes = self._location(piece), self._progress.changes
@@ -106,7 +116,7 @@ class Resuming:
             time = at(int(batch.times.min()), columns.rounds)
             changes.add(location, time, 1)
             message = Message(time, batch, None, self._clock.monotonic())
-            self._inputs[location].put(message)
+            self._inputs[location].put_back(message)
         changes.add(location, piece.time, -1)
 
     def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:

@@ -68,10 +68,25 @@ class InputPort:
     def __init__(self, location: Location, progress: Progress, stay: Stay) -> None:
         self.location, self._progress, self.stay = location, progress, stay
         self._queue: deque[Message] = deque()
+        self._behind: deque[Message] | None = None
+        """What has come before all was put back that is to be ahead of it."""
 
     def put(self, message: Message) -> None:
         """Enqueue; the sender has counted it already."""
+        (self._queue if self._behind is None else self._behind).append(message)
+
+    def keep_behind(self) -> None:
+        """What comes from now on waits until all has been put back."""
+        self._behind = deque()
+
+    def put_back(self, message: Message) -> None:
+        """Enqueue what was here when a checkpoint was taken, ahead of all that comes anew."""
         self._queue.append(message)
+
+    def admit(self) -> None:
+        """All has been put back."""
+        self._queue.extend(self.behind)
+        self._behind = None
 
     def drain(self) -> Iterator[Message]:
         """Take what waits, to be through with it by the end of the turn."""
@@ -107,12 +122,22 @@ class InputPort:
     @property
     def empty(self) -> bool:
         """Whether its operator has taken all that has come."""
+        return self.taken and not self._behind
+
+    @property
+    def taken(self) -> bool:
+        """Whether its operator has taken all that it may."""
         return not self._queue
 
     @property
     def waiting(self) -> list[Message]:
-        """What it has not taken."""
+        """What it may take."""
         return list(self._queue)
+
+    @property
+    def behind(self) -> list[Message]:
+        """What waits until all has been put back."""
+        return list(self._behind or ())
 
     @property
     def frontier(self) -> Antichain:

@@ -87,7 +87,8 @@ class Lane:
     queue: deque[Pending] = field(default_factory=deque)
     paused: bool = False
     after: int | None = None
-    """What another worker sent of it, up to this time, has to be taken before more is sent."""
+    """What another worker, or an earlier life, sent of it, up to this time, has to be through
+    before more is sent."""
 
     @property
     def time(self) -> int:

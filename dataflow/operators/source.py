@@ -50,8 +50,8 @@ class Around:
     """Where commands without a time wait for the frontier to pass them."""
     ends: Sequence[Location]
     """The outputs of the sinks: the flow's probe."""
-    arrivals: Sequence[Location]
-    """Where records come in that are applied in the order of their arrival."""
+    unsorted: Sequence[Location]
+    """Where its own records have come in, or are outside, by their arrival."""
 
 
 class SourceOperator:
@@ -98,7 +98,7 @@ class SourceOperator:
         """The partitions that have come to their ends."""
         for parcel in known.values():
             self._go_on(parcel, output.open(parcel.frontier))
-            if around.arrivals:
+            if around.unsorted:
                 # It waits until all that is in flight of it has been taken: that is of before.
                 self._rule(self._lanes[parcel.partition], parcel.newest + 1)
 
@@ -160,7 +160,7 @@ class SourceOperator:
         lane = self._lanes[partition]
         if lane.time < at:
             return None
-        if self._around.arrivals:
+        if self._around.unsorted:
             # What another worker sends later must not be of the time of what was sent here.
             self._rule(lane, lane.newest + 1)
         parcel = self._parcel(lane, self._reader.release(partition))
@@ -194,7 +194,7 @@ class SourceOperator:
             parcel.partition, capability, now, now, track, parcel.rest.offset,
             parcel.maximum, parcel.newest, parcel.frontier,
         )  # fmt: skip
-        lane.after = parcel.newest if self._around.arrivals else None
+        lane.after = parcel.newest if self._around.unsorted else None
         self._lanes[parcel.partition] = lane
         self.furthest = max(self.furthest, parcel.newest)
 
@@ -283,13 +283,13 @@ class SourceOperator:
 
     def _may_go_on(self, lane: Lane) -> bool:
         """Whether there is room in the flow for more of this partition, or nothing drains without
-        it, and all has been taken that another worker sent of it."""
+        it, and all is through that another worker, or an earlier life, sent of it."""
         enough = self._inflight.enough(self._reader, lane.partition)
         if enough and not (lane.replays or self._alone(lane)):
             return False
         if lane.after is not None:
-            frontiers = map(self._progress.frontier, self._around.arrivals)
-            if any(frontier.less_equal(lane.after) for frontier in frontiers):
+            frontiers = map(self._progress.frontier, self._around.unsorted)
+            if any(outward(frontier).less_equal(lane.after) for frontier in frontiers):
                 return False
             lane.after = None
         return True

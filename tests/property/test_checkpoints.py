@@ -342,6 +342,9 @@ class Lives(Run):
 
     def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
         """What was kept of each life adds up to an undisturbed one."""
+        for life in lives:
+            for read in (life.raw, life.other):
+                check_order(read)
         line = lineage(lives)
         if comes_late(line):
             return
@@ -364,11 +367,17 @@ class Lives(Run):
         counts = Counter(codec.encode(r.value["k"]) for r in self.raw.results)  # type: ignore[index]
         assert run.state() == {"a": {key: codec.encode(n) for key, n in counts.items()}}, DIFFERS
         for life in line:
-            newest: dict[tuple[bytes | None, int], int] = {}
-            for result in sorted(life.results, key=lambda r: (r.key or b"", r.value)):
-                place = result.key, result.partition
-                assert newest.get(place, -1) < result.offset, "a partition's own order (I3)"
-                newest[place] = result.offset
+            check_order(sorted(life.results, key=lambda r: (r.key or b"", r.value)))
+            check_order(life.results)
+
+
+def check_order(results: Sequence[Result]) -> None:
+    """Of one partition, and one key where there are any, nothing overtakes what was ahead of it."""
+    newest: dict[tuple[bytes | None, int], int] = {}
+    for result in results:
+        place = result.key, result.partition
+        assert newest.get(place, -1) < result.offset, "a partition's own order (I3)"
+        newest[place] = result.offset
 
 
 def answer(result: Result) -> str:

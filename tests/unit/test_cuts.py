@@ -3,6 +3,8 @@ has joined, and by a command that comes too often."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from dataflow import Flow, restore
@@ -13,8 +15,10 @@ from dataflow.checkpoint.settling import Settling
 from dataflow.checkpoint.states import States
 from dataflow.lists import Unhurried
 from dataflow.migrate.command import Migrate
+from dataflow.operators.keyed import Order
 from dataflow.plan import Plan
 from dataflow.sim import Freeze, Join, World
+from dataflow.stream import Stream
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import MeanderError, SetupError
 from state.ids import Bin, WorkerId
@@ -339,6 +343,67 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
         assert before & after, "they are referred to, not copied"
         run.run()
         assert all_counted(run)
+
+
+Shape = Callable[[Stream[str], ListSink], object]
+
+
+def seldom(writer: Unhurried) -> int:
+    """A sink that lags, so much waits for it."""
+    if writer._rng.random() < 0.05:
+        writer._delivered = writer._written
+    return writer._delivered
+
+
+def as_read(words: Stream[str], sink: ListSink) -> None:
+    words.map(str.upper).sink(sink)
+
+
+def by_word(words: Stream[str], sink: ListSink) -> None:
+    words.map(str.upper).key_by(lambda word: word).sink(sink)
+
+
+def counted(order: Order) -> Shape:
+    def shape(words: Stream[str], sink: ListSink) -> None:
+        keyed = words.map(str.upper).key_by(lambda word: word)
+        results = keyed.fold("n", lambda: 0, lambda n, word: (n + 1, n + 1), order=order)
+        results.map(lambda n: n).sink(sink)
+
+    return shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "workers"),
+    [
+        (as_read, (1, 1)), (as_read, (2, 3)), (as_read, (3, 2, 3)), (by_word, (2, 3)),
+        (by_word, (3, 2, 3)), (counted("arrival"), (1, 1)), (counted("arrival"), (2, 3, 2)),
+        (counted("time"), (2, 3, 2)),
+    ],
+)  # fmt: skip
+def test_nothing_overtakes_what_was_in_flight_wherever_it_goes_on(
+    shape: Shape, workers: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: neither what is read anew nor what lay elsewhere, also where the next cut is taken while
+    much of the last is unread."""
+    monkeypatch.setattr(Unhurried, "delivered", seldom)
+    for seed in range(2):
+        sink, flow, world = ListSink(), Flow("order", bins=3), None
+        shape(flow.source(ListSource(LINES)), sink)
+        for life, number in enumerate(workers):
+            known = len(sink.results)
+            with TestFlow(flow, number, seed, world=world) as run:
+                if life == len(workers) - 1:
+                    run.run()
+                else:
+                    until_read(run, 0 if life else 300)
+                    until_taken(run)
+                    world = run.world
+                    assert world.checkpoints[-1].in_flight
+            newest: dict[tuple[bytes | None, int], int] = {}
+            for one in sink.results[known:]:
+                place = one.key, one.partition
+                assert newest.get(place, -1) < one.offset, f"seed {seed}, life {life}"
+                newest[place] = one.offset
 
 
 @pytest.mark.parametrize("seed", range(8))
