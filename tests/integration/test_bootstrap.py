@@ -29,7 +29,7 @@ from schemas.errors import MeanderError, SetupError
 from state.checkpoint import Checkpoint
 from state.ids import Incarnation
 from tests.flow_process import meander
-from tests.kafka_tools import Record, consume_all, create_topic, produce
+from tests.kafka_tools import Record, consume_all, create_topic, delete_topics, produce
 
 KEYS = 20_000
 ORDERS = 3_000
@@ -173,6 +173,16 @@ def test_a_table_with_a_key_twice_leaves_nothing_that_a_flow_would_read(
     assert rig.checkpoint is None
     assert consume_all(rig.bootstrap, rig.names.state), "other bins had been written by then"
     assert rig.kept() == set()
+
+
+def test_a_flow_whose_bootstrapped_states_are_lost_neither_starts_nor_gets_others_unasked(
+    rig: Rig, spark: SparkSession, context: SparkContext
+) -> None:
+    rig.bootstrap_(table(spark, 1))
+    delete_topics(rig.bootstrap, rig.names.checkpoints)
+    for act in (lambda: rig.run(context), lambda: rig.bootstrap_(table(spark, 1))):
+        with pytest.raises(SetupError, match=r"checkpoints' holds none of them any more"):
+            act()
 
 
 def test_what_a_job_had_written_that_spark_ended_is_taken_off_the_topic_again(
