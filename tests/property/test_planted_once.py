@@ -179,7 +179,7 @@ SHOWN = {
     "bins have their first owners throughout": 14, "a life that is over is obeyed": 1,
     "marks are read before others are fenced off": 13, "rulings are not committed": 1,
     "a transaction ends in the midst of a time": 18,
-    "marks are forgotten while they are needed": 21, "a decision is sent before it is durable": 25,
+    "marks are forgotten while they are needed": 21, "a decision is sent before it is durable": 89,
     "partitions that had come come anew": 71, "what comes again is the latest life's": 25,
     "what earlier lives let go of before a cut comes again": 71,
 }  # fmt: skip
