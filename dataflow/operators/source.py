@@ -97,10 +97,9 @@ class SourceOperator:
         self._ended: dict[Partition, Parcel] = {}
         """The partitions that have come to their ends."""
         for parcel in known.values():
-            self._go_on(parcel, output.open(parcel.frontier))
-            if around.unsorted:
-                # It waits until all that is in flight of it has been taken: that is of before.
-                self._rule(self._lanes[parcel.partition], parcel.newest + 1)
+            lane = self._go_on(parcel, output.open(parcel.frontier))
+            self._move_beyond(lane)
+            self._await_before(lane)
 
     def schedule(self) -> bool:
         """Read, send, and move on what stands still."""
@@ -160,9 +159,7 @@ class SourceOperator:
         lane = self._lanes[partition]
         if lane.time < at:
             return None
-        if self._around.unsorted:
-            # What another worker sends later must not be of the time of what was sent here.
-            self._rule(lane, lane.newest + 1)
+        self._move_beyond(lane)
         parcel = self._parcel(lane, self._reader.release(partition))
         self._give_back(lane)
         del self._lanes[partition]
@@ -183,20 +180,32 @@ class SourceOperator:
             assert isinstance(parcel, Parcel)
             capability = self._output.mint(message)
             capability.downgrade(parcel.frontier)
-            self._go_on(parcel, capability)
+            self._await_before(self._go_on(parcel, capability))
             self._reader.adopt(parcel.partition, parcel.rest)
         return adopted
 
-    def _go_on(self, parcel: Parcel, capability: Capability) -> None:
+    def _move_beyond(self, lane: Lane) -> None:
+        """Where nothing sorts it, what is sent of a partition later must not be of the time of what
+        has been; but who follows a past rules nothing else."""
+        if self._around.unsorted and not lane.replays:
+            self._rule(lane, lane.newest + 1)
+
+    def _await_before(self, lane: Lane) -> None:
+        """Have a partition wait until all is through that was sent of it before, as its times
+        tell."""
+        if self._around.unsorted and lane.time > lane.newest:
+            lane.after = lane.newest
+
+    def _go_on(self, parcel: Parcel, capability: Capability) -> Lane:
         """Read a partition from where it was left."""
         now, track = self._clock.monotonic(), self._past.of(self._origin, parcel.partition)
         lane = Lane(
             parcel.partition, capability, now, now, track, parcel.rest.offset,
             parcel.maximum, parcel.newest, parcel.frontier,
         )  # fmt: skip
-        lane.after = parcel.newest if self._around.unsorted else None
         self._lanes[parcel.partition] = lane
         self.furthest = max(self.furthest, parcel.newest)
+        return lane
 
     def parcels(self) -> list[Parcel]:
         """Where another reader would have to go on, with each partition that is read here, or has
