@@ -16,8 +16,8 @@ from confluent_kafka.admin import (
 
 from connectors import KafkaSink, KafkaSource, broker
 from connectors.broker import LocalBroker
+from connectors.client import Unreachable, translate
 from connectors.client import admin as client_admin
-from connectors.client import translate
 from connectors.control import ControlTopic
 from connectors.topics import ensure_internal, group
 from schemas.errors import MeanderError, SetupError
@@ -132,7 +132,7 @@ def test_a_missing_topic_is_not_created_even_where_the_broker_would(
         (KafkaError._AUTHENTICATION, SetupError, "the broker refused the login; have its admin"),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, SetupError, "refused access to the consumer group"),
         (KafkaError._SSL, SetupError, "no encrypted connection could be made"),
-        (KafkaError._ALL_BROKERS_DOWN, SetupError, "no broker answers"),
+        (KafkaError._ALL_BROKERS_DOWN, Unreachable, "no broker answers"),
         (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             SetupError,
