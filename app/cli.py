@@ -90,7 +90,8 @@ def run(
     begin_from: Annotated[
         str | None,
         typer.Option("--from", help="Go on from this checkpoint: a savepoint's name, or a number."
-                     "  Else from the newest.", show_default=False),
+                     " What has come after it counts no more. Else from the newest.",
+                     show_default=False),
     ] = None,
     allow_dropped_state: Annotated[
         bool,
