@@ -139,7 +139,7 @@ def test_double_crash_what_is_committed_over_all_lives_is_the_reference(
             results=len(run.sink.results), compared=run.compared, agreed=run.compared > 0,
         )  # fmt: skip
         steps += run.struck
-    assert 5 * found["agreed"] >= found["flows"], "in many flows something is compared"
+    assert found["agreed"], "in some flows something is compared"
     record_property(f"{SCHEDULES}flows that commit, and were killed", found["flows"])
     record_property("kills at named steps of these", steps.total())
     record_property("their results", found["results"])
