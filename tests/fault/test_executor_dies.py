@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tests.brokers import Broker
 from tests.cluster import EXECUTOR, cluster
 from tests.counting import Counting
-from tests.flow_process import alive, kill, meander
+from tests.flow_process import FlowProcess, alive, kill, meander
 from tests.kafka_tools import until
 
 
@@ -23,15 +24,26 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@contextmanager
+def counting_on(
+    master: str, broker: Broker, prefix: str, folder: Path
+) -> Iterator[tuple[Counting, FlowProcess]]:
+    """A flow of two workers that has committed something, to its end by a signal."""
+    counting = Counting(broker, prefix, folder)
+    counting.feed()
+    words = counting.run("--workers", "2", "--master", master)
+    with meander(folder, broker.bootstrap, *words) as flow:
+        flow.until_event("started")
+        until(lambda: counting.committed.total() >= 100, "some are out")
+        yield counting, flow
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
+
+
 def test_a_flow_outlives_an_executor(
     broker: Broker, prefix: str, tmp_path: Path, master: str
 ) -> None:
-    counting = Counting(broker, prefix, tmp_path)
-    counting.feed()
-    words = counting.run("--workers", "2", "--master", master)
-    with meander(tmp_path, broker.bootstrap, *words) as flow:
-        flow.until_event("started")
-        until(lambda: counting.committed.total() >= 100, "some are out")
+    with counting_on(master, broker, prefix, tmp_path) as (counting, flow):
         lost, other = flow.workers[1], flow.workers[0]
         executor, spared = executor_of(lost), executor_of(other)
         assert executor != spared, "one worker of the flow on each"
@@ -42,20 +54,13 @@ def test_a_flow_outlives_an_executor(
         counting.feed()
         counting.until_all(flow)
         assert executor_of(other) == spared, "it goes on in its process"
-        kill(flow.process.pid, signal.SIGINT)
-        assert flow.exit_code() == 130, flow.said
 
 
 def test_a_worker_that_nobody_could_kill_commits_nothing_once_it_goes_on(
     broker: Broker, prefix: str, tmp_path: Path, master: str
 ) -> None:
     """Its executor has been stopped with it, so the word that ends it comes too late."""
-    counting = Counting(broker, prefix, tmp_path)
-    counting.feed()
-    words = counting.run("--workers", "2", "--master", master)
-    with meander(tmp_path, broker.bootstrap, *words) as flow:
-        flow.until_event("started")
-        until(lambda: counting.committed.total() >= 100, "some are out")
+    with counting_on(master, broker, prefix, tmp_path) as (counting, flow):
         zombie = flow.workers[1]
         executor = executor_of(zombie)
         counting.feed()
@@ -70,8 +75,6 @@ def test_a_worker_that_nobody_could_kill_commits_nothing_once_it_goes_on(
         kill(executor, signal.SIGCONT)
         counting.feed()
         counting.until_all(flow)
-        kill(flow.process.pid, signal.SIGINT)
-        assert flow.exit_code() == 130, flow.said
 
 
 def executor_of(process: int) -> int:
