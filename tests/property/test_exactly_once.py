@@ -140,6 +140,9 @@ def test_double_crash_what_is_committed_over_all_lives_is_the_reference(
         )  # fmt: skip
         steps += run.struck
     assert found["agreed"], "in some flows something is compared"
+    # Of the few that one of several processes may have, chance says how many.
+    if found["flows"] >= FLOOR:
+        assert 5 * found["agreed"] >= found["flows"], "in many flows something is compared"
     record_property(f"{SCHEDULES}flows that commit, and were killed", found["flows"])
     record_property("kills at named steps of these", steps.total())
     record_property("their results", found["results"])
