@@ -175,7 +175,7 @@ def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepar
     if before is None:
         with contextlib.closing(Decisions(kafka, names.decisions)) as decisions:
             decisions.write(to_bytes(prepared.incarnation, Takes(checkpoint.cut.time)))
-    if before is not None:
+    else:
         gone = set(before.manifests).difference(checkpoint.manifests)
         checkpoints.erase(kafka, names.state, gone)
 
