@@ -14,10 +14,12 @@ import msgpack
 from msgpack.exceptions import UnpackException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from connectors.links import LinkBroken
 from dataflow.histogram import BOUNDS
 from dataflow.lost import WorkerLost
 from dataflow.operators.errors import told
 from schemas.errors import MeanderError, SetupError
+from state.ids import WorkerId
 
 M = TypeVar("M")
 Address = Annotated[str, Field(pattern=r"^tcp://\S+:\d{1,5}$")]
@@ -370,6 +372,8 @@ class Failure(_Message):
 
     def error(self) -> MeanderError:
         """As it was raised at the worker."""
+        if self.lost is not None:
+            return LinkBroken(WorkerId(self.lost), self.cause)
         kind = SetupError if self.setup else WorkerLost if self.again else MeanderError
         return kind(self.concerns, self.cause, self.remedy)
 

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 MAX_FRAME = 64 * 2**20
 """Bytes of one frame; a peer that sends a longer one is cut off."""
-LINGER_MS = 2000
-"""Milliseconds for which frames of a connection that is gone are kept at most."""
 
 _HEADER = struct.Struct("<BQ")
 _ENGINE, _APP = 0, 1
@@ -254,8 +252,9 @@ class CurveLinks:
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         opened = self._context.socket(kind)
         opened.sndhwm = opened.rcvhwm = 0
-        # From the start: a connection that breaks while frames wait keeps the bound it had then.
-        opened.linger = LINGER_MS
+        # What waits when a connection breaks is for nobody, and a close would wait for it: until
+        # the close how long it waits is what it was when the connection was opened.
+        opened.linger = 0
         opened.curve_publickey, opened.curve_secretkey = self._keys.public, self._keys.secret
         return opened
 

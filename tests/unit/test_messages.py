@@ -1,0 +1,32 @@
+"""What workers say to the coordinator arrives as what it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.messages import Failure
+from connectors.links import LinkBroken
+from dataflow.lost import WorkerLost, lost
+from schemas.errors import MeanderError, SetupError
+from state.ids import WorkerId
+
+OTHER = WorkerId(0)
+
+
+def said(error: MeanderError, of: int | None = None) -> MeanderError:
+    return Failure.from_bytes(Failure.of("worker 1", error, "", of).to_bytes()).error()
+
+
+def test_who_hears_of_a_broken_link_takes_it_for_one() -> None:
+    """Else a flow would end at it that can go on without the other."""
+    error = said(LinkBroken(OTHER, "the connection closed"), OTHER)
+    assert isinstance(error, LinkBroken) and error.peer == OTHER
+    assert str(error) == str(LinkBroken(OTHER, "the connection closed"))
+
+
+@pytest.mark.parametrize(
+    "error", [SetupError("a", "b", "c"), lost("a", "b"), MeanderError("a", "b")]
+)
+def test_any_other_error_is_of_the_kind_that_it_was(error: MeanderError) -> None:
+    assert type(said(error)) is type(error) and str(said(error)) == str(error)
+    assert type(lost("a", "b")) is WorkerLost
