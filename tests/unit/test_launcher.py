@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+from zipimport import zipimporter
 
 import pytest
 
 from app import coordinator, flow_status, launcher, survivors
+from app.daemon import let_go_of_archives
 from app.launcher import expect_host, expect_master, translate
 from schemas.errors import SetupError
 
@@ -64,3 +69,16 @@ def test_an_address_that_is_not_this_machines_is_named() -> None:
 def test_all_that_an_end_may_wait_for_is_less_than_five_seconds() -> None:
     waits = coordinator.STOP_WITHIN + 2 * survivors.LEAVE + launcher.JVM_END + flow_status.LAST_WORD
     assert waits < 5
+
+
+def test_no_task_has_the_caches_of_archives_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "some.zip"
+    with ZipFile(archive, "w") as written:
+        written.writestr("from_an_archive.py", "x = 1")
+    monkeypatch.syspath_prepend(archive)
+    monkeypatch.setitem(sys.path_importer_cache, str(archive), zipimporter(str(archive)))
+    let_go_of_archives()
+    assert not any(isinstance(one, zipimporter) for one in sys.path_importer_cache.values())
+    assert __import__("from_an_archive").x == 1, "what lies there is found as before"
