@@ -29,7 +29,7 @@ from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
-from app.lives import Newest, begin, end_others, left_behind, newest_checkpoint
+from app.lives import Begun, Newest, begin, end_others, left_behind, newest_checkpoint
 from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
@@ -38,15 +38,16 @@ from app.prepare import Prepared, environ, prepare
 from app.registry import Door
 from app.rescaling import Rescaler
 from app.savepoints import Writing
+from app.side_by_side import side_by_side
 from app.signals import Signals
 from app.survivors import Survivors
 from app.sweep import Sweep
 from app.tenure import beat_seconds, beside, claimed
 from connectors.client import Unreachable
+from connectors.control import Decisions
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
 from connectors.source import KafkaSource
 from connectors.status import StatusReader
-from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
 from dataflow.lost import WorkerLost
@@ -112,8 +113,10 @@ def run(
         end_others(prepared)
         earlier = left_behind(prepared.plan, options.kafka, prepared.names)
         found = newest_checkpoint(prepared, options.begin_from, earlier)
+        journal = Decisions(options.kafka, prepared.names.decisions)
+        opened.enter_context(contextlib.closing(journal))
         context = _await_spark(spark, prepared, told, signals)
-        result = _live(prepared, found, context, told, unended, signals)
+        result = _live(prepared, found, _Driver(context, told, journal, unended, signals))
         told.finished(result.counters)
         return result
 
@@ -136,30 +139,34 @@ class _LifeLost(Exception):
         self.cause, self.workers, self.survivors = cause, workers, survivors
 
 
-def _live(
-    prepared: Prepared,
-    found: Newest | None,
-    spark: SparkContext,
-    told: FlowStatus,
-    unended: Unended,
-    signals: Signals | None,
-) -> Result:
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """What one has through all lives of its flow."""
+
+    spark: SparkContext
+    told: FlowStatus
+    journal: Decisions
+    """Written before a life goes on, and a producer that is new takes up to half a second."""
+    unended: Unended
+    signals: Signals | None
+
+
+def _live(prepared: Prepared, found: Newest | None, driver: _Driver) -> Result:
     """Life after life: where a worker is lost the flow goes on from its newest checkpoint, unless
     several lives in a row have begun with the same."""
     failures, survivors = 0, None
     with contextlib.ExitStack() as past:
         while True:
             try:
-                return _conduct(prepared, found, spark, told, unended, signals, survivors)
+                return _conduct(prepared, found, driver, survivors)
             except _LifeLost as lost:
                 past.close()
                 survivors = lost.survivors
                 past.callback(survivors.close)
                 said = f"{lost.cause.concerns}: {lost.cause.cause}"
                 log.warning("%s: this life of the flow ends", said)
-                every = beat_seconds(prepared.options)
-                kafka = _Patient(told, survivors, every, signals)
-                kafka.answer(told.expect_ours)
+                kafka = _Patient(driver, survivors, beat_seconds(prepared.options))
+                kafka.answer(driver.told.expect_ours)
                 newest = _newest_after(lost, prepared, kafka)
                 if newest is None:
                     raise lost.cause from lost
@@ -168,7 +175,7 @@ def _live(
                 if failures > FAILURES:
                     raise _in_a_row(lost) from lost
                 found, prepared = newest, prepared.anew(lost.workers)
-                told.recovers(prepared, newest.checkpoint.number, said)
+                driver.told.recovers(prepared, newest.checkpoint.number, said)
 
 
 def _in_a_row(lost: _LifeLost) -> MeanderError:
@@ -183,18 +190,16 @@ def _in_a_row(lost: _LifeLost) -> MeanderError:
 class _Patient:
     """Asks Kafka between two lives: an outage is waited for, as long as it takes."""
 
-    def __init__(
-        self, told: FlowStatus, survivors: Survivors, every: float, signals: Signals | None
-    ) -> None:
-        self._told, self._survivors = told, survivors
-        self._every, self._signals = every, signals
+    def __init__(self, driver: _Driver, survivors: Survivors, every: float) -> None:
+        self._driver, self._survivors, self._every = driver, survivors, every
         self._said = False
 
     def answer(self, ask: Callable[[], T]) -> T:
         """What it says, once it does. Raises Interrupted at a signal."""
         while True:
             try:
-                return beside(ask, self._told, self._survivors.beat, self._every, self._signals)
+                look, driver = self._survivors.beat, self._driver
+                return beside(ask, driver.told, look, self._every, driver.signals)
             except Unreachable:
                 if not self._said:
                     self._said = True
@@ -225,15 +230,9 @@ def _await_spark(
 
 
 def _conduct(
-    prepared: Prepared,
-    found: Newest | None,
-    spark: SparkContext,
-    told: FlowStatus,
-    unended: Unended,
-    signals: Signals | None,
-    survivors: Survivors | None,
+    prepared: Prepared, found: Newest | None, driver: _Driver, survivors: Survivors | None
 ) -> Result:
-    options = prepared.options
+    options, signals = prepared.options, driver.signals
     with contextlib.ExitStack() as opened:
         links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.lease)
         closing = opened.enter_context(contextlib.ExitStack())
@@ -241,20 +240,20 @@ def _conduct(
         door = opened.enter_context(contextlib.closing(Door(options.host, links)))
         if signals is not None:
             opened.enter_context(signals.deferred(links.wakeup.set))
-        crew = _crew(prepared, found, spark, links, door, survivors)
+        crew = _crew(prepared, found, driver.spark, links, door, survivors)
         # Before all else: Spark takes its time, and nobody is let in before this life has begun.
         crew.launch()
         try:
             if survivors is not None:
                 survivors.close()
-            topics = opened.enter_context(driver_topics.opened(prepared))
-            start = begin(prepared, found)
-            coordinator = Coordinator(
-                prepared, links, crew, topics, told, unended, _slots(spark), found, start
-            )
+            with side_by_side() as starting:
+                begins = starting.ask(lambda: begin(prepared, found, driver.journal))
+                topics = opened.enter_context(driver_topics.opened(prepared))
+                begun = begins.result()
+            coordinator = Coordinator(prepared, links, crew, topics, driver, found, begun)
             opened.callback(coordinator.close)
-            for event in unended.end(topics.control.begins):
-                told.tell(event)
+            for event in driver.unended.end(topics.control.begins):
+                driver.told.tell(event)
             number = coordinator.conduct(signals)
         except MeanderError as error:
             workers = len(crew.hands)
@@ -344,20 +343,18 @@ class Coordinator:
         links: CurveLinks,
         crew: Crew,
         topics: DriverTopics,
-        told: FlowStatus,
-        unended: Unended,
-        slots: int | None,
+        driver: _Driver,
         found: Newest | None,
-        start: Start,
+        begun: Begun,
     ) -> None:
-        self._slots, self._start, self._unended = slots, start, unended
+        self._slots, self._begun, self._unended = _slots(driver.spark), begun, driver.unended
         self._written, self._found = topics.written, found
         self._marks, self._trimmed = topics.marks, topics.checkpoints
         before = None if found is None else found.checkpoint
         kafka, life = prepared.options.kafka, prepared.incarnation
         self._sweep = Sweep(kafka, prepared.names, life, before)
         self._prepared, self._links, self._crew = prepared, links, crew
-        self._control, self._decisions, self._told = topics.control, topics.decisions, told
+        self._control, self._decisions, self._told = topics.control, driver.journal, driver.told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources
                         if isinstance(node.spec, KafkaSource)}  # fmt: skip
         self._lag = Lag(prepared.options.kafka, prepared.group, [*self._topics.values()])
@@ -377,7 +374,7 @@ class Coordinator:
         # Before anybody can report to it.
         plan, checkpoints = self._prepared.plan, self._checkpoints(journal)
         self._controller = Controller(
-            plan, self._start, self._links, SystemClock(), journal, checkpoints,
+            plan, self._begun.start, self._links, SystemClock(), journal, checkpoints,
             self._prepared.options.accept_differences,
         )  # fmt: skip
         while not self._crew.connected:
@@ -393,7 +390,7 @@ class Coordinator:
         while not (self._controller.done and self._crew.done):
             if signals is not None and signals.received:
                 return signals.received
-            worked = self._controller.step()
+            worked = self._turn()
             # While frames pour in, forswearing goes before all else.
             if not worked or self._controller.busy or time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + LOOK
@@ -408,19 +405,31 @@ class Coordinator:
                 time.sleep(PACE)
         return None
 
+    def _turn(self) -> bool:
+        """One of the engine's; whether there was anything to do. Who was away learns before it that
+        the flow is another's, so that nothing is retired that is that one's."""
+        if time.monotonic() >= self._beat_at:
+            self._housekeeping()
+        return self._controller.step()
+
     def _checkpoints(self, journal: Journal) -> Checkpoints:
-        plan, found = self._prepared.plan, self._found
+        plan, found, begun = self._prepared.plan, self._found, self._begun
         there = {} if found is None else {found.offset: found.checkpoint} | found.savepoints
         topic, once = self._written, plan.flow.delivery == "exactly_once"
         writing = Writing(
-            topic.write, topic.forget, self._trimmed.forget, journal, there, self._start.resumes
+            topic.write,
+            topic.forget,
+            self._trimmed.forget,
+            journal,
+            begun.earlier | there,
+            begun.start.resumes,
         )
         return Checkpoints(
             plan, self._prepared.incarnation, None if found is None else found.checkpoint,
             self._links, SystemClock(), writing.write, writing.retire,
             Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
             () if found is None else [*found.savepoints.values()],
-            0 if found is None else found.last,
+            0 if found is None else found.last, [*begun.earlier.values()],
         )  # fmt: skip
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""What a driver reads and writes on Kafka beside the status topic, opened in one go."""
+"""What a driver reads and writes on Kafka in one life of its flow, opened in one go; it has the
+status topic and the journal through all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from functools import partial
 from app.prepare import Prepared
 from app.side_by_side import side_by_side
 from connectors.checkpoints import CheckpointsTopic
-from connectors.control import ControlTopic, Decisions
+from connectors.control import ControlTopic
 from connectors.trimmed import TrimmedTopic
 
 
@@ -19,7 +20,6 @@ class DriverTopics:
     """Those of one life of a flow."""
 
     control: ControlTopic
-    decisions: Decisions
     written: CheckpointsTopic
     marks: TrimmedTopic
     checkpoints: TrimmedTopic
@@ -31,13 +31,11 @@ def opened(prepared: Prepared) -> Iterator[DriverTopics]:
     kafka, names = prepared.options.kafka, prepared.names
     with side_by_side() as opening:
         control = opening.open(lambda: ControlTopic(kafka, names.control, prepared.group))
-        decisions = opening.open(lambda: Decisions(kafka, names.decisions))
-        written = opening.open(lambda: CheckpointsTopic(kafka, names.checkpoints, names.in_flight))
+        written = opening.open(
+            lambda: CheckpointsTopic(kafka, names.checkpoints, names.in_flight, names.state)
+        )
         marks, checkpoints = (
             opening.open(partial(TrimmedTopic, kafka, topic))
             for topic in (names.marks, names.checkpoints)
         )
-        yield DriverTopics(
-            control.result(), decisions.result(), written.result(), marks.result(),
-            checkpoints.result(),
-        )  # fmt: skip
+        yield DriverTopics(control.result(), written.result(), marks.result(), checkpoints.result())

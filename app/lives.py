@@ -8,7 +8,6 @@ is to be read.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -124,18 +123,36 @@ def _said(topic: str) -> str:
     return f"topic {name!r} of id {id}" if topic else "no topic"
 
 
-def begin(prepared: Prepared, found: Newest | None) -> Start:
+class Begun(NamedTuple):
+    """How a life has begun."""
+
+    start: Start
+    earlier: dict[int, Checkpoint]
+    """What there is to go back to before the checkpoint of that, by offset, the oldest first."""
+
+
+def begin(prepared: Prepared, found: Newest | None, decisions: Decisions) -> Begun:
     """A new life, from the newest checkpoint; those before it commit nothing any more."""
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
-    end_others(prepared)
     begins = replace(Start.of(plan, options.workers, checkpoint).begins, topics=prepared.topics)
-    if found is not None and begins.checkpoint is not None:
-        begins = replace(begins, checkpoint=found.offset)
-    with contextlib.closing(Decisions(options.kafka, names.decisions)) as decisions:
+    with side_by_side() as reading:
+        earlier = None
+        if found is not None and begins.checkpoint is not None:
+            begins = replace(begins, checkpoint=found.offset)
+            earlier = reading.ask(partial(_before, options.kafka, names, found.offset))
+        end_others(prepared)
         decisions.write(to_bytes(prepared.incarnation, begins))
-    history = history_of(plan, options.kafka, names, prepared.incarnation)
-    return Start.of(plan, options.workers, checkpoint, history)
+        history = history_of(plan, options.kafka, names, prepared.incarnation)
+        start = Start.of(plan, options.workers, checkpoint, history)
+    return Begun(start, {} if earlier is None else earlier.result())
+
+
+def _before(settings: Settings, names: Names, end: int) -> dict[int, Checkpoint]:
+    """What there is to go back to before an offset with which a life begins."""
+    known = Known.by(journal(settings, names.decisions))
+    with checkpoints.reading(settings, names.checkpoints) as there:
+        return {at: one for at, one in kept(there, known).found.items() if at < end}
 
 
 def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) -> History:

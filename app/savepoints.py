@@ -2,13 +2,14 @@
 
 A savepoint is a checkpoint whose place the journal tells, by its name. It is told once the record
 is durable, so that each start knows of all in the time in which it reads the journal; what an
-earlier life tells behind the beginning of a later one counts for nobody. The journal also tells
-that there are checkpoints at all, so that a flow which has lost them does not begin anew unasked.
-Cost: one read per checkpoint that is asked for.
+earlier life tells or takes behind that with which a later one has begun counts for nobody. The
+journal also tells that there are checkpoints at all, so that a flow which has lost them does not
+begin anew unasked. Cost: one read per checkpoint that is asked for.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from state.topic import Place
 
 log = logging.getLogger(__name__)
 
+NOWHERE = -1
+"""Before all offsets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -36,6 +40,8 @@ class Known:
     """Their offsets, by name."""
     checkpointed: bool
     """Whether there has been a checkpoint, in whichever life."""
+    counting: dict[Incarnation, int]
+    """The last offset at which one of an earlier life counts."""
 
     @property
     def began_with(self) -> int | None:
@@ -55,30 +61,45 @@ class Known:
         >>> journal = [(life, Begins(0, (), 1, 2)), (life, Keeps("a", 3, 0))]
         >>> journal.append((life, Keeps("b", 4, 0)))
         >>> Known.by([*journal, (Incarnation(9), Drops("a")), (Incarnation(1), Keeps("c", 5, 0))])
-        Known(last=5, begun=Begins(...checkpoint=2, ...), savepoints={'b': 4}, checkpointed=True)
+        Known(last=5, begun=..., savepoints={'b': 4}, checkpointed=True, counting={})
         """
         last, begun, savepoints, checkpointed = None, None, dict[str, int](), False
+        counting = dict[Incarnation, int]()
         for life, one in decided:
             checkpointed |= isinstance(one, Takes | Keeps)
             match one:
-                case Begins():
+                case Begins(checkpoint=None):
                     last, begun = life, one
-                    checkpointed |= one.checkpoint is not None
-                    if one.checkpoint is None:
-                        # What an earlier life has kept lies on a topic that is no more.
-                        savepoints.clear()
+                    # What an earlier life has kept lies on a topic that is no more.
+                    savepoints.clear()
+                    counting.clear()
+                case Begins(checkpoint=int(offset)):
+                    _go_on_from(offset, last, counting)
+                    last, begun, checkpointed = life, one, True
                 case Keeps(name, offset) if life == last:
                     savepoints[name] = offset
                 case Drops(name):
                     savepoints.pop(name, None)
-        return Known(last, begun, savepoints, checkpointed)
+        return Known(last, begun, savepoints, checkpointed, counting)
 
     def counts(self, offset: int, checkpoint: Checkpoint) -> bool:
-        """Whether one counts that is no savepoint: the last life's, and the one that it has begun
-        with; what an earlier life has written meanwhile does not."""
-        bootstrapped = checkpoint.cut == BEGINNING
-        ours = checkpoint.incarnation == self.last or offset == self.began_with
-        return self.last is None or bootstrapped or ours
+        """Whether one counts that is no savepoint: the last life's, the one that it has begun with,
+        and what that goes back to; what an earlier life has written since does not."""
+        life, bootstrapped = checkpoint.incarnation, checkpoint.cut == BEGINNING
+        ours = life == self.last or offset == self.began_with
+        before = offset <= self.counting.get(life, NOWHERE)
+        return self.last is None or bootstrapped or ours or before
+
+
+def _go_on_from(offset: int, last: Incarnation | None, counting: dict[Incarnation, int]) -> None:
+    """A life begins with what lies at an offset: of those before nothing later counts. What counts
+    of a life is never later than of one that came after it."""
+    for life in reversed(counting):
+        if counting[life] <= offset:
+            break
+        counting[life] = offset
+    if last is not None:
+        counting[last] = offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +113,13 @@ class Kept:
 
 def kept(there: CheckpointsReader, known: Known) -> Kept:
     """What there is to go on from."""
-    most = known.kept
-    newest = [offset for offset in there.last(2 * most) if _counts(there, known, offset)][-most:]
-    others = {*known.savepoints.values()}
-    if known.began_with is not None and len(newest) < most:
+    most, others = known.kept, {*known.savepoints.values()}
+    within = {*there.last(2 * most)}
+    if known.began_with is not None:
         # It may lie far back: the flow has not come to enough of its own since.
-        others.add(known.began_with)
+        within.update(there.last(most, known.began_with + 1))
+    counts = (at for at in sorted(within, reverse=True) if _counts(there, known, at))
+    newest = itertools.islice(counts, most)
     found, unreadable = dict[int, Checkpoint](), dict[int, Unreadable]()
     for offset in sorted(others.union(newest)):
         match there.read(offset):
@@ -189,18 +211,18 @@ class Writing:
     >>> told = print, print, lambda _: lambda: True
     >>> writing = Writing(lambda _: lambda: 4, *told, {2: one}, True)
     >>> durable = writing.write(replace(one, number=8))
-    >>> durable(); writing.retire([], {7, 8}); writing.retire([], {8})
+    >>> durable(); writing.retire([], [], {7, 8}); writing.retire([], [], {8})
     True
-    []
+    [] []
     2
-    []
+    [] []
     4
     """
 
     def __init__(
         self,
         write: Callable[[Checkpoint], Callable[[], int | None]],
-        forget: Callable[[Sequence[Place]], None],
+        forget: Callable[[Sequence[Place], Sequence[Place]], None],
         trim: Callable[[int], None],
         journal: Journal,
         there: Mapping[int, Checkpoint],
@@ -217,9 +239,12 @@ class Writing:
         steps = self._steps(self._write(checkpoint), checkpoint)
         return lambda: next(steps)
 
-    def retire(self, places: Sequence[Place], kept: Collection[int]) -> None:
-        """What lies at these places is in flight in none any more, and only these are kept."""
-        self._forget(places)
+    def retire(
+        self, places: Sequence[Place], chunks: Sequence[Place], kept: Collection[int]
+    ) -> None:
+        """What lies at these places is in flight in none any more, these chunks are of no layer,
+        and only these are kept."""
+        self._forget(places, chunks)
         self._offsets = {n: offset for n, offset in self._offsets.items() if n in kept}
         self._trim(min(self._offsets.values()))
 

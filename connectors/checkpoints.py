@@ -36,9 +36,9 @@ class Unreadable(SetupError):
 class CheckpointsTopic:
     """The coordinator's way to write checkpoints while its flow runs: nothing here blocks."""
 
-    def __init__(self, settings: Settings, checkpoints: str, in_flight: str) -> None:
+    def __init__(self, settings: Settings, checkpoints: str, in_flight: str, state: str) -> None:
         self._sender, self._topic = _sender(settings, checkpoints), checkpoints
-        self._tombstones = Sender(settings, in_flight)
+        self._in_flight, self._state = Sender(settings, in_flight), Sender(settings, state)
 
     def write(self, checkpoint: Checkpoint) -> Callable[[], int | None]:
         """Begin to write one; where it lies, once it is durable. Raises SetupError for one too
@@ -47,19 +47,21 @@ class CheckpointsTopic:
         self._sender.place(_payload(self._topic, checkpoint), None, placed.append)
         return lambda: placed[0] if placed else None
 
-    def forget(self, places: Sequence[Place]) -> None:
-        """Have compaction take records in flight that no checkpoint refers to."""
-        self._tombstones.forget(places)
+    def forget(self, places: Sequence[Place], chunks: Sequence[Place]) -> None:
+        """Have compaction take records in flight, and chunks of layers, that no checkpoint refers
+        to."""
+        self._in_flight.forget(places)
+        self._state.forget(chunks)
 
     def pump(self) -> None:
         """Hear of what has become durable. Raises what the broker refused."""
-        self._sender.pump()
-        self._tombstones.pump()
+        for sender in (self._sender, self._in_flight, self._state):
+            sender.pump()
 
     def close(self) -> None:
         """Give up what is under way."""
-        self._sender.close()
-        self._tombstones.close()
+        for sender in (self._sender, self._in_flight, self._state):
+            sender.close()
 
 
 def append(settings: Settings, topic: str, checkpoint: Checkpoint) -> int:
@@ -108,10 +110,11 @@ class CheckpointsReader:
         found = ((offset, self.at(offset)) for offset in reversed(self._offsets))
         return next((one for one in found if counts(*one)), None)
 
-    def last(self, most: int) -> range:
-        """The offsets of the last so many, the oldest first: earlier ones may name what is there no
-        longer."""
-        return self._offsets[-most:]
+    def last(self, most: int, end: int | None = None) -> range:
+        """The offsets of the last so many, before an `end` if there is one, the oldest first:
+        earlier ones may name what is there no longer."""
+        stop = self._offsets.stop if end is None else min(end, self._offsets.stop)
+        return self._offsets[: max(0, stop - self._offsets.start)][-most:]
 
     def let_go(self, offset: int) -> bool:
         """Whether a flow that runs has let go what lay at an offset."""

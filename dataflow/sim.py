@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, Self, TypeVar
@@ -237,6 +237,8 @@ class World:
     """Being written: whether one is there, nobody knows yet."""
     before: Checkpoint | None = None
     """What the flow of now has started from."""
+    earlier: Sequence[Checkpoint] = ()
+    """What there is to go back to before that."""
     incarnation: Incarnation = _UNBORN
     """Its life."""
     start: Start = field(init=False)
@@ -257,13 +259,14 @@ class World:
         self.checkpoints += [one for one in self.unsure if self.ledger.rng.random() < 0.5]
         self.unsure.clear()
         self.before = self.checkpoints[-1] if self.checkpoints else None
+        self.earlier = self.checkpoints[-plan.flow.checkpoints.kept : -1]
         begins = Start.of(plan, workers, self.before).begins
         self.journal.append((self.incarnation, begins))
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.start = Start.of(plan, workers, self.before, history)
-        there = self.savepoints if self.before is None else [self.before, *self.savepoints]
-        unnamed = Unnamed.of(self.incarnation, there)
+        there = [] if self.before is None else [*self.earlier, self.before]
+        unnamed = Unnamed.of(self.incarnation, [*there, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(unnamed)
 
@@ -304,10 +307,13 @@ class World:
 
             return kept
 
+        def forget(places: Sequence[Place], chunks: Sequence[Place], _: Collection[int]) -> None:
+            self.in_flight.forget(places)
+            self.state.forget(chunks)
+
         return Checkpoints(
-            plan, self.incarnation, self.before, links, clock, keep,
-            lambda places, _: self.in_flight.forget(places), self.ledger.trimming(),
-            self.savepoints,
+            plan, self.incarnation, self.before, links, clock, keep, forget,
+            self.ledger.trimming(), self.savepoints, earlier=self.earlier,
         )  # fmt: skip
 
 

@@ -39,9 +39,9 @@ FAILED_PAUSE = 1.0
 """Seconds from one that was given up to the next that nobody asks for, at least."""
 Write = Callable[[Checkpoint], Callable[[], bool]]
 """Begins to write a checkpoint's record, returns whether it is durable yet."""
-Forget = Callable[[Sequence[Place], Collection[int]], None]
-"""Records in flight may go that no checkpoint refers to any more, and the record of each checkpoint
-that is older than those of these numbers."""
+Forget = Callable[[Sequence[Place], Sequence[Place], Collection[int]], None]
+"""Records in flight may go, and chunks of layers, that no checkpoint refers to any more, and the
+record of each checkpoint that is older than those of these numbers."""
 
 
 class _Asked(NamedTuple):
@@ -93,8 +93,10 @@ class Checkpoints:
         trimming: Trimming,
         savepoints: Sequence[Checkpoint] = (),
         last: int = 0,
+        earlier: Sequence[Checkpoint] = (),
     ) -> None:
-        """`last` is the greatest number that one has, where that is not `before`."""
+        """`last` is the greatest number that one has, where that is not `before`; `earlier` are
+        those before that, the oldest first."""
         self.number = max([last, *(one.number for one in savepoints)])
         """The last that was begun, in this life or before."""
         if before is not None:
@@ -104,8 +106,8 @@ class Checkpoints:
         begun."""
         self.sent = 0
         """The last of this life that exists, and of which all is out that was in outboxes."""
-        self._kept = deque([] if before is None else [before])
-        """The newest: the one with which this life has begun, and its own."""
+        self._kept = deque([] if before is None else [*earlier, before])
+        """The newest: up to the one with which this life has begun, and its own."""
         self._savepoints = [*savepoints]
         """Those that are kept besides, of any life."""
         self._forget, self._trimming = forget, trimming
@@ -274,7 +276,7 @@ class Checkpoints:
         self._say(CompleteFrame(taking.number), taking.members)
         if taking.whole.savepoint:
             self._savepoints.append(taking.whole)
-        if len(self._kept) > self._how.kept:
+        while len(self._kept) > self._how.kept:
             self._retire(self._kept.popleft())
         self._trimming.kept(min(self._numbers))
         taking.unsent = {*taking.members} if self._plan.outboxes else set()
@@ -340,12 +342,18 @@ class Checkpoints:
         return None if interval is None else self._clock.monotonic() + interval
 
     def _retire(self, old: Checkpoint) -> None:
-        """What was in flight then and is in no other may go; layers are their writers'."""
+        """What was in flight then and is in no other may go. So may layers of earlier lives: what
+        this one has not begun with has no owner any more."""
         if old.number in self._numbers:
             return
         kept = *self._kept, *self._savepoints
-        needed = {place for one in kept for place in one.places}
-        self._forget([place for place in old.places if place not in needed], self._numbers)
+        flying = {place for one in kept for place in one.places}
+        chunks = list[Place]()
+        if old.incarnation != self._incarnation:
+            named = {place for one in kept for place in one.chunks}
+            chunks = [place for place in old.chunks if place not in named]
+        gone = [place for place in old.places if place not in flying]
+        self._forget(gone, chunks, self._numbers)
 
     def _joined(self, taking: _Taking) -> Checkpoint:
         assert taking.whole is not None, "it has been frozen"

@@ -74,8 +74,8 @@ class Flow:
         with closing(Decisions(self.settings, self.names.decisions)) as decisions:
             decisions.write(to_bytes(life, decision))
 
-    def begin(self, life: Incarnation, checkpoint: int | None) -> None:
-        self.decide(life, Begins(0, (ONE,), 1, checkpoint))
+    def begin(self, life: Incarnation, checkpoint: int | None, kept: int = 3) -> None:
+        self.decide(life, Begins(0, (ONE,), 1, checkpoint, kept=kept))
 
     def records(self) -> list[tuple[bytes | None, bytes | None]]:
         bootstrap = self.settings["bootstrap.servers"]
@@ -102,14 +102,15 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     flow = Flow(settings, ensure_internal(admin(settings), prefix, "flow"))
     foreign = flow.put(flow.names.state, b"foreign")
 
-    flow.begin(FIRST, None)
+    flow.begin(FIRST, None, kept=2)
     flow.take(flow.lives(FIRST))
     named = flow.lives(FIRST, "named")
     flow.decide(FIRST, Keeps("named", flow.take(named), 0))
     begun = flow.take(flow.lives(FIRST))
 
-    flow.begin(SECOND, begun)
-    flow.take(flow.lives(SECOND))
+    flow.begin(SECOND, begun, kept=2)
+    earlier = flow.lives(SECOND)
+    flow.take(earlier)
     before = flow.lives(SECOND)
     # Not all that the flow goes on from is of the life that has taken it.
     inherited = flow.lives(FIRST)
@@ -117,15 +118,14 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     begun = flow.take(before)
     flow.lives(SECOND)
 
-    flow.begin(THIRD, begun)
+    flow.begin(THIRD, begun, kept=2)
     late = flow.lives(SECOND, "late")
     flow.decide(SECOND, Keeps("late", flow.take(late), 0))
     own = flow.lives(THIRD)
-    flow.take(own)
     later = flow.lives(Incarnation(4))
 
     flow.sweep(THIRD, before)
-    assert flow.kept() == {foreign.key} | keys(named, before, own, later)
+    assert flow.kept() == {foreign.key} | keys(named, earlier, before, own, later)
     swept = flow.records()
     flow.sweep(THIRD, before)
     assert flow.records() == swept, "nothing gets a second tombstone"

@@ -72,3 +72,37 @@ def test_a_flow_that_has_had_a_checkpoint_does_not_begin_without(decided: list[D
 @pytest.mark.parametrize("decided", [[], [ANEW], [ANEW, ANEW]])
 def test_a_flow_that_has_had_none_begins_anew(decided: list[Decision]) -> None:
     expect_kept(Known.by((LIFE, one) for one in decided), "counts", "counts.checkpoints")
+
+
+def counts(journal: list[tuple[int, Decision]], life: int, offset: int) -> bool:
+    known = Known.by((Incarnation(one), decision) for one, decision in journal)
+    return known.counts(offset, replace(CHECKPOINT, incarnation=Incarnation(life)))
+
+
+@pytest.mark.parametrize(
+    ("life", "offset", "there"),
+    [
+        (1, 2, True),  # taken before that with which the second began
+        (1, 3, True),
+        (1, 4, False),  # and since
+        (2, 5, True),
+        (2, 6, False),
+        (3, 7, True),
+    ],
+)
+def test_what_a_life_has_gone_on_from_counts_and_what_came_before_it(
+    life: int, offset: int, there: bool
+) -> None:
+    begins = [ANEW, replace(GOES_ON, checkpoint=3), replace(GOES_ON, checkpoint=5)]
+    assert counts([*enumerate(begins, 1)], life, offset) == there
+
+
+def test_what_is_gone_back_behind_counts_no_more() -> None:
+    begins = [(n, replace(GOES_ON, checkpoint=at)) for n, at in ((1, 0), (2, 3), (3, 5), (4, 2))]
+    assert counts([*begins], 1, 2) and counts([*begins], 4, 6)
+    assert not any(counts([*begins], life, 3) for life in (1, 2, 3))
+
+
+def test_nothing_counts_that_was_before_a_flow_has_begun_anew() -> None:
+    begins = [(1, ANEW), (2, replace(GOES_ON, checkpoint=3)), (3, ANEW)]
+    assert not counts([*begins], 1, 0) and not counts([*begins], 2, 4)

@@ -1,5 +1,6 @@
-"""I5: what lies on the state and in-flight topics after many lives is what checkpoints name, and no
-more than that of one; a savepoint outlives them all."""
+"""I5: what lies on the state and in-flight topics after many lives is what those checkpoints name
+that are kept, and no more than that; each of them can be gone back to, and a savepoint outlives
+them all."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import pytest
 from dataflow import Flow
 from dataflow.sim import Freeze, World
 from dataflow.testing import ListSink, ListSource, TestFlow
+from state.checkpoint import Checkpoint
+from state.ids import life_of
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
 LIVES, EACH, RECORDS = 4, 3, 40
@@ -49,16 +52,56 @@ def lives(flow: Flow, world: World | None, seed: int, count: int) -> World:
     return world
 
 
+def in_flight(kept: list[Checkpoint]) -> set[bytes]:
+    return {place.key for one in kept for place in one.places}
+
+
+def chunks(kept: list[Checkpoint]) -> set[bytes]:
+    return {place.key for one in kept for place in one.chunks}
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
     flow = counting()
     world = lives(flow, None, seed, LIVES)
     with TestFlow(flow, 2, seed, world=world):
-        before = world.before
-        assert before is not None
         flying, layers = world.in_flight.keys, world.state.keys
-    assert flying == {place.key for place in before.places}, "what it begins with, and no more"
-    assert layers == {place.key for place in before.chunks}
+    kept = world.checkpoints[-3:]
+    assert flying == in_flight(kept), "what it begins with, or can go back to, and no more"
+    assert layers == chunks(kept)
+
+
+@pytest.mark.parametrize("back", [1, 2])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_flow_can_go_back_behind_what_a_life_has_begun_with(seed: int, back: int) -> None:
+    flow = counting()
+    world = lives(flow, None, seed, LIVES)
+    with TestFlow(flow, 2, seed, world=world) as run:
+        until_read(run, RECORDS)
+        assert run.world.before is run.world.checkpoints[-1], "it has taken none of its own"
+    del world.checkpoints[-back:]
+    with TestFlow(flow, 3, seed, world=world) as run:
+        run.run()
+        assert run.states("n") == {f"w{n}": 60 for n in range(40)}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_earlier_lives_have_kept_goes_as_a_life_takes_its_own(seed: int) -> None:
+    flow = counting()
+    world = lives(flow, None, seed, 2)
+    with TestFlow(flow, 2, seed, world=world) as run:
+        life = world.incarnation
+        for _ in range(EACH + 1):
+            until_read(run, RECORDS)
+            take(run)
+            while run.sim.controller.checkpoints.under_way:
+                run.act()
+            # Workers hear of it with the next that one is kept no longer.
+            kept, before = world.checkpoints[-3:], world.checkpoints[-4:]
+            flying, layers = world.in_flight.keys, world.state.keys
+            assert in_flight(kept) <= flying and chunks(kept) <= layers, "all that they name"
+            assert {key for key in flying if (life_of(key) or 0) < life} <= in_flight(kept)
+            assert {key for key in layers if (life_of(key) or 0) < life} <= chunks(before)
 
 
 @pytest.mark.parametrize("seed", range(2))
