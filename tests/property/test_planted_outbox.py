@@ -76,8 +76,11 @@ def _though_not_all_is_out(checkpoints: Any, taking: Any) -> None:
     _finish(checkpoints, taking)
 
 
+LAST = "what lay there comes behind the rest"
+
+
 def _results_first(outbox: Any) -> bool:
-    took = outbox._take(outbox._results) | outbox._take(outbox._before)
+    took = outbox._take(outbox._results) or outbox._take(outbox._before)
     return bool(outbox._release() or took)
 
 
@@ -90,14 +93,14 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "who has sent is not asked": (History, "sent", _whoever_has_sent),
     "a mark does not say what has left with it": (ListTransactions, "commit", _unsaid),
     "a checkpoint begins while another leaves": (Checkpoints, "_finish", _though_not_all_is_out),
-    "what lay there comes behind the rest": (OutboxSink, "schedule", _results_first),
+    LAST: (OutboxSink, "schedule", _results_first),
     "what is yet to come first counts as sent": (OutboxSink, "_take_all", _nothing),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),
 }
 SHOWN = {
     "results do not wait": 1,
     "results leave that their checkpoint has not": 1,
-    "what lay there comes behind the rest": 1020,
+    LAST: 86,
     "what is yet to come first counts as sent": 313,
     "a life that is over is obeyed": 2,
 }
@@ -110,6 +113,8 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(module, "SLICE_ROWS", 2)
 
     def survive(seed: int) -> None:
-        OutboxLives(case_of(seed)).survive()
+        case = case_of(seed)
+        # Order is looked at where keys stay with their workers.
+        OutboxLives(replace(case, commands=(), staff=()) if bug == LAST else case).survive()
 
     expect_caught(monkeypatch, BUGS[bug], survive, runs(SHOWN.get(bug, 0), RUNS))
