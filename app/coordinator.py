@@ -29,7 +29,7 @@ from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
-from app.lives import Begun, Newest, begin, end_others, left_behind, newest_checkpoint
+from app.lives import Newest, begin, end_others, left_behind, newest_checkpoint
 from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
@@ -48,6 +48,7 @@ from connectors.control import Decisions
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
 from connectors.source import KafkaSource
 from connectors.status import StatusReader
+from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
 from dataflow.lost import WorkerLost
@@ -167,11 +168,14 @@ def _live(prepared: Prepared, found: Newest | None, driver: _Driver) -> Result:
                 log.warning("%s: this life of the flow ends", said)
                 kafka = _Patient(driver, survivors, beat_seconds(prepared.options))
                 kafka.answer(driver.told.expect_ours)
+                # What it tells of a savepoint must not come behind the choice.
+                kafka.answer(driver.journal.settle)
                 newest = _newest_after(lost, prepared, kafka)
                 if newest is None:
                     raise lost.cause from lost
                 if not isinstance(lost.cause, Unreachable):
-                    failures = failures + 1 if newest == found else 1
+                    same = found is not None and newest.offset == found.offset
+                    failures = failures + 1 if same else 1
                 if failures > FAILURES:
                     raise _in_a_row(lost) from lost
                 found, prepared = newest, prepared.anew(lost.workers)
@@ -247,10 +251,11 @@ def _conduct(
             if survivors is not None:
                 survivors.close()
             with side_by_side() as starting:
-                begins = starting.ask(lambda: begin(prepared, found, driver.journal))
+                ended = starting.ask(lambda: end_others(prepared))
                 topics = opened.enter_context(driver_topics.opened(prepared))
-                begun = begins.result()
-            coordinator = Coordinator(prepared, links, crew, topics, driver, found, begun)
+                ended.result()
+            start = begin(prepared, found, driver.journal)
+            coordinator = Coordinator(prepared, links, crew, topics, driver, found, start)
             opened.callback(coordinator.close)
             for event in driver.unended.end(topics.control.begins):
                 driver.told.tell(event)
@@ -345,9 +350,9 @@ class Coordinator:
         topics: DriverTopics,
         driver: _Driver,
         found: Newest | None,
-        begun: Begun,
+        start: Start,
     ) -> None:
-        self._slots, self._begun, self._unended = _slots(driver.spark), begun, driver.unended
+        self._slots, self._start, self._unended = _slots(driver.spark), start, driver.unended
         self._written, self._found = topics.written, found
         self._marks, self._trimmed = topics.marks, topics.checkpoints
         before = None if found is None else found.checkpoint
@@ -374,7 +379,7 @@ class Coordinator:
         # Before anybody can report to it.
         plan, checkpoints = self._prepared.plan, self._checkpoints(journal)
         self._controller = Controller(
-            plan, self._begun.start, self._links, SystemClock(), journal, checkpoints,
+            plan, self._start, self._links, SystemClock(), journal, checkpoints,
             self._prepared.options.accept_differences,
         )  # fmt: skip
         while not self._crew.connected:
@@ -413,7 +418,8 @@ class Coordinator:
         return self._controller.step()
 
     def _checkpoints(self, journal: Journal) -> Checkpoints:
-        plan, found, begun = self._prepared.plan, self._found, self._begun
+        plan, found = self._prepared.plan, self._found
+        older = {} if found is None else found.earlier
         there = {} if found is None else {found.offset: found.checkpoint} | found.savepoints
         topic, once = self._written, plan.flow.delivery == "exactly_once"
         writing = Writing(
@@ -421,15 +427,15 @@ class Coordinator:
             topic.forget,
             self._trimmed.forget,
             journal,
-            begun.earlier | there,
-            begun.start.resumes,
+            older | there,
+            self._start.resumes,
         )
         return Checkpoints(
             plan, self._prepared.incarnation, None if found is None else found.checkpoint,
             self._links, SystemClock(), writing.write, writing.retire,
             Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
             () if found is None else [*found.savepoints.values()],
-            0 if found is None else found.last, [*begun.earlier.values()],
+            0 if found is None else found.last, [*older.values()],
         )  # fmt: skip
 
     def close(self) -> None:

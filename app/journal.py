@@ -70,8 +70,9 @@ def from_bytes(data: bytes) -> Written:
 def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have."""
     match decision:
-        case Begins(_, owners, workers, number, sources, groups, anew, kept, topics):
-            begun = {"owners": list(owners), "workers": workers, "checkpoint": number, "kept": kept}
+        case Begins(_, owners, workers, number, sources, groups, anew, kept, topics, oldest):
+            begun = {"owners": list(owners), "workers": workers, "checkpoint": number, "kept": kept,
+                     "oldest": oldest}  # fmt: skip
             names = {"sources": list(sources), "topics": list(topics), "groups": list(groups)}
             return {"type": "begins", **begun, **names, "anew": dict(anew)}
         case Moves(command, _, target, bins):
@@ -101,8 +102,8 @@ def _read(fields: dict[str, Any]) -> Decision:
             names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
             anew = tuple(starmap(Anew, fields.get("anew", {}).items()))
             kept, topics = fields.get("kept", 3), tuple(fields.get("topics", ()))
-            owned = tuple(map(WorkerId, owners))
-            return Begins(at, owned, workers, number, *names, anew, kept, topics)
+            owned, oldest = tuple(map(WorkerId, owners)), fields.get("oldest")
+            return Begins(at, owned, workers, number, *names, anew, kept, topics, oldest)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, bins)))
         case {"type": "revoked", "id": id}:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from app.journal import from_bytes, to_bytes
 from app.prepare import Prepared
-from app.savepoints import Known, chosen, expect_kept, kept, newest, savepoints
+from app.savepoints import Known, chosen, earlier, expect_kept, kept, newest, savepoints
 from app.side_by_side import side_by_side
 from connectors import checkpoints, client
 from connectors.client import Settings
@@ -32,7 +32,7 @@ from dataflow.decisions import Begins, Joins
 from dataflow.once.history import NO_HISTORY, History, Written
 from dataflow.once.marks import Mark
 from dataflow.plan import Plan
-from state.checkpoint import Checkpoint
+from state.checkpoint import BEGINNING, Checkpoint
 from state.ids import Incarnation, WorkerId
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class Newest(NamedTuple):
     checkpoint: Checkpoint
     savepoints: dict[int, Checkpoint]
     """All that there are, by offset."""
+    earlier: dict[int, Checkpoint]
+    """What there is to go back to besides, by offset, the oldest first."""
     last: int
     """The greatest number that a checkpoint has."""
 
@@ -71,12 +73,15 @@ def newest_checkpoint(
             if found is None:
                 return None
             offset, checkpoint = found
+            among = kept(there, known)
         else:
             if not there.last(1):
                 expect_kept(known, prepared.flow, topic)
             among = kept(there, known)
             offset = chosen(among, known, wanted)
             checkpoint = among.found[offset]
+        most = prepared.plan.flow.checkpoints.kept - 1
+        older = {} if checkpoint.cut == BEGINNING else earlier(among, known, offset, most)
         last, named = there.number, savepoints(there, known)
     plan, options = prepared.plan, prepared.options
     outside = unread(settings, plan, checkpoint)
@@ -89,7 +94,7 @@ def newest_checkpoint(
     expect_fits(left, plan, options.allow_dropped_state, outside, twice)
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
-    return Newest(offset, checkpoint, named, last)
+    return Newest(offset, checkpoint, named, older, last)
 
 
 def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> list[str]:
@@ -123,36 +128,17 @@ def _said(topic: str) -> str:
     return f"topic {name!r} of id {id}" if topic else "no topic"
 
 
-class Begun(NamedTuple):
-    """How a life has begun."""
-
-    start: Start
-    earlier: dict[int, Checkpoint]
-    """What there is to go back to before the checkpoint of that, by offset, the oldest first."""
-
-
-def begin(prepared: Prepared, found: Newest | None, decisions: Decisions) -> Begun:
-    """A new life, from the newest checkpoint; those before it commit nothing any more."""
+def begin(prepared: Prepared, found: Newest | None, decisions: Decisions) -> Start:
+    """A new life, from the newest checkpoint, once all others have ended."""
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
     begins = replace(Start.of(plan, options.workers, checkpoint).begins, topics=prepared.topics)
-    with side_by_side() as reading:
-        earlier = None
-        if found is not None and begins.checkpoint is not None:
-            begins = replace(begins, checkpoint=found.offset)
-            earlier = reading.ask(partial(_before, options.kafka, names, found.offset))
-        end_others(prepared)
-        decisions.write(to_bytes(prepared.incarnation, begins))
-        history = history_of(plan, options.kafka, names, prepared.incarnation)
-        start = Start.of(plan, options.workers, checkpoint, history)
-    return Begun(start, {} if earlier is None else earlier.result())
-
-
-def _before(settings: Settings, names: Names, end: int) -> dict[int, Checkpoint]:
-    """What there is to go back to before an offset with which a life begins."""
-    known = Known.by(journal(settings, names.decisions))
-    with checkpoints.reading(settings, names.checkpoints) as there:
-        return {at: one for at, one in kept(there, known).found.items() if at < end}
+    if found is not None and begins.checkpoint is not None:
+        oldest = min(found.earlier, default=found.offset)
+        begins = replace(begins, checkpoint=found.offset, oldest=oldest)
+    decisions.write(to_bytes(prepared.incarnation, begins))
+    history = history_of(plan, options.kafka, names, prepared.incarnation)
+    return Start.of(plan, options.workers, checkpoint, history)
 
 
 def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) -> History:

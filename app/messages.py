@@ -14,6 +14,7 @@ import msgpack
 from msgpack.exceptions import UnpackException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from connectors.client import Unreachable
 from connectors.links import LinkBroken
 from dataflow.histogram import BOUNDS
 from dataflow.lost import WorkerLost
@@ -351,6 +352,8 @@ class Failure(_Message):
     """The member whose link broke, where that is the cause."""
     again: bool = False
     """Whether the flow may go on without it, from a checkpoint."""
+    unreachable: bool = False
+    """Whether no broker has answered."""
 
     @staticmethod
     def from_bytes(data: bytes) -> Failure:
@@ -367,13 +370,15 @@ class Failure(_Message):
         return Failure(
             concerns=known.concerns, cause=known.cause, remedy=known.remedy,
             setup=isinstance(known, SetupError), trace=trace, lost=lost,
-            again=isinstance(known, WorkerLost),
+            again=isinstance(known, WorkerLost), unreachable=isinstance(known, Unreachable),
         )  # fmt: skip
 
     def error(self) -> MeanderError:
         """As it was raised at the worker."""
         if self.lost is not None:
             return LinkBroken(WorkerId(self.lost), self.cause)
+        if self.unreachable:
+            return Unreachable(self.concerns, self.cause, self.remedy)
         kind = SetupError if self.setup else WorkerLost if self.again else MeanderError
         return kind(self.concerns, self.cause, self.remedy)
 

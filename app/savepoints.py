@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,11 +43,19 @@ class Known:
     """Whether there has been a checkpoint, in whichever life."""
     counting: dict[Incarnation, int]
     """The last offset at which one of an earlier life counts."""
+    own: bool
+    """Whether the flow itself has taken one: states that were written for it are past then."""
 
     @property
     def began_with(self) -> int | None:
         """The offset of the checkpoint with which it has."""
         return None if self.begun is None else self.begun.checkpoint
+
+    @property
+    def oldest(self) -> float:
+        """The least offset at which one of an earlier life counts."""
+        oldest = None if self.begun is None else self.begun.oldest
+        return math.inf if oldest is None else oldest
 
     @property
     def kept(self) -> int:
@@ -61,12 +70,13 @@ class Known:
         >>> journal = [(life, Begins(0, (), 1, 2)), (life, Keeps("a", 3, 0))]
         >>> journal.append((life, Keeps("b", 4, 0)))
         >>> Known.by([*journal, (Incarnation(9), Drops("a")), (Incarnation(1), Keeps("c", 5, 0))])
-        Known(last=5, begun=..., savepoints={'b': 4}, checkpointed=True, counting={})
+        Known(last=5, begun=..., savepoints={'b': 4}, checkpointed=True, counting={}, own=True)
         """
         last, begun, savepoints, checkpointed = None, None, dict[str, int](), False
-        counting = dict[Incarnation, int]()
+        counting, own = dict[Incarnation, int](), False
         for life, one in decided:
             checkpointed |= isinstance(one, Takes | Keeps)
+            own |= isinstance(one, Takes | Keeps) and life == last
             match one:
                 case Begins(checkpoint=None):
                     last, begun = life, one
@@ -75,20 +85,23 @@ class Known:
                     counting.clear()
                 case Begins(checkpoint=int(offset)):
                     _go_on_from(offset, last, counting)
-                    last, begun, checkpointed = life, one, True
+                    last, begun, checkpointed, own = life, one, True, True
                 case Keeps(name, offset) if life == last:
                     savepoints[name] = offset
                 case Drops(name):
                     savepoints.pop(name, None)
-        return Known(last, begun, savepoints, checkpointed, counting)
+        return Known(last, begun, savepoints, checkpointed, counting, own)
 
     def counts(self, offset: int, checkpoint: Checkpoint) -> bool:
         """Whether one counts that is no savepoint: the last life's, the one that it has begun with,
-        and what that goes back to; what an earlier life has written since does not."""
-        life, bootstrapped = checkpoint.incarnation, checkpoint.cut == BEGINNING
+        and what there was to go back to behind that; what an earlier life has let go, or has
+        written since, does not."""
+        life = checkpoint.incarnation
+        if checkpoint.cut == BEGINNING:
+            return not self.own
         ours = life == self.last or offset == self.began_with
-        before = offset <= self.counting.get(life, NOWHERE)
-        return self.last is None or bootstrapped or ours or before
+        before = self.oldest <= offset <= self.counting.get(life, NOWHERE)
+        return self.last is None or ours or before
 
 
 def _go_on_from(offset: int, last: Incarnation | None, counting: dict[Incarnation, int]) -> None:
@@ -128,6 +141,13 @@ def kept(there: CheckpointsReader, known: Known) -> Kept:
             case error if offset in known.savepoints.values() or not there.let_go(offset):
                 unreadable[offset] = error
     return Kept(found, unreadable)
+
+
+def earlier(among: Kept, known: Known, end: int, most: int) -> dict[int, Checkpoint]:
+    """What stays besides the one at an offset, and is older: so many at most, no savepoints."""
+    named = known.savepoints.values()
+    older = [at for at in among.found if at < end and at not in named]
+    return {at: among.found[at] for at in older[max(0, len(older) - most) :]}
 
 
 def _counts(there: CheckpointsReader, known: Known, offset: int) -> bool:

@@ -142,6 +142,10 @@ class Decisions:
         self._sender.send(decision, None, noted, [])
         self._sender.flush(client.ANSWER)
 
+    def settle(self) -> None:
+        """Wait until all is durable. Raises Unreachable where it takes too long."""
+        self._sender.flush(client.ANSWER)
+
     def pump(self) -> None:
         """Call back for what has become durable. Raises what the broker refused."""
         self._sender.pump()

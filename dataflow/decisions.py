@@ -38,6 +38,9 @@ class Begins:
     """How many of its checkpoints stay."""
     topics: tuple[str, ...] = ()
     """What its sources read, by number; empty where it is not known."""
+    oldest: int | None = None
+    """Which of its checkpoints there is to go back to at most, as `checkpoint`; savepoints count
+    besides."""
 
 
 @dataclass(frozen=True, slots=True)

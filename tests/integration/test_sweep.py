@@ -74,8 +74,10 @@ class Flow:
         with closing(Decisions(self.settings, self.names.decisions)) as decisions:
             decisions.write(to_bytes(life, decision))
 
-    def begin(self, life: Incarnation, checkpoint: int | None, kept: int = 3) -> None:
-        self.decide(life, Begins(0, (ONE,), 1, checkpoint, kept=kept))
+    def begin(
+        self, life: Incarnation, checkpoint: int | None, kept: int = 3, oldest: int | None = None
+    ) -> None:
+        self.decide(life, Begins(0, (ONE,), 1, checkpoint, kept=kept, oldest=oldest))
 
     def records(self) -> list[tuple[bytes | None, bytes | None]]:
         bootstrap = self.settings["bootstrap.servers"]
@@ -118,7 +120,7 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     begun = flow.take(before)
     flow.lives(SECOND)
 
-    flow.begin(THIRD, begun, kept=2)
+    flow.begin(THIRD, begun, kept=2, oldest=begun - 1)
     late = flow.lives(SECOND, "late")
     flow.decide(SECOND, Keeps("late", flow.take(late), 0))
     own = flow.lives(THIRD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.messages import Failure
+from connectors.client import Unreachable
 from connectors.links import LinkBroken
 from dataflow.lost import WorkerLost, lost
 from schemas.errors import MeanderError, SetupError
@@ -25,7 +26,13 @@ def test_who_hears_of_a_broken_link_takes_it_for_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [SetupError("a", "b", "c"), lost("a", "b"), MeanderError("a", "b")]
+    "error",
+    [
+        SetupError("a", "b", "c"),
+        Unreachable("a", "b", "c"),
+        lost("a", "b"),
+        MeanderError("a", "b"),
+    ],
 )
 def test_any_other_error_is_of_the_kind_that_it_was(error: MeanderError) -> None:
     assert type(said(error)) is type(error) and str(said(error)) == str(error)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from app.journal import from_bytes, to_bytes
-from app.savepoints import Known, Writing, expect_kept
+from app.savepoints import Kept, Known, Writing, earlier, expect_kept
 from dataflow.decisions import Begins, Decision, Drops, Keeps, Takes
 from schemas.errors import SetupError
 from state.bins import BinSpace
-from state.checkpoint import Checkpoint, Cut
+from state.checkpoint import BEGINNING, Checkpoint, Cut
 from state.ids import Incarnation
 
 LIFE = Incarnation(5)
@@ -74,35 +74,65 @@ def test_a_flow_that_has_had_none_begins_anew(decided: list[Decision]) -> None:
     expect_kept(Known.by((LIFE, one) for one in decided), "counts", "counts.checkpoints")
 
 
-def counts(journal: list[tuple[int, Decision]], life: int, offset: int) -> bool:
-    known = Known.by((Incarnation(one), decision) for one, decision in journal)
-    return known.counts(offset, replace(CHECKPOINT, incarnation=Incarnation(life)))
+def begins(*decided: tuple[int, Begins]) -> Known:
+    return Known.by((Incarnation(life), one) for life, one in decided)
+
+
+def on(checkpoint: int, oldest: int) -> Begins:
+    return replace(GOES_ON, checkpoint=checkpoint, oldest=oldest)
+
+
+def taken_by(life: int) -> Checkpoint:
+    return replace(CHECKPOINT, incarnation=Incarnation(life))
 
 
 @pytest.mark.parametrize(
     ("life", "offset", "there"),
     [
-        (1, 2, True),  # taken before that with which the second began
-        (1, 3, True),
-        (1, 4, False),  # and since
+        (1, 1, False),  # let go before the last has begun
+        (1, 2, True),
+        (1, 3, True),  # with this the second has begun
+        (1, 4, False),  # and what has come since is of nobody
         (2, 5, True),
         (2, 6, False),
         (3, 7, True),
     ],
 )
-def test_what_a_life_has_gone_on_from_counts_and_what_came_before_it(
+def test_what_a_life_has_gone_on_from_counts_and_what_it_can_go_back_to(
     life: int, offset: int, there: bool
 ) -> None:
-    begins = [ANEW, replace(GOES_ON, checkpoint=3), replace(GOES_ON, checkpoint=5)]
-    assert counts([*enumerate(begins, 1)], life, offset) == there
+    known = begins((1, ANEW), (2, on(3, 1)), (3, on(5, 2)))
+    assert known.counts(offset, taken_by(life)) == there
 
 
 def test_what_is_gone_back_behind_counts_no_more() -> None:
-    begins = [(n, replace(GOES_ON, checkpoint=at)) for n, at in ((1, 0), (2, 3), (3, 5), (4, 2))]
-    assert counts([*begins], 1, 2) and counts([*begins], 4, 6)
-    assert not any(counts([*begins], life, 3) for life in (1, 2, 3))
+    known = begins((1, on(0, 0)), (2, on(3, 0)), (3, on(5, 2)), (4, on(2, 1)))
+    assert known.counts(1, taken_by(1)) and known.counts(2, taken_by(1))
+    assert known.counts(6, taken_by(4))
+    assert not any(known.counts(3, taken_by(life)) for life in (1, 2, 3))
 
 
 def test_nothing_counts_that_was_before_a_flow_has_begun_anew() -> None:
-    begins = [(1, ANEW), (2, replace(GOES_ON, checkpoint=3)), (3, ANEW)]
-    assert not counts([*begins], 1, 0) and not counts([*begins], 2, 4)
+    known = begins((1, ANEW), (2, on(3, 0)), (3, ANEW))
+    assert not known.counts(0, taken_by(1)) and not known.counts(4, taken_by(2))
+
+
+def test_of_a_journal_that_does_not_say_how_far_back_nothing_earlier_counts() -> None:
+    known = begins((1, ANEW), (2, replace(GOES_ON, checkpoint=3)))
+    assert known.counts(3, taken_by(1)) and not known.counts(2, taken_by(1))
+
+
+def test_states_written_for_a_flow_are_past_once_it_has_a_checkpoint_of_its_own() -> None:
+    """To begin with them again would say again all that is out."""
+    written, writer = replace(CHECKPOINT, cut=BEGINNING), Incarnation(1)
+    journal: list[tuple[Incarnation, Decision]] = [(writer, Takes(0)), (LIFE, ANEW)]
+    assert Known.by(journal).counts(0, written)
+    assert not Known.by([*journal, (LIFE, Takes(7))]).counts(0, written)
+    assert not Known.by([*journal, (Incarnation(9), GOES_ON)]).counts(0, written)
+
+
+def test_what_is_kept_besides_is_as_many_as_are_wanted_and_no_savepoint() -> None:
+    among = Kept({offset: taken_by(5) for offset in range(6)}, {})
+    known = Known.by([(LIFE, ANEW), (LIFE, Keeps("v1", 0, 7)), (LIFE, Keeps("v2", 3, 7))])
+    assert [*earlier(among, known, 5, 2)] == [2, 4]
+    assert [*earlier(among, known, 5, 9)] == [1, 2, 4] and not earlier(among, known, 5, 0)
