@@ -419,23 +419,18 @@ class Coordinator:
 
     def _checkpoints(self, journal: Journal) -> Checkpoints:
         plan, found = self._prepared.plan, self._found
-        older = {} if found is None else found.earlier
-        there = {} if found is None else {found.offset: found.checkpoint} | found.savepoints
+        there = {} if found is None else found.kept
         topic, once = self._written, plan.flow.delivery == "exactly_once"
         writing = Writing(
-            topic.write,
-            topic.forget,
-            self._trimmed.forget,
-            journal,
-            older | there,
-            self._start.resumes,
+            topic.write, topic.forget, self._trimmed.forget, journal, there, self._start.resumes
         )
         return Checkpoints(
             plan, self._prepared.incarnation, None if found is None else found.checkpoint,
             self._links, SystemClock(), writing.write, writing.retire,
             Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
             () if found is None else [*found.savepoints.values()],
-            0 if found is None else found.last, [*older.values()],
+            0 if found is None else found.last,
+            () if found is None else [*found.earlier.values()],
         )  # fmt: skip
 
     def close(self) -> None:

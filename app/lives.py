@@ -50,6 +50,11 @@ class Newest(NamedTuple):
     last: int
     """The greatest number that a checkpoint has."""
 
+    @property
+    def kept(self) -> dict[int, Checkpoint]:
+        """All that stay as the flow starts, by offset."""
+        return self.earlier | {self.offset: self.checkpoint} | self.savepoints
+
 
 def end_others(prepared: Prepared) -> None:
     """Who works in an earlier life commits nothing any more."""
@@ -68,16 +73,15 @@ def newest_checkpoint(
     settings, topic = prepared.options.kafka, prepared.names.checkpoints
     known = Known.by(journal(settings, prepared.names.decisions))
     with checkpoints.reading(settings, topic) as there:
+        among = kept(there, known)
         if wanted is None:
             found = newest(there, known, prepared.flow, topic)
             if found is None:
                 return None
             offset, checkpoint = found
-            among = kept(there, known)
         else:
             if not there.last(1):
                 expect_kept(known, prepared.flow, topic)
-            among = kept(there, known)
             offset = chosen(among, known, wanted)
             checkpoint = among.found[offset]
         most = prepared.plan.flow.checkpoints.kept - 1

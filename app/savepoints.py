@@ -75,8 +75,9 @@ class Known:
         last, begun, savepoints, checkpointed = None, None, dict[str, int](), False
         counting, own = dict[Incarnation, int](), False
         for life, one in decided:
-            checkpointed |= isinstance(one, Takes | Keeps)
-            own |= isinstance(one, Takes | Keeps) and life == last
+            taken = isinstance(one, Takes | Keeps)
+            checkpointed |= taken
+            own |= taken and life == last
             match one:
                 case Begins(checkpoint=None):
                     last, begun = life, one

@@ -140,7 +140,7 @@ class Decisions:
     def write(self, decision: bytes) -> None:
         """Write one decision, and wait until it is durable. Raises MeanderError."""
         self._sender.send(decision, None, noted, [])
-        self._sender.flush(client.ANSWER)
+        self.settle()
 
     def settle(self) -> None:
         """Wait until all is durable. Raises Unreachable where it takes too long."""
