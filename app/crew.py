@@ -186,7 +186,8 @@ class Crew:
         while time.monotonic() < deadline and not all(map(_ended, self.hands.values())):
             self._links.wait(0.05)
             self._hear(_ignore)
-            self._note_ends()
+        # Behind the last look at who has ended, or one that nobody has noted is waited for no more.
+        self._note_ends()
 
     # -- inside
 

@@ -1,0 +1,31 @@
+"""Of all that is reported of a failure the first cause is named."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from types import SimpleNamespace
+from typing import cast
+
+from app.crew import Crew
+from app.launcher import Ended, SparkTask
+from app.registry import Door
+from connectors.links import CurveLinks, Keys, LinkBroken
+from schemas.errors import MeanderError
+from state.ids import COORDINATOR, WorkerId
+
+ZERO = WorkerId(0)
+LOCAL = "127.0.0.1"
+
+
+def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
+    """However late the driver looks: all may have ended by then, so nobody is waited for."""
+    task = SimpleNamespace(ended=None)
+    with (
+        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
+        closing(Door(LOCAL, links)) as door,
+    ):
+        crew = Crew(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
+        task.ended = Ended(MeanderError("worker 0", "Spark's JVM has ended"))
+        crew.stop(within=5.0)
+        cause = crew.cause(LinkBroken(ZERO, "the connection is gone"))
+    assert str(cause).startswith("worker 0: Spark's JVM has ended")
