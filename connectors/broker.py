@@ -308,12 +308,14 @@ def _jvm(home: Path, *flags: str) -> list[str]:
 
 
 def _spawn(home: Path) -> subprocess.Popen[bytes]:
-    """Start the server in a session of its own: a Ctrl-C is for the flow, not for its broker."""
+    """Start the server in a process group of its own: a Ctrl-C is for the flow, not for its broker.
+    It stays in the session, as Linux shares out cores by sessions (`sched_autogroup_enabled`): its
+    threads got no time for half a second and more at once beside a flow of another."""
     flags = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
     command = [*_jvm(home, *flags), "kafka.Kafka", str(home / "server.properties")]
     with (home / "server.log").open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
         )
 
 
