@@ -48,6 +48,12 @@ def _alone(settings: Settings, names: Names, flow: str) -> Iterator[Incarnation]
             status.flush(client.ANSWER)
 
 
+def expect_alone(settings: Settings, names: Names, flow: str) -> None:
+    """Raises SetupError while a driver has a flow, or where there is none of that name."""
+    with _alone(settings, names, flow):
+        pass
+
+
 def drop(settings: Settings, names: Names, flow: str, savepoint: str) -> None:
     """Keep a savepoint no longer; what only it names leaves its topics, where it is known what it
     and all others name. Raises SetupError."""

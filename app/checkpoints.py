@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from app.following import show_end
 from app.lives import journal
@@ -14,11 +15,58 @@ from connectors.checkpoints import reading
 from connectors.client import Settings
 from connectors.topics import Names, expect_ran
 from schemas.status import Checkpointed, CheckpointFailed, Event, Finished
+from state.checkpoint import Checkpoint
 
 COLUMNS = (
     "number", "savepoint", "age", "policy", "settled", "written", "entries", "state", "in flight",
     "records", "workers", "bins",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One that a flow can go on from; programs read these names."""
+
+    number: int
+    savepoint: str
+    age_s: float
+    policy: str
+    settle_ms: float
+    write_ms: float
+    entries: int
+    state_bytes: int
+    in_flight_bytes: int
+    in_flight: int
+    """Records."""
+    workers: int
+    bins: int
+
+    @staticmethod
+    def of(one: Checkpoint, savepoint: str, now: float) -> Listed:
+        """`now` is in milliseconds since 1970."""
+        return Listed(
+            number=one.number,
+            savepoint=savepoint,
+            age_s=max(0.0, now - one.millis) / 1000,
+            policy=one.policy,
+            settle_ms=one.settle_ms,
+            write_ms=one.write_ms,
+            entries=one.entries,
+            state_bytes=one.state_bytes,
+            in_flight_bytes=one.in_flight_bytes,
+            in_flight=one.in_flight,
+            workers=len(one.cut.members),
+            bins=len(one.manifests),
+        )
+
+    def cells(self) -> Sequence[object]:
+        """As people read it, by `COLUMNS`."""
+        return (
+            self.number, self.savepoint, f"{self.age_s:,.0f} s", self.policy,
+            f"{self.settle_ms:,.0f} ms", f"{self.write_ms:,.0f} ms", self.entries,
+            size(self.state_bytes), size(self.in_flight_bytes), self.in_flight, self.workers,
+            self.bins,
+        )  # fmt: skip
 
 
 def show_checkpoint(output: Output, events: Iterator[Event]) -> int:
@@ -64,26 +112,16 @@ def taken(event: Checkpointed) -> str:
     )
 
 
-def listed(
-    settings: Settings, names: Names, flow: str
-) -> tuple[Sequence[Sequence[object]], Sequence[str]]:
-    """The checkpoints that a flow can go on from, the newest first, as `COLUMNS` says; and why
-    others cannot be. Raises SetupError for a flow that has never run."""
+def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], list[str]]:
+    """The checkpoints that a flow can go on from, the newest first; and why others cannot be.
+    Raises SetupError for a flow that has never run."""
     expect_ran(client.admin(settings), names.control, flow)
     now = time.time() * 1000
     known = Known.by(journal(settings, names.decisions))
     called = {offset: name for name, offset in known.savepoints.items()}
     with reading(settings, names.checkpoints) as there:
         among = kept(there, known)
-    rows = [
-        [
-            one.number, called.get(offset, ""), f"{max(0.0, now - one.millis) / 1000:,.0f} s",
-            one.policy, f"{one.settle_ms:,.0f} ms", f"{one.write_ms:,.0f} ms",
-            f"{one.entries:,}", size(one.state_bytes), size(one.in_flight_bytes),
-            f"{one.in_flight:,}", len(one.cut.members), len(one.manifests),
-        ]
-        for offset, one in among.found.items()
-    ][::-1]  # fmt: skip
+    rows = [Listed.of(one, called.get(at, ""), now) for at, one in among.found.items()][::-1]
     return rows, [
         f"{f'savepoint {called[at]!r} is ' if at in called else ''}no checkpoint to go on from:"
         f" {error}"

@@ -116,7 +116,11 @@ def run(
     config: Config = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Run a flow until Ctrl-C, or with --until-end to the end of its sources."""
+    """Run a flow until Ctrl-C, or with --until-end to the end of its sources.
+
+    Exit code 0: it is through, or was stopped by meander stop; 1: it failed; 2: something outside
+    has to be put right; 130: Ctrl-C.
+    """
     # Spark takes a while to import, and the other commands do without.
     from app import coordinator, launcher
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import Annotated, Literal
 
 import typer
@@ -87,7 +87,11 @@ def checkpoints(
             alone.drop(cluster, topics, flow, drop)
     with output.working("asking Kafka"):
         found, others = listed(cluster, topics, flow)
-    output.table(f"checkpoints of {flow}", COLUMNS, found)
+    if output.as_json:
+        for one in found:
+            output.line(asdict(one))
+    else:
+        output.table(f"checkpoints of {flow}", COLUMNS, [one.cells() for one in found])
     for why in others:
         typer.echo(why, err=True)
 
@@ -107,6 +111,7 @@ def reset(
     topics = names(prefix, flow)
     gone = alone.forgotten(topics)
     if not yes:
+        alone.expect_alone(cluster, topics, flow)
         typer.confirm(f"Delete {', '.join(gone)}?", abort=True, err=True)
     alone.reset(cluster, topics, prefix, flow)
     stays = [topic for topic in astuple(topics) if topic not in gone]

@@ -133,7 +133,7 @@ def claim_for(status: StatusTopic, flow: str, claimed: Claimed) -> None:
         age = (SystemClock().now_ms() - holder.millis) / 1000
         raise SetupError(
             f"flow {flow!r}",
-            f"another driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
+            f"a driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
             f"stop that one; if it is dead, wait {holder.lease:g} s",
         )
 

@@ -267,7 +267,19 @@ class Checkpoints:
             if taking.written():
                 self._complete(taking)
         elif now >= taking.began + self._how.timeout:
-            self._give_up(taking, f"it was not done within {self._how.timeout:g} s")
+            self._give_up(taking, self._late(taking))
+
+    def _late(self, taking: _Taking) -> str:
+        """What has kept one for too long, and what helps."""
+        within = f"it was not done within {self._how.timeout:g} s"
+        if taking.whole is None:
+            return f"{within}, as too much stayed in flight; policy unaligned waits for none of it"
+        if left := [member_name(one) for one in taking.members if one not in taking.parts]:
+            return (
+                f"{within}, as {', '.join(left)} had not written all; a longer timeout may do, or"
+                " shorter calls of the flow's functions"
+            )
+        return f"{within}, as its record was not durable yet; see whether Kafka keeps up"
 
     def _complete(self, taking: _Taking) -> None:
         assert taking.whole is not None, "it has been written"

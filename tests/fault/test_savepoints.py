@@ -92,7 +92,7 @@ def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_on
             flow.said("checkpoint", "counts")
         flow.feed(LINES, 2 * LINES)
         flow.answers(2 * LINES)
-        assert "another driver runs it" in flow.said("reset", "counts", "--yes", code=2)
+        assert "a driver runs it" in flow.said("reset", "counts", "--yes", code=2)
         flow.said("stop", "counts", "--savepoint", "late")
         assert first.exit_code() == 0, first.said
     assert flow.listed() == [(6, "late"), (5, ""), (4, ""), (2, "early")]

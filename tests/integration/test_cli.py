@@ -191,7 +191,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(running: Running) -> N
     done = running.call("run", str(running.module))
 
     assert done.code == 2
-    assert "flow 'counts': another driver runs it" in done.err
+    assert "flow 'counts': a driver runs it" in done.err
     assert len(done.err.splitlines()) == 1
     assert running.process.process.poll() is None
     assert (status_of(running)["state"], status_of(running)["reason"]) == ("running", "")

@@ -153,5 +153,5 @@ def test_a_flow_is_prepared_for_one_driver_whatever_lease_the_next_would_have(
     topic: StatusTopic, module: Path, options: Options
 ) -> None:
     shorter = Options(options.kafka, prefix=options.prefix, lease=1.0)
-    with pytest.raises(SetupError, match="another driver runs it .* dead, wait 600 s"):
+    with pytest.raises(SetupError, match="a driver runs it .* dead, wait 600 s"):
         claim(prepare(module, shorter), topic)

@@ -213,6 +213,8 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
             run.strike(Freeze())
             while not events_of(run, "checkpoint_failed"):
                 run.act()
+        (said,) = events_of(run, "checkpoint_failed")
+        assert "within 0.5 s, as worker 0, worker 1 had not written all;" in str(said["reason"])
         assert not run.world.checkpoints
         until_taken(run)
         world = run.world
@@ -263,6 +265,11 @@ def given_up(run: TestFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> 
         run.strike(Freeze(policy))
         while not events_of(run, "checkpoint_failed"):
             run.act()
+    (said,) = events_of(run, "checkpoint_failed")
+    assert ("had not written all" in str(said["reason"])) == (policy == "unaligned")
+    assert ("policy unaligned waits for none of it" in str(said["reason"])) == (
+        policy != "unaligned"
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
