@@ -110,7 +110,7 @@ def _entries(job: Job, initial: Initial, batch: pa.RecordBatch) -> pa.RecordBatc
 def _failed(job: Job, error: MeanderError) -> pa.RecordBatch:
     """A failure for each part, so that none of them is written."""
     parts = np.arange(job.parts, dtype=np.int32)
-    told = Failure.of("bootstrap", error, "").to_bytes()
+    told = Failure.at("bootstrap", error, "").to_bytes()
     return _batch(parts, np.full_like(parts, _FAILED), [told] * job.parts, [b""] * job.parts)
 
 
@@ -168,7 +168,7 @@ class _Writing:
                 if not self._take(batch):
                     break
         except MeanderError as error:
-            self.failure = Failure.of("bootstrap", error, "").to_bytes()
+            self.failure = Failure.at("bootstrap", error, "").to_bytes()
         self._given.end()
         self._settle(most=0)
 

@@ -18,8 +18,8 @@ from schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 from state.checkpoint import Checkpoint
 
 COLUMNS = (
-    "number", "savepoint", "age", "policy", "settled", "written", "entries", "state", "in flight",
-    "records", "workers", "bins",
+    "number", "savepoint", "next run", "age", "policy", "settled", "written", "entries", "state",
+    "in flight", "records", "workers", "bins",
 )  # fmt: skip
 
 
@@ -29,6 +29,8 @@ class Listed:
 
     number: int
     savepoint: str
+    next_run: bool
+    """Whether the flow begins with it when it is run again."""
     age_s: float
     policy: str
     settle_ms: float
@@ -42,11 +44,12 @@ class Listed:
     bins: int
 
     @staticmethod
-    def of(one: Checkpoint, savepoint: str, now: float) -> Listed:
+    def of(one: Checkpoint, savepoint: str, next_run: bool, now: float) -> Listed:
         """`now` is in milliseconds since 1970."""
         return Listed(
             number=one.number,
             savepoint=savepoint,
+            next_run=next_run,
             age_s=max(0.0, now - one.millis) / 1000,
             policy=one.policy,
             settle_ms=one.settle_ms,
@@ -62,10 +65,10 @@ class Listed:
     def cells(self) -> Sequence[object]:
         """As people read it, by `COLUMNS`."""
         return (
-            self.number, self.savepoint, f"{self.age_s:,.0f} s", self.policy,
-            f"{self.settle_ms:,.0f} ms", f"{self.write_ms:,.0f} ms", self.entries,
-            size(self.state_bytes), size(self.in_flight_bytes), self.in_flight, self.workers,
-            self.bins,
+            self.number, self.savepoint, "begins here" if self.next_run else "",
+            f"{self.age_s:,.0f} s", self.policy, f"{self.settle_ms:,.0f} ms",
+            f"{self.write_ms:,.0f} ms", self.entries, size(self.state_bytes),
+            size(self.in_flight_bytes), self.in_flight, self.workers, self.bins,
         )  # fmt: skip
 
 
@@ -121,7 +124,11 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], l
     called = {offset: name for name, offset in known.savepoints.items()}
     with reading(settings, names.checkpoints) as there:
         among = kept(there, known)
-    rows = [Listed.of(one, called.get(at, ""), now) for at, one in among.found.items()][::-1]
+    places = [*among.unreadable, *(at for at, one in among.found.items() if known.counts(at, one))]
+    begins = max(places, default=None)
+    rows = [
+        Listed.of(one, called.get(at, ""), at == begins, now) for at, one in among.found.items()
+    ][::-1]
     return rows, [
         f"{f'savepoint {called[at]!r} is ' if at in called else ''}no checkpoint to go on from:"
         f" {error}"

@@ -78,8 +78,8 @@ def checkpoints(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """List the checkpoints that a flow can go on from: it does from the newest, which comes first,
-    or from what meander run --from names."""
+    """List the checkpoints that a flow can go on from, the newest first: where its next run begins,
+    and what else meander run --from may name."""
     output, cluster = Output.of(as_json), kafka(config, set_, bootstrap)
     topics = names(prefix, flow)
     if drop is not None:

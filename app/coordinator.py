@@ -42,7 +42,7 @@ from app.side_by_side import side_by_side
 from app.signals import Signals
 from app.survivors import Survivors
 from app.sweep import Sweep
-from app.tenure import beat_seconds, beside, claimed
+from app.tenure import Patient, beat_seconds, beside, claimed
 from connectors.client import Unreachable
 from connectors.control import Decisions
 from connectors.links import CurveLinks, Keys, LinkBroken, member_name
@@ -166,7 +166,8 @@ def _live(prepared: Prepared, found: Newest | None, driver: _Driver) -> Result:
                 past.callback(survivors.close)
                 said = f"{lost.cause.concerns}: {lost.cause.cause}"
                 log.warning("%s: this life of the flow ends", said)
-                kafka = _Patient(driver, survivors, beat_seconds(prepared.options))
+                every = beat_seconds(prepared.options)
+                kafka = Patient(driver.told, survivors.beat, every, driver.signals)
                 kafka.answer(driver.told.expect_ours)
                 # What it tells of a savepoint must not come behind the choice.
                 kafka.answer(driver.journal.settle)
@@ -191,26 +192,7 @@ def _in_a_row(lost: _LifeLost) -> MeanderError:
     )
 
 
-class _Patient:
-    """Asks Kafka between two lives: an outage is waited for, as long as it takes."""
-
-    def __init__(self, driver: _Driver, survivors: Survivors, every: float) -> None:
-        self._driver, self._survivors, self._every = driver, survivors, every
-        self._said = False
-
-    def answer(self, ask: Callable[[], T]) -> T:
-        """What it says, once it does. Raises Interrupted at a signal."""
-        while True:
-            try:
-                look, driver = self._survivors.beat, self._driver
-                return beside(ask, driver.told, look, self._every, driver.signals)
-            except Unreachable:
-                if not self._said:
-                    self._said = True
-                    log.warning("Kafka does not answer: the flow goes on once it does")
-
-
-def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: _Patient) -> Newest | None:
+def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: Patient) -> Newest | None:
     """What to go on from; where that cannot be told, it is the loss that has ended the flow."""
     try:
         return kafka.answer(lambda: newest_checkpoint(prepared))

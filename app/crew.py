@@ -255,8 +255,8 @@ class Crew:
             if not self._dismissed:
                 self.newcomers.give_up(hand.id, _said(hand, failure), self.hands)
             return
-        hand.told, hand.failed = True, failure.lost is None
-        rank = Rank.SAID if failure.lost is None else Rank.PEER
+        hand.told, hand.failed = True, failure.peer is None
+        rank = Rank.SAID if failure.peer is None else Rank.PEER
         error = failure.error()
         if failure.concerns == member_name(hand.id) or rank is Rank.PEER:
             named = error

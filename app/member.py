@@ -125,17 +125,15 @@ class Member:
         try:
             with self._open() as worker:
                 self._work(worker)
-        except LinkBroken as error:
-            if error.peer == COORDINATOR:
+        except Exception as error:
+            if isinstance(error, LinkBroken) and error.peer == COORDINATOR:
                 raise
-            self._fail(error, lost=error.peer)
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             self._fail(error)
 
-    def _fail(self, error: Exception, lost: int | None = None) -> None:
+    def _fail(self, error: Exception) -> None:
         log.debug("this worker fails", exc_info=error)
         self._links.part()
-        self._tell(Failure.of(member_name(self._me), error, trace_of(error), lost))
+        self._tell(Failure.at(member_name(self._me), error, trace_of(error)))
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Worker]:

@@ -8,7 +8,8 @@ runs already, each member hears Meet and answers Met between Ready and Go.
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Final, Generic, Literal, Self, TypeVar
 
 import msgpack
 from msgpack.exceptions import UnpackException
@@ -26,6 +27,16 @@ M = TypeVar("M")
 Address = Annotated[str, Field(pattern=r"^tcp://\S+:\d{1,5}$")]
 Key = Annotated[bytes, Field(min_length=40, max_length=40)]
 """Public, of CURVE."""
+
+
+ErrorKind = Literal["unreachable", "setup", "lost", "other"]
+ERRORS: Final[Mapping[ErrorKind, type[MeanderError]]] = {
+    "unreachable": Unreachable,
+    "setup": SetupError,
+    "lost": WorkerLost,
+    "other": MeanderError,
+}
+"""What the driver tells apart, the most particular first."""
 
 
 class _Message(BaseModel):
@@ -343,17 +354,14 @@ class Failure(_Message):
     """A worker cannot go on; it waits for `stop`."""
 
     kind: Literal["failure"] = "failure"
+    of: ErrorKind
+    """Which error it is, as of `ERRORS`."""
     concerns: str
     cause: str
     remedy: str
-    setup: bool
     trace: str
-    lost: int | None = None
+    peer: int | None = None
     """The member whose link broke, where that is the cause."""
-    again: bool = False
-    """Whether the flow may go on without it, from a checkpoint."""
-    unreachable: bool = False
-    """Whether no broker has answered."""
 
     @staticmethod
     def from_bytes(data: bytes) -> Failure:
@@ -361,26 +369,20 @@ class Failure(_Message):
         return Failure.model_validate(msgpack.unpackb(data), strict=True)
 
     @staticmethod
-    def of(member: str, error: Exception, trace: str, lost: int | None = None) -> Failure:
+    def at(member: str, error: Exception, trace: str) -> Failure:
         """What an exception at a member tells the coordinator."""
-        known = error if isinstance(error, MeanderError) else None
-        if known is None:
-            cause = told(error)
-            return Failure(concerns=member, cause=cause, remedy="", setup=False, trace=trace)
+        known = error if isinstance(error, MeanderError) else MeanderError(member, told(error))
         return Failure(
-            concerns=known.concerns, cause=known.cause, remedy=known.remedy,
-            setup=isinstance(known, SetupError), trace=trace, lost=lost,
-            again=isinstance(known, WorkerLost), unreachable=isinstance(known, Unreachable),
+            of=next(name for name, kind in ERRORS.items() if isinstance(known, kind)),
+            concerns=known.concerns, cause=known.cause, remedy=known.remedy, trace=trace,
+            peer=known.peer if isinstance(known, LinkBroken) else None,
         )  # fmt: skip
 
     def error(self) -> MeanderError:
         """As it was raised at the worker."""
-        if self.lost is not None:
-            return LinkBroken(WorkerId(self.lost), self.cause)
-        if self.unreachable:
-            return Unreachable(self.concerns, self.cause, self.remedy)
-        kind = SetupError if self.setup else WorkerLost if self.again else MeanderError
-        return kind(self.concerns, self.cause, self.remedy)
+        if self.peer is not None:
+            return LinkBroken(WorkerId(self.peer), self.cause)
+        return ERRORS[self.of](self.concerns, self.cause, self.remedy)
 
 
 class Done(_Message):

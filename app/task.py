@@ -53,7 +53,7 @@ def main(blob: bytes) -> bytes:
                     gc.unfreeze()
                     gc.collect()
     except MeanderError as error:
-        return Failure.of(member_name(WorkerId(me)), error, traceback.format_exc()).to_bytes()
+        return Failure.at(member_name(WorkerId(me)), error, traceback.format_exc()).to_bytes()
     return b""
 
 

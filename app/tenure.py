@@ -6,6 +6,7 @@ Guarantees that a heartbeat goes out while something is waited for that blocks, 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,9 +17,12 @@ from app.metrics import Board
 from app.options import Options
 from app.prepare import Prepared, claim
 from app.signals import Interrupted, Signals
+from connectors.client import Unreachable
 from connectors.status import StatusTopic
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -73,3 +77,24 @@ def beside(
             told.pump()
             roused.wait(every)
     return doing.result()
+
+
+class Patient:
+    """Asks Kafka between two lives: an outage is waited for, as long as it takes; arguments as of
+    `beside`."""
+
+    def __init__(
+        self, told: FlowStatus, look: Callable[[], None], every: float, signals: Signals | None
+    ) -> None:
+        self._told, self._look, self._every, self._signals = told, look, every, signals
+        self._said = False
+
+    def answer(self, ask: Callable[[], T]) -> T:
+        """What it says, once it does. Raises Interrupted at a signal."""
+        while True:
+            try:
+                return beside(ask, self._told, self._look, self._every, self._signals)
+            except Unreachable:
+                if not self._said:
+                    self._said = True
+                    log.warning("Kafka does not answer: the flow goes on once it does")

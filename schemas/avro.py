@@ -111,20 +111,36 @@ def longs(numbers: npt.NDArray[np.int64], branch: int | None = None) -> bytes:
     """
     if not len(numbers):
         return b"\0"
+    tag = b"" if branch is None else long(branch)
+    if numbers.min() == numbers.max():
+        items = (tag + long(int(numbers[0]))) * len(numbers)
+    else:
+        items = _varied(numbers, tag)
+    return long(len(numbers)) + items + b"\0"
+
+
+def _varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
     left = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
-    sizes = np.ones(len(left), np.int64)
-    for bits in range(7, int(left.max()).bit_length(), 7):
-        sizes += left >= np.uint64(1 << bits)
-    most = int(sizes.max())
+    least, most = (_size(int(one)) for one in (left.min(), left.max()))
+    shifts = (7 * np.arange(most)).astype(np.uint64)
     # All in as many bytes as the greatest takes, of which each then keeps its own.
-    places = np.arange(most)
-    out = (left[:, None] >> (7 * places).astype(np.uint64)).astype(np.uint8) | np.uint8(0x80)
-    out[np.arange(len(left)), sizes - 1] &= 0x7F
-    kept = places < sizes[:, None]
-    if branch is not None:
-        out = np.insert(out, 0, branch << 1, axis=1)
-        kept = np.insert(kept, 0, True, axis=1)
-    return long(len(numbers)) + out[kept].tobytes() + b"\0"
+    out = (left[:, None] >> shifts).astype(np.uint8) | np.uint8(0x80)
+    kept = None
+    if least == most:
+        out[:, -1] &= 0x7F
+    else:
+        sizes = 1 + (left[:, None] >= np.uint64(1) << shifts[1:]).sum(axis=1)
+        out[np.arange(len(left)), sizes - 1] &= 0x7F
+        kept = np.arange(most) < sizes[:, None]
+    if tag:
+        out = np.insert(out, 0, tag[0], axis=1)
+        kept = None if kept is None else np.insert(kept, 0, True, axis=1)
+    return (out if kept is None else out[kept]).tobytes()
+
+
+def _size(zigzag: int) -> int:
+    """How many bytes a number takes."""
+    return max(1, -(-zigzag.bit_length() // 7))
 
 
 def long(number: int) -> bytes:

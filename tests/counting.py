@@ -23,14 +23,17 @@ def texts(first: int, last: int) -> list[str]:
 class Counting:
     """A flow that counts words, and what it has committed."""
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path, *, steady: bool = True) -> None:
-        """Unless it is `steady`, each count also says what is another in each process, and comes
-        again, as but for the first no checkpoint is taken."""
-        self._broker, self._prefix, self._folder = broker, prefix, folder
+    def __init__(
+        self, broker: Broker, prefix: str, folder: Path, *, interval: float | None = 0.5,
+        says_where: bool = False,
+    ) -> None:  # fmt: skip
+        """Seconds from one checkpoint to the next; where it `says_where`, each count also says what
+        is another in each process."""
+        self._broker, self._prefix = broker, prefix
         self._fed = 0
         self.module = flow_folder(
-            folder / "flow", prefix, says_where=not steady, delivery="exactly_once",
-            checkpoints=Checkpointing(0.5 if steady else None),
+            folder / "flow", prefix, says_where=says_where, delivery="exactly_once",
+            checkpoints=Checkpointing(interval),
         )  # fmt: skip
 
     def feed(self, count: int = LINES) -> None:

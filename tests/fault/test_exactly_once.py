@@ -78,7 +78,7 @@ def test_each_result_is_committed_once_though_the_broker_is_killed_in_between(
 def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    counting = Counting(broker, prefix, tmp_path, steady=False)
+    counting = Counting(broker, prefix, tmp_path, interval=None, says_where=True)
     counting.feed()
     with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:
         flow.until_event("started")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -14,40 +12,20 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from tests.brokers import Broker
-from tests.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.kafka_tools import consume_all, until
-
-LINES = 300
-
-
-def texts(first: int, last: int) -> list[str]:
-    return [f"w{n * n % 7} v{n % 7}" for n in range(first, last)]
+from tests.counting import Counting
+from tests.flow_process import FlowProcess, meander
+from tests.kafka_tools import consume_all
 
 
-def wanted(last: int) -> list[tuple[str, int]]:
-    counted: dict[str, int] = {}
-    found = []
-    for word in " ".join(texts(0, last)).split():
-        counted[word] = counted.get(word, 0) + 1
-        found.append((word, counted[word]))
-    return sorted(found)
+class Commanded:
+    """A flow of which checkpoints are taken when a user says so, and what else is said to it."""
 
-
-@dataclass(frozen=True)
-class Counts:
-    """A flow that delivers exactly once, and what users say to it."""
-
-    broker: Broker
-    prefix: str
-    folder: Path
-
-    @cached_property
-    def module(self) -> Path:
-        return flow_folder(self.folder / "flow", self.prefix, delivery="exactly_once")
+    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+        self.broker, self.prefix, self._folder = broker, prefix, folder
+        self.counts = Counting(broker, prefix, folder, interval=None)
 
     def run(self, *words: str) -> AbstractContextManager[FlowProcess]:
-        run = ["run", str(self.module), "--prefix", self.prefix, "--workers", "2", *words]
-        return meander(self.folder, self.broker.bootstrap, *run)
+        return meander(self._folder, self.broker.bootstrap, *self.counts.run(*words))
 
     def said(self, *words: str, code: int = 0) -> str:
         where = "--prefix", self.prefix, "--bootstrap", self.broker.bootstrap
@@ -55,84 +33,84 @@ class Counts:
         assert done.exit_code == code, done.output
         return done.output
 
-    def listed(self) -> list[tuple[int, str]]:
-        rows = map(json.loads, self.said("checkpoints", "counts", "--json").splitlines())
-        return [(row["number"], row["savepoint"]) for row in rows]
+    def rows(self) -> list[dict[str, object]]:
+        return [*map(json.loads, self.said("checkpoints", "counts", "--json").splitlines())]
 
-    def feed(self, first: int, last: int) -> None:
-        told = texts(first, last)
-        lines(self.broker.bootstrap, self.prefix, told, create=first == 0, after=first)
+    def listed(self) -> list[tuple[object, object]]:
+        return [(row["number"], row["savepoint"]) for row in self.rows()]
 
-    def answers(self, last: int) -> None:
-        until(lambda: len(self.answered()) >= 2 * last, "all lines are answered")
-        assert self.answered() == wanted(last)
+    @property
+    def next_run(self) -> list[object]:
+        """With which the next run begins."""
+        return [row["number"] for row in self.rows() if row["next_run"]]
 
-    def answered(self) -> list[tuple[str, int]]:
-        records = consume_all(self.broker.bootstrap, self.prefix + "counts")
-        values = [json.loads(record.value) for record in records if record.value]
-        return sorted((value["word"], value["count"]) for value in values)
+    def stop(self, flow: FlowProcess, *words: str) -> None:
+        self.said("stop", "counts", *words)
+        assert flow.exit_code() == 0, flow.said
+
+    def to_the_end(self, *words: str) -> None:
+        """All that there is is counted, and committed once."""
+        with self.run(*words, "--until-end") as flow:
+            assert flow.exit_code() == 0, flow.said
+        assert self.counts.committed == self.counts.wanted
 
 
 @pytest.fixture
-def flow(broker: Broker, prefix: str, tmp_path: Path) -> Counts:
-    return Counts(broker, prefix, tmp_path)
+def flow(broker: Broker, prefix: str, tmp_path: Path) -> Commanded:
+    return Commanded(broker, prefix, tmp_path)
 
 
 def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_once(
-    flow: Counts,
+    flow: Commanded,
 ) -> None:
-    flow.feed(0, LINES)
+    flow.counts.feed()
     with flow.run() as first:
-        first.until_event("started")
-        flow.answers(LINES)
+        flow.counts.until_all(first)
         flow.said("checkpoint", "counts", "--savepoint", "early")
         refused = flow.said("checkpoint", "counts", "--savepoint", "early", "--json", code=1)
         assert "there is a savepoint 'early'" in refused
         for _ in range(3):
             flow.said("checkpoint", "counts")
-        flow.feed(LINES, 2 * LINES)
-        flow.answers(2 * LINES)
-        assert "a driver runs it" in flow.said("reset", "counts", "--yes", code=2)
-        flow.said("stop", "counts", "--savepoint", "late")
-        assert first.exit_code() == 0, first.said
+        flow.counts.feed()
+        flow.counts.until_all(first)
+        assert "a driver runs it" in flow.said("reset", "counts", code=2), "before it asks"
+        flow.stop(first, "--savepoint", "late")
     assert flow.listed() == [(6, "late"), (5, ""), (4, ""), (2, "early")]
+    assert flow.next_run == [6]
     topic = flow.prefix + "counts.checkpoints"
     left = [one.offset for one in consume_all(flow.broker.bootstrap, topic)]
     assert left == [1, 2, 3, 4, 5], "nothing lies before the oldest that is kept"
-    assert "6 (late)" in flow.said("run", str(flow.module), "--from", "none", code=2)
+    assert "6 (late)" in flow.said("run", str(flow.counts.module), "--from", "none", code=2)
 
-    flow.feed(2 * LINES, 3 * LINES)
-    with flow.run("--from", "early", "--until-end") as second:
-        assert second.exit_code() == 0, second.said
-    flow.answers(3 * LINES)
+    with flow.run("--from", "early") as second:
+        second.until_event("started")
+        flow.stop(second)
+    assert flow.listed() == [(6, "late"), (2, "early")]
+    assert flow.next_run == [2], "though another is newer"
+    flow.counts.feed()
+    flow.to_the_end()
     flow.said("checkpoints", "counts", "--drop", "late")
     names = [name for _, name in flow.listed()]
     assert "early" in names and "late" not in names
-
     flow.said("reset", "counts", "--yes")
     assert flow.listed() == []
 
 
-def test_a_flow_goes_back_behind_what_a_life_has_begun_with(flow: Counts) -> None:
-    flow.feed(0, LINES)
+def test_a_flow_goes_back_behind_what_a_life_has_begun_with(flow: Commanded) -> None:
+    flow.counts.feed()
     with flow.run() as first:
-        first.until_event("started")
-        flow.answers(LINES)
+        flow.counts.until_all(first)
         for _ in range(3):
             flow.said("checkpoint", "counts")
         assert flow.listed() == [(4, ""), (3, ""), (2, "")]
-        flow.feed(LINES, 2 * LINES)
-        flow.answers(2 * LINES)
-        flow.said("stop", "counts")
-        assert first.exit_code() == 0, first.said
+        flow.counts.feed()
+        flow.counts.until_all(first)
+        flow.stop(first)
     with flow.run() as second:
         second.until_event("started")
-        flow.said("stop", "counts")
-        assert second.exit_code() == 0, second.said
+        flow.stop(second)
     assert flow.listed() == [(4, ""), (3, ""), (2, "")], "it has let go of none"
 
-    flow.feed(2 * LINES, 3 * LINES)
-    with flow.run("--from", "2", "--until-end") as third:
-        assert third.exit_code() == 0, third.said
-    flow.answers(3 * LINES)
+    flow.counts.feed()
+    flow.to_the_end("--from", "2")
     assert [name for name, _ in flow.listed()][-1] == 2, "of the others none counts any more"

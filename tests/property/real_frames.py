@@ -225,7 +225,7 @@ def _of_app() -> Iterator[Kind]:
         Report.model_validate({"events": [replayed]}),
         Met(worker=2),
         Released(worker=0),
-        Failure(concerns="worker 1", cause="x", remedy="", setup=False, trace="t", lost=-1),
+        Failure(of="lost", concerns="worker 1", cause="x", remedy="", trace="t", peer=-1),
         Done(counters={"read": 1 << 40}),
         Stopped(),
     )

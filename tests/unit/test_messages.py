@@ -14,13 +14,13 @@ from state.ids import WorkerId
 OTHER = WorkerId(0)
 
 
-def said(error: MeanderError, of: int | None = None) -> MeanderError:
-    return Failure.from_bytes(Failure.of("worker 1", error, "", of).to_bytes()).error()
+def said(error: MeanderError) -> MeanderError:
+    return Failure.from_bytes(Failure.at("worker 1", error, "").to_bytes()).error()
 
 
 def test_who_hears_of_a_broken_link_takes_it_for_one() -> None:
     """Else a flow would end at it that can go on without the other."""
-    error = said(LinkBroken(OTHER, "the connection closed"), OTHER)
+    error = said(LinkBroken(OTHER, "the connection closed"))
     assert isinstance(error, LinkBroken) and error.peer == OTHER
     assert str(error) == str(LinkBroken(OTHER, "the connection closed"))
 
