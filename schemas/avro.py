@@ -122,20 +122,19 @@ def longs(numbers: npt.NDArray[np.int64], branch: int | None = None) -> bytes:
 def _varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
     left = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
     least, most = (_size(int(one)) for one in (left.min(), left.max()))
-    shifts = (7 * np.arange(most)).astype(np.uint64)
+    sizes = np.full(len(left), least)
+    for size in range(least, most):
+        sizes += left >= np.uint64(1 << 7 * size)
     # All in as many bytes as the greatest takes, of which each then keeps its own.
+    shifts = (7 * np.arange(most)).astype(np.uint64)
     out = (left[:, None] >> shifts).astype(np.uint8) | np.uint8(0x80)
-    kept = None
-    if least == most:
-        out[:, -1] &= 0x7F
-    else:
-        sizes = 1 + (left[:, None] >= np.uint64(1) << shifts[1:]).sum(axis=1)
-        out[np.arange(len(left)), sizes - 1] &= 0x7F
-        kept = np.arange(most) < sizes[:, None]
+    out[np.arange(len(left)), sizes - 1] &= 0x7F
     if tag:
         out = np.insert(out, 0, tag[0], axis=1)
-        kept = None if kept is None else np.insert(kept, 0, True, axis=1)
-    return (out if kept is None else out[kept]).tobytes()
+    if least == most:
+        return out.tobytes()
+    kept = np.arange(len(tag) + most) < (len(tag) + sizes)[:, None]
+    return out[kept].tobytes()
 
 
 def _size(zigzag: int) -> int:
