@@ -11,7 +11,7 @@ from app.lives import journal
 from app.output import Output, size
 from app.savepoints import Known, kept
 from connectors import client
-from connectors.checkpoints import reading
+from connectors.checkpoints import CheckpointsReader, Unreadable, reading
 from connectors.client import Settings
 from connectors.topics import Names, expect_ran
 from schemas.status import Checkpointed, CheckpointFailed, Event, Finished
@@ -123,9 +123,7 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], l
     known = Known.by(journal(settings, names.decisions))
     called = {offset: name for name, offset in known.savepoints.items()}
     with reading(settings, names.checkpoints) as there:
-        among = kept(there, known)
-    places = [*among.unreadable, *(at for at, one in among.found.items() if known.counts(at, one))]
-    begins = max(places, default=None)
+        among, begins = kept(there, known), _begins(there, known)
     rows = [
         Listed.of(one, called.get(at, ""), at == begins, now) for at, one in among.found.items()
     ][::-1]
@@ -134,3 +132,13 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], l
         f" {error}"
         for at, error in among.unreadable.items()
     ]
+
+
+def _begins(there: CheckpointsReader, known: Known) -> int | None:
+    """The offset of what a run begins with that names none; None also where it would refuse, as the
+    newest cannot be read, which is told of beside the list."""
+    try:
+        found = there.newest(known.counts)
+    except Unreadable:
+        return None
+    return None if found is None else found[0]

@@ -73,6 +73,7 @@ def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_on
             flow.said("checkpoint", "counts")
         flow.counts.feed()
         flow.counts.until_all(first)
+        assert "a driver runs it" in flow.said("reset", "counts", "--yes", code=2)
         assert "a driver runs it" in flow.said("reset", "counts", code=2), "before it asks"
         flow.stop(first, "--savepoint", "late")
     assert flow.listed() == [(6, "late"), (5, ""), (4, ""), (2, "early")]
