@@ -125,7 +125,7 @@ class Member:
         try:
             with self._open() as worker:
                 self._work(worker)
-        except Exception as error:
+        except Exception as error:  # a user's function may raise anything
             if isinstance(error, LinkBroken) and error.peer == COORDINATOR:
                 raise
             self._fail(error)
