@@ -109,6 +109,10 @@ class CurveLinks:
         self._gate = ThreadAuthenticator(self._context)
         self._gate.start()
         self._gate.configure_curve_callback("*", self)
+        self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
+        self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
+        self._cut_off: set[WorkerId] = set()
+        """Peers whose connection is known to be gone."""
         self._router = self._socket(zmq.ROUTER)
         self._router.curve_server = True
         self._router.maxmsgsize = max_frame + 33  # which is what CURVE adds to a part
@@ -133,8 +137,6 @@ class CurveLinks:
         self._gone: list[WorkerId] = []
         self._joining: set[WorkerId] = set()
         self._loose: set[WorkerId] = set()
-        self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
-        self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
         self._queues: dict[WorkerId, list[Frame]] = {}
         self._sent: dict[WorkerId, int] = {}
         self._senders: dict[bytes, WorkerId] = {}
@@ -244,8 +246,13 @@ class CurveLinks:
         self._parting, self._broken = True, None
 
     def close(self, linger: float = 2.0) -> None:
-        """Close; what is queued gets `linger` seconds to leave."""
+        """Close; what is queued gets `linger` seconds to leave, but for what is for peers that are
+        gone: it never would."""
         self._gate.stop()
+        self._cut_off.update(peer for monitor, peer in self._monitors.items() if monitor.poll(0))
+        self._monitors.clear()
+        for peer in self._cut_off & self._dealers.keys():
+            self._dealers[peer].close(linger=0)
         self._context.destroy(linger=int(linger * 1000))
         self.wakeup.close()
 
@@ -364,6 +371,7 @@ class CurveLinks:
                 if not self._counts(peer):
                     self._retire(peer, monitor)
                     continue
+                self._cut_off.add(peer)
                 cause = str(event.name).lower().replace("_", " ")
                 self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
                 return

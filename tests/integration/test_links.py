@@ -324,6 +324,30 @@ def test_what_was_sent_before_closing_still_leaves(pair: tuple[CurveLinks, Curve
     assert got == [number.to_bytes(2, "big") for number in range(200)]
 
 
+@pytest.mark.parametrize("noticed", [True, False])
+def test_what_is_for_a_peer_that_is_gone_holds_up_no_close(
+    pair: tuple[CurveLinks, CurveLinks], noticed: bool
+) -> None:
+    a, b = pair
+    for _ in range(500):
+        a.send(B, [b"x" * 100_000])
+        a.flush()
+    if not noticed:
+        a.part()
+    b.close(linger=0)
+    if noticed:
+        with pytest.raises(LinkBroken):
+            receive_for_ever(a)
+        a.part()
+    else:
+        (monitor,) = a._monitors
+        assert monitor.poll(30_000), "ZeroMQ has seen it"
+    closing = threading.Thread(target=a.close, args=(600.0,), daemon=True)
+    closing.start()
+    closing.join(30.0)
+    assert not closing.is_alive()
+
+
 def test_a_host_that_is_not_ours_is_named() -> None:
     with pytest.raises(MeanderError, match="a link cannot listen there"):
         CurveLinks(A, Keys.fresh(), host="203.0.113.7")
