@@ -175,7 +175,8 @@ class CheckpointsReader:
 @contextlib.contextmanager
 def reading(settings: Settings, topic: str) -> Iterator[CheckpointsReader]:
     """Those of a topic, to the block's end. Raises MeanderError."""
-    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
+    consuming = client.consumer({**settings, **client.AT_ONCE}, f"meander.{topic}")
+    with contextlib.closing(consuming) as consumer:
         yield CheckpointsReader(settings, topic, consumer)
 
 

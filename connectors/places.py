@@ -69,8 +69,8 @@ class PlaceReader:
 
     def __init__(self, settings: Settings, topic: str, wakeup: Wakeup) -> None:
         self._topic, self._wakeup = topic, wakeup
-        # A sweep mostly ends at the end of the log, and the next one waits for its last fetch.
-        self._consumer = client.consumer({**settings, "fetch.wait.max.ms": "2"}, f"meander.{topic}")
+        # A sweep mostly ends at the end of the log.
+        self._consumer = client.consumer({**settings, **client.AT_ONCE}, f"meander.{topic}")
         self._contact = client.contact(settings)
         self._asked: SimpleQueue[list[Wanted]] = SimpleQueue()
         self._answers: dict[Ticket, list[bytes] | MeanderError] = {}

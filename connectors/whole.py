@@ -25,7 +25,8 @@ def whole(settings: Settings, topic: str) -> list[bytes]:
     """The values of all records of a topic, in order. Raises MeanderError."""
     found: list[bytes] = []
     heard = time.monotonic()
-    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
+    consuming = client.consumer({**settings, **client.AT_ONCE}, f"meander.{topic}")
+    with contextlib.closing(consuming) as consumer:
         low, high = client.watermarks(consumer, topic, 0)
         if low == high:
             return found
@@ -38,6 +39,8 @@ def whole(settings: Settings, topic: str) -> list[bytes]:
                 if error is None:
                     heard = time.monotonic()
                     found.append(message.value() or b"")
+                    if message.offset() >= high - 1:
+                        return found
                 elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= high:
                     return found
                 elif error.code() != KafkaError._PARTITION_EOF and not client.transient(error):
