@@ -193,11 +193,20 @@ def _in_a_row(lost: _LifeLost) -> MeanderError:
 
 
 def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: Patient) -> Newest | None:
-    """What to go on from; where that cannot be told, it is the loss that has ended the flow."""
+    """What to go on from, once nobody can add to what is out; where that cannot be told, it is the
+    loss that has ended the flow."""
+
+    def ask() -> Newest | None:
+        with side_by_side() as asking:
+            ended = asking.ask(lambda: end_others(prepared))
+            newest = newest_checkpoint(prepared)
+            ended.result()
+        return newest
+
     try:
-        return kafka.answer(lambda: newest_checkpoint(prepared))
+        return kafka.answer(ask)
     except MeanderError as error:
-        log.warning("no checkpoint can be read: %s", error)
+        log.warning("the flow cannot go on by itself: %s", error)
         raise lost.cause from lost
 
 
@@ -233,10 +242,9 @@ def _conduct(
             if survivors is not None:
                 survivors.close()
             with side_by_side() as starting:
-                ended = starting.ask(lambda: end_others(prepared))
+                beginning = starting.ask(lambda: begin(prepared, found, driver.journal))
                 topics = opened.enter_context(driver_topics.opened(prepared))
-                ended.result()
-            start = begin(prepared, found, driver.journal)
+                start = beginning.result()
             coordinator = Coordinator(prepared, links, crew, topics, driver, found, start)
             opened.callback(coordinator.close)
             for event in driver.unended.end(topics.control.begins):
@@ -368,7 +376,8 @@ class Coordinator:
             self._housekeeping()
             if signals is not None and signals.received:
                 return signals.received
-            self._links.wait(IDLE)
+            # Who comes to the door does not rouse it, and comes three times.
+            self._links.wait(PACE)
         rescaler = Rescaler(self._controller, self._crew, SystemClock(), self._slots)
         self._rescaler = rescaler
         commands = Commands(

@@ -75,6 +75,8 @@ FAREWELL, WANTED = 3.0, 10.0
 """Seconds that a worker which has failed waits for the coordinator's word; and one that has stopped
 where the lease is no longer: it may be wanted again once others have ended. One that has left the
 flow waits for a lease, as the others may be busy when it speaks its last."""
+SOON = 0.03
+"""Seconds after which one that has stopped is likely to go on in another life, and tidies up."""
 PACE = 0.002
 """Seconds from one short turn to the next: what comes meanwhile is handled together."""
 GARBAGE = 100_000
@@ -277,16 +279,26 @@ class Member:
     def _take_leave(self) -> None:
         """Say that all is closed, and wait until nobody needs this end of the links."""
         self._heard = time.monotonic()
-        told = False
+        told = tidy = False
         while not self._bye and time.monotonic() < self._heard + self._farewell:
             for line in self._log.lines():
                 self._tell(line)
+            if told and not tidy:
+                tidy = True
+                self._tidy()
             if self._stop and not told:
                 told = True
                 self._tell(Stopped())
-            self._links.wait(0.1)
+            self._links.wait(0.1 if tidy else SOON)
             self._hear()
         self._over = True
+
+    def _tidy(self) -> None:
+        """Each life takes what there is out of all collections, so what it leaves too; while the
+        others are waited for nothing waits for this."""
+        self._worker = None
+        gc.unfreeze()
+        gc.collect()
 
     @property
     def _farewell(self) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import signal
 import sys
@@ -49,9 +48,6 @@ def main(blob: bytes) -> bytes:
                 arguments = Member(arguments, kept).run()
                 if arguments is not None:
                     kept.outlive()
-                    # Each life takes what there is out of all collections, so what it leaves too.
-                    gc.unfreeze()
-                    gc.collect()
     except MeanderError as error:
         return Failure.at(member_name(WorkerId(me)), error, traceback.format_exc()).to_bytes()
     return b""
