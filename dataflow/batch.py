@@ -24,6 +24,8 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_HEAD = 3
+"""Bytes that encoded bytes begin with, up to 65,535 of them."""
 ROW_BYTES = 128
 """About what a record takes beside its value's bytes: columns, key, and Python's objects."""
 
@@ -97,6 +99,9 @@ class Batch:
         """The same with `size` known; values that cannot be encoded count as they lie in memory."""
         if self.size or not self.values:
             return self
+        if {*map(type, self.values)} == {bytes}:
+            size = sum(map(len, cast(list[bytes], self.values))) + _HEAD * len(self)
+            return self._with(self.values, size, self.packed)
         try:
             size = len(codec.encode(self.values))
         except UnencodableError:

@@ -2,13 +2,15 @@
 
 Guarantees that what is reported is durable and is all that was frozen here: references to batches,
 which nobody changes, and the states as they were (`states.py`). Fuelled: a turn writes a slice of
-each. Cost: 4 to 12 us a record in flight.
+each; what lies side by side is written together, as a recovery reads piece after piece. Cost: 4 to
+12 us a record in flight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from dataflow.graph import Location
 from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.migrator import Outlet
 from dataflow.migrate.parcels import Parcel
-from dataflow.nested import at, rounds_of
+from dataflow.nested import at, outer, rounds_of
 from dataflow.operators.base import Underway
 from dataflow.plan import Plan
 from dataflow.wire import Payload
@@ -202,15 +204,42 @@ class Persisting:
 
 
 def _in_pieces(many: Iterable[Iterable[Underway]]) -> Iterator[Underway]:
-    return (piece for some in many for one in some for piece in _pieces(one))
+    return (piece for one in _together(chain.from_iterable(many)) for piece in _pieces(one))
+
+
+def _together(many: Iterable[Underway]) -> Iterator[Underway]:
+    """What lies side by side in as many records of the topic as it takes: a transaction has a few
+    results, and many wait at once."""
+    near, rows, weight = list[Underway](), 0, 0
+    for one in many:
+        one = one._replace(batch=one.batch.measured())
+        rows, weight = rows + len(one.batch), weight + one.batch.weight
+        if near and not (_alike(near[0], one) and rows <= ROWS and weight <= BYTES):
+            yield _joined(near)
+            near, rows, weight = [], len(one.batch), one.batch.weight
+        near.append(one)
+    if near:
+        yield _joined(near)
+
+
+def _alike(one: Underway, other: Underway) -> bool:
+    """Whether their records go on at one place, in the same rounds, and all have keys or none."""
+    keyed = one.batch.keys is None, other.batch.keys is None
+    same = rounds_of(one.time) == rounds_of(other.time)
+    return one.location == other.location and same and keyed[0] == keyed[1]
+
+
+def _joined(near: list[Underway]) -> Underway:
+    least = min(near, key=lambda one: outer(one.time))
+    return least._replace(batch=Batch.concat([one.batch for one in near]))
 
 
 def _pieces(one: Underway) -> Iterator[Underway]:
     """What records of the topic can hold."""
-    batch = one.batch.measured()
+    batch = one.batch
     most = max(1, min(ROWS, BYTES * len(batch) // max(1, batch.weight)))
     if len(batch) <= most:
-        yield one._replace(batch=batch)
+        yield one
         return
     for first in range(0, len(batch), most):
         rows = np.arange(first, min(first + most, len(batch)))

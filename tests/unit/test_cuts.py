@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dataflow import Flow, restore
-from dataflow.checkpoint import taking
+from dataflow.checkpoint import persisting, taking
 from dataflow.checkpoint.fitting import expect_fits
 from dataflow.checkpoint.policy import ON_COMMAND, POLICIES, Checkpointing, Policy
 from dataflow.checkpoint.settling import Settling
@@ -26,6 +26,12 @@ from state.time import from_millis
 from tests.hand import assembly
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in flight lies in many."""
+    monkeypatch.setattr(persisting, "ROWS", 4)
 
 
 def counting(checkpoints: Checkpointing = ON_COMMAND) -> Flow:
