@@ -16,6 +16,7 @@ import pyspark.worker  # noqa: F401  compiled anew by each fork otherwise: Spark
 from pyspark import daemon
 
 import app.task  # noqa: F401  loaded here, and used in each fork
+from app.registry import versions
 
 
 def let_go_of_archives() -> None:
@@ -28,5 +29,6 @@ def let_go_of_archives() -> None:
 
 if __name__ == "__main__":
     let_go_of_archives()
+    versions()  # which each fork tells, and knows from here
     gc.freeze()  # else the first collection in each fork would copy all of it
     daemon.manager()

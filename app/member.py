@@ -18,6 +18,9 @@ import threading
 import time
 import traceback
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
 
 from app.arguments import Arguments
 from app.clock import SystemClock
@@ -47,7 +50,7 @@ from app.messages import (
 )
 from app.registry import join, own_host
 from app.remote_log import RemoteLog
-from app.side_by_side import side_by_side
+from app.side_by_side import SideBySide, side_by_side
 from connectors import checkpoints
 from connectors.dead_letter import KafkaDeadLetters
 from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
@@ -91,6 +94,14 @@ CREDIT: Mapping[Hashable, Wait] = {
 }
 
 
+class _Begun(NamedTuple):
+    """What is being opened while a worker waits to be let in."""
+
+    opening: SideBySide
+    state: Future[KafkaStateTopic]
+    in_flight: Future[KafkaStateTopic]
+
+
 class Member:
     """A worker."""
 
@@ -112,20 +123,22 @@ class Member:
         keys = Keys.fresh()
         host = own_host(self._arguments.door)
         self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.lease)
+        self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
         try:
-            join(self._arguments.ticket, keys, self._links, self._arguments.patience)
-            self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
             with self._log.installed():
-                self._attempt()
+                with side_by_side() as opening:
+                    begun = self._begin_to_open(opening)
+                    join(self._arguments.ticket, keys, self._links, self._arguments.patience)
+                    self._attempt(begun)
                 self._take_leave()
         finally:
             self._links.close(linger=1.0)
         return None if self._again is None else self._arguments.anew(self._again)
 
-    def _attempt(self) -> None:
+    def _attempt(self, begun: _Begun) -> None:
         """Work until told to stop; what goes wrong is told to the coordinator."""
         try:
-            with self._open() as worker:
+            with self._open(begun) as worker:
                 self._work(worker)
         except Exception as error:  # a user's function may raise anything
             if isinstance(error, LinkBroken) and error.peer == COORDINATOR:
@@ -138,41 +151,44 @@ class Member:
         self._tell(Failure.at(member_name(self._me), error, trace_of(error)))
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[Worker]:
-        """The engine with all its ends; what has been opened is closed in the reverse order."""
-        arguments = self._arguments
+    def _open(self, begun: _Begun) -> Iterator[Worker]:
+        """The engine with all its ends."""
+        arguments, opening = self._arguments, begun.opening
         topics = names(arguments.prefix, arguments.flow)
         plan, database = self._kept.plan, self._kept.database
         context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._pulse)
-        with side_by_side() as opening:
-            transacting = opening.ask(lambda: self._transactions(plan, context, topics))
-            starting = opening.ask(lambda: _start(plan, arguments, topics))
-            written = opening.open(lambda: self._state_topic(topics.state, context))
-            flying = opening.open(lambda: self._state_topic(topics.in_flight, context))
-            dead = opening.open(lambda: KafkaDeadLetters.open(context, topics.dead)).result()
-            transactions = transacting.result()
-            site = Site(
-                me=self._me,
-                workers=arguments.workers,
-                clock=SystemClock(),
-                topic=written.result(),
-                dead=dead,
-                open_store=database.store,
-                open_shelf=lambda name: Shelf(database, name),
-                open_reader=lambda node, rests: node.spec.open(context, dead, rests),
-                open_writer=lambda node: _writer(plan, node, context, transactions),
-                incarnation=Incarnation(arguments.incarnation),
-                joins=arguments.joins,
-                start=starting.result(),
-                in_flight=flying.result(),
-                pulse=self._pulse,
-                transactions=transactions,
-            )
-            with contextlib.closing(Worker(plan, site, self._links)) as worker:
-                yield worker
+        transacting = opening.ask(lambda: self._transactions(plan, context, topics))
+        starting = opening.ask(lambda: _start(plan, arguments, topics))
+        dead = opening.open(lambda: KafkaDeadLetters.open(context, topics.dead)).result()
+        transactions = transacting.result()
+        site = Site(
+            me=self._me,
+            workers=arguments.workers,
+            clock=SystemClock(),
+            topic=begun.state.result(),
+            dead=dead,
+            open_store=database.store,
+            open_shelf=lambda name: Shelf(database, name),
+            open_reader=lambda node, rests: node.spec.open(context, dead, rests),
+            open_writer=lambda node: _writer(plan, node, context, transactions),
+            incarnation=Incarnation(arguments.incarnation),
+            joins=arguments.joins,
+            start=starting.result(),
+            in_flight=begun.in_flight.result(),
+            pulse=self._pulse,
+            transactions=transactions,
+        )
+        with contextlib.closing(Worker(plan, site, self._links)) as worker:
+            yield worker
 
-    def _state_topic(self, topic: str, context: WorkerContext) -> KafkaStateTopic:
-        return KafkaStateTopic(context.settings, topic, self._me, context.wakeup)
+    def _begin_to_open(self, opening: SideBySide) -> _Begun:
+        arguments, wakeup = self._arguments, self._links.wakeup
+        topics = names(arguments.prefix, arguments.flow)
+        state, in_flight = (
+            opening.open(partial(KafkaStateTopic, arguments.kafka, topic, self._me, wakeup))
+            for topic in (topics.state, topics.in_flight)
+        )
+        return _Begun(opening, state, in_flight)
 
     def _transactions(
         self, plan: Plan, context: WorkerContext, topics: Names

@@ -140,17 +140,18 @@ class Loading:
         self._tables.clear()
 
     def _read(self) -> bool:
-        """The next bundle, once it is here."""
-        data = next(self._reading)
-        if data is None:
-            return False
-        bundle = self._unread.popleft()
-        self.read += bundle.place.size
-        bins = {*bundle.bins}
-        for operator, bin, remainder in from_bytes(data):
-            if bin in bins:
-                self._bundled[operator, bin].append(remainder)
-        return True
+        """As many bundles as are here and there is time for; whether there was one."""
+        until, before = self._clock.monotonic() + LONGEST, len(self._unread)
+        while self._unread and self._clock.monotonic() <= until:
+            if (data := next(self._reading)) is None:
+                break
+            bundle = self._unread.popleft()
+            self.read += bundle.place.size
+            bins = {*bundle.bins}
+            for operator, bin, remainder in from_bytes(data):
+                if bin in bins:
+                    self._bundled[operator, bin].append(remainder)
+        return len(self._unread) < before
 
     def _go_back(self) -> dict[tuple[str, Bin], Timers]:
         """Have what is here of an earlier life, of the bins that are to be loaded, be what the

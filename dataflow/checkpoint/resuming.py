@@ -27,7 +27,11 @@ from state import in_flight
 from state.checkpoint import Piece
 from state.ids import WorkerId
 from state.in_flight import Columns
-from state.topic import StateTopic, Ticket
+from state.layer import payloads
+from state.topic import StateTopic
+
+AHEAD_BYTES = 1 << 20
+"""What is asked for at once: a piece alone takes as long as some."""
 
 
 class Resuming:
@@ -44,7 +48,7 @@ class Resuming:
         clock: Clock,
     ) -> None:
         self._me, self._plan, self._start = me, plan, start
-        self._inputs, self._progress, self._topic, self._clock = inputs, progress, topic, clock
+        self._inputs, self._progress, self._clock = inputs, progress, clock
         self._owners = np.array(start.owners, np.int64)
         self._mine = np.flatnonzero(self._owners == me)
         self._nodes = {node.name: (n, node) for n, node in enumerate(plan.nodes)}
@@ -57,7 +61,9 @@ class Resuming:
                 key=lambda piece: (-self._nodes[piece.node][0], not plan.in_outbox(piece)),
             )
         )
-        self._fetching: Ticket | None = None
+        self._found = payloads(topic, [piece.place for piece in self._left], AHEAD_BYTES)
+        self._payload: bytes | None = None
+        """Of the next piece, once it is here."""
         self.read, self.total = 0, sum(piece.place.size for piece in pieces)
         """Bytes, and of how many."""
         self._keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
@@ -77,17 +83,15 @@ class Resuming:
         if not self._left:
             return False
         piece = self._left[0]
-        if self._fetching is None:
-            self._fetching = self._topic.fetch([piece.place])
-        if not (self._inputs[self._location(piece)].taken and self._may_go_on(piece)):
+        if self._payload is None:
+            self._payload = next(self._found)
+        ready = self._inputs[self._location(piece)].taken and self._may_go_on(piece)
+        if self._payload is None or not ready:
             return False
-        found = self._topic.fetched(self._fetching)
-        if found is None:
-            return False
-        self._fetching = None
+        payload, self._payload = self._payload, None
         self._left.popleft()
         self.read += piece.place.size
-        _, columns = in_flight.decode(found[0])
+        _, columns = in_flight.decode(payload)
         self._put(piece, columns)
         here = self._location(piece)
         if here not in map(self._location, self._left):

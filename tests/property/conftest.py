@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dataflow.capability import Capability
-from dataflow.checkpoint import persisting, states
+from dataflow.checkpoint import persisting, resuming, states
 from dataflow.operators import inflight
 from state import extraction
 from state.store import Databases
@@ -20,8 +20,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "CHUNK_ENTRIES", 8)
     monkeypatch.setattr(states, "LITTLE", 60)
     monkeypatch.setattr(states, "BYTES", 200)
-    # What is in flight lies in many pieces.
+    # What is in flight lies in many pieces, of which some are asked for at once.
     monkeypatch.setattr(persisting, "ROWS", 2)
+    monkeypatch.setattr(resuming, "AHEAD_BYTES", 400)
     # Next to nothing may be in the flow, where no other bound is asked for.
     monkeypatch.setattr(inflight, "LEAST", 200)
     # A turn writes little, so that states change meanwhile.
