@@ -317,7 +317,7 @@ class Checkpoints:
         if self._how.failures is not None and self._failed > self._how.failures:
             raise MeanderError(
                 f"flow {self._plan.flow.name!r}, checkpoint {taking.number}",
-                f"{reason}, and it is the {self._failed}. in a row that was given up",
+                f"it is the {self._failed}. in a row that was given up: {reason}",
                 "give its Checkpointing a longer timeout, or more failures",
             )
 
