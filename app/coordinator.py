@@ -117,6 +117,8 @@ def run(
         journal = Decisions(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(journal))
         context = _await_spark(spark, prepared, told, signals)
+        # Once more, as that takes its time: who was stopped before it could commit may be back.
+        end_others(prepared)
         result = _live(prepared, found, _Driver(context, told, journal, unended, signals))
         told.finished(result.counters)
         return result
