@@ -112,7 +112,8 @@ def reset(
     gone = alone.forgotten(topics)
     if not yes:
         alone.expect_alone(cluster, topics, flow)
-        typer.confirm(f"Delete {', '.join(gone)}?", abort=True, err=True)
+        anew = "its next run begins as its first did, so what is out by now comes again"
+        typer.confirm(f"Delete {', '.join(gone)}? ({anew})", abort=True, err=True)
     alone.reset(cluster, topics, prefix, flow)
     stays = [topic for topic in astuple(topics) if topic not in gone]
     rows = [[topic, "deleted"] for topic in gone] + [[topic, "kept"] for topic in stays]

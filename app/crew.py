@@ -179,12 +179,14 @@ class Crew:
         """Have all workers do nothing any more."""
         self._dismissed = True
         self._links.part()
-        self._door.turn_all("the flow has been stopped")
+        self._door.turn_all("this life of the flow is over")
         if self._door.open:
             self._tell_all(Stop())
         deadline = time.monotonic() + within
         while time.monotonic() < deadline and not all(map(_ended, self.hands.values())):
             self._links.wait(0.05)
+            # Who is on its way to it would be waited for until its time is over.
+            self._door.poll()
             self._hear(_ignore)
         # Behind the last look at who has ended, or one that nobody has noted is waited for no more.
         self._note_ends()

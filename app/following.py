@@ -74,12 +74,7 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
             if isinstance(event, Failed | Finished):
                 raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
             if isinstance(event, Recovering):
-                raise MeanderError(
-                    f"command {command.id!r}",
-                    f"the flow has lost a worker and goes on from checkpoint {event.checkpoint},"
-                    " without the commands that had not ended",
-                    "see meander status, and give it again under another id",
-                )
+                raise _left_behind(command, event.checkpoint, accepted)
             accepted = accepted or _begins(event, offset)
             accepted |= isinstance(event, Checkpointed) and event.id == command.id
             last = _ends(event, command, offset, accepted)
@@ -87,6 +82,18 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
                 yield event
             if last:
                 return
+
+
+def _left_behind(command: Command, checkpoint: int, accepted: bool) -> MeanderError:
+    """What is known of a command whose flow has lost a worker meanwhile."""
+    cause = f"the flow has lost a worker and goes on from checkpoint {checkpoint}"
+    if accepted:
+        cause += ", without the commands that had not ended"
+        remedy = "see meander status, and give it again under another id"
+    else:
+        cause += "; it had not said by then that it obeys, and may do so yet"
+        remedy = "see meander status whether it does, before you give it again"
+    return MeanderError(f"command {command.id!r}", cause, remedy)
 
 
 def new_id() -> str:

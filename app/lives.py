@@ -95,7 +95,8 @@ def newest_checkpoint(
         outside += other_topics(known.begun, dict(zip(sources, prepared.topics, strict=True)))
     left = replace(checkpoint, cut=without_what_is_out(plan, checkpoint.cut, history))
     twice = [] if options.accept_differences else come_twice(checkpoint, plan, history)
-    expect_fits(left, plan, options.allow_dropped_state, outside, twice)
+    before = [one.number for one in older.values()]
+    expect_fits(left, plan, options.allow_dropped_state, outside, twice, max(before, default=None))
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
     return Newest(offset, checkpoint, named, older, last)

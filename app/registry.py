@@ -113,6 +113,8 @@ class Door:
         self.guests: dict[WorkerId, Guest] = {}
         self.open = False
         """Whether all have been told to connect."""
+        self._unknown = "its launch token is unknown"
+        """What those are told who have none that is good."""
 
     def expect(self, worker: WorkerId) -> Ticket:
         """A token for a worker that is about to be launched."""
@@ -134,7 +136,7 @@ class Door:
     def _answer(self, route: bytes, knock: Knock) -> None:
         worker = self._tokens.get(knock.token)
         if worker is None:
-            self._turn(route, "its launch token is unknown")
+            self._turn(route, self._unknown)
         elif isinstance(knock, Ready):
             self.guests[worker].ready = True
             if not self.open and all(self._guest_ready(w) for w in self._tokens.values()):
@@ -198,6 +200,7 @@ class Door:
 
     def turn_all(self, reason: str) -> None:
         """Send home who has registered and was not let in, and whoever still comes."""
+        self._unknown = reason
         self._tokens.clear()
         for guest in self.guests.values():
             if not guest.inside:

@@ -179,7 +179,7 @@ class Loading:
         rate = self._loaded / seconds if seconds else 0.0
         if self.done:
             log.info(
-                "begins with %s keys, loaded in %.1f s, and %s bins that were here",
+                "begins with states of up to %s keys, loaded in %.1f s, and %s bins that were here",
                 f"{self._loaded:,}", seconds, f"{len(self._here):,}",
             )  # fmt: skip
         elif rate:

@@ -23,11 +23,12 @@ log = logging.getLogger(__name__)
 
 def expect_fits(
     checkpoint: Checkpoint, plan: Plan, allow_dropped: bool = False, outside: Sequence[str] = (),
-    twice: Sequence[str] = (),
+    twice: Sequence[str] = (), earlier: int | None = None,
 ) -> None:  # fmt: skip
     """Raises SetupError where a flow cannot start from a checkpoint, with all that is in the way;
-    `outside` is what its topics are in the way with, `twice` what would come twice. What the flow
-    has no place for may be dropped, and is told in the log."""
+    `outside` is what its topics are in the way with, `twice` what would come twice, `earlier` the
+    number of another to start from. What the flow has no place for may be dropped, and is told in
+    the log."""
     states, in_flight = _strange(checkpoint, plan), _unplaced(checkpoint, plan)
     strange = [*states, *in_flight]
     bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
@@ -42,6 +43,8 @@ def expect_fits(
         if strange and not allow_dropped and checkpoint.cut != BEGINNING:
             help.append("drop what the flow has no place for with --allow-dropped-state")
         help += ["have it come twice with --accept-differences"] if twice else []
+        if earlier is not None:
+            help.append(f"go on from an earlier checkpoint, such as --from {earlier}")
         anew = (
             "write it anew with meander bootstrap --replace"
             if checkpoint.cut == BEGINNING
@@ -137,8 +140,8 @@ def _strange_states(checkpoint: Checkpoint, known: Collection[str]) -> list[str]
             sizes[manifest.operator] += sum(layer.bytes for layer in manifest.layers)
     there = ", ".join(map(repr, known)) or "none"
     return [
-        f"it holds states of {name!r}, and the flow has no such operator ({keys[name]:,} keys,"
-        f" {size:,} bytes; the flow's own with state: {there})"
+        f"it holds states of {name!r}, and the flow has no such operator (up to {keys[name]:,}"
+        f" keys, {size:,} bytes; the flow's own with state: {there})"
         for name, size in sorted(sizes.items())
     ]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from app.crew import Crew
 from app.launcher import Ended, SparkTask
-from app.registry import Door
+from app.registry import Door, join
 from connectors.links import CurveLinks, Keys, LinkBroken
 from schemas.errors import MeanderError
 from state.ids import COORDINATOR, WorkerId
@@ -29,3 +32,26 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
         crew.stop(within=5.0)
         cause = crew.cause(LinkBroken(ZERO, "the connection is gone"))
     assert str(cause).startswith("worker 0: Spark's JVM has ended")
+
+
+def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() -> None:
+    task = SimpleNamespace(ended=None)
+    with (
+        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
+        closing(CurveLinks(ZERO, Keys.fresh(), LOCAL, 5.0)) as own,
+        closing(Door(LOCAL, links)) as door,
+        ThreadPoolExecutor(1) as worker,
+    ):
+        crew = Crew(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
+        ticket = door.expect(ZERO)
+
+        def comes() -> None:
+            try:
+                join(ticket, Keys.fresh(), own, patience=60.0)
+            finally:
+                task.ended = Ended(None)
+
+        coming = worker.submit(comes)
+        crew.stop(within=60.0)
+        with pytest.raises(MeanderError, match="turned away: this life of the flow is over"):
+            coming.result(timeout=0)

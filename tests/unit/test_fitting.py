@@ -46,6 +46,11 @@ def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
     return Checkpoint(4, Incarnation(7), BinSpace(bins), 5, manifests, cut)
 
 
+def test_an_earlier_checkpoint_is_named_where_there_is_one() -> None:
+    with pytest.raises(SetupError, match="go on from an earlier checkpoint, such as --from 3, or"):
+        expect_fits(checkpoint(manifest("old")), plan("n"), earlier=3)
+
+
 def test_each_mismatch_is_named_at_once() -> None:
     found = checkpoint(manifest("old"), manifest("n", "pickle"), bins=2)
     with pytest.raises(SetupError) as raised:
@@ -54,7 +59,7 @@ def test_each_mismatch_is_named_at_once() -> None:
     for words in (
         "it is of 4 bins, and the flow has 2",
         "states of 'n' were written with codec 'pickle', and the operator's is",
-        "it holds states of 'old', and the flow has no such operator (3 keys, 50 bytes",
+        "it holds states of 'old', and the flow has no such operator (up to 3 keys, 50 bytes",
         "how far source 'gone' was read",
         "keys have asked operator 'old' for calls",
         "4 records are on their way to operator 'old'",
@@ -79,7 +84,7 @@ def test_what_the_flow_has_no_place_for_is_dropped_when_that_is_allowed(
 ) -> None:
     found, now = checkpoint(manifest("old"), manifest("n")), plan("n", "new")
     expect_fits(found, now, allow_dropped=True)
-    assert "no such operator (3 keys, 50 bytes" in caplog.text
+    assert "no such operator (up to 3 keys, 50 bytes" in caplog.text
     assert "4 records are on their way to operator 'old'" in caplog.text
     left = fitting(found, now)
     assert left.operators == {"n"}
