@@ -1,4 +1,4 @@
-"""Records in flight of a checkpoint, put back where they go on: read lazily, a piece at a time.
+"""Records in flight of a checkpoint, put back where they go on: read lazily, a few pieces ahead.
 
 Guarantees I3 through a recovery: each worker reads what is its own by the new map, downstream
 first, and what comes anew waits behind it, so of one key or partition nothing overtakes what was
