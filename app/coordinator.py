@@ -117,8 +117,6 @@ def run(
         journal = Decisions(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(journal))
         context = _await_spark(spark, prepared, told, signals)
-        # Once more, as that takes its time: who was stopped before it could commit may be back.
-        end_others(prepared)
         result = _live(prepared, found, _Driver(context, told, journal, unended, signals))
         told.finished(result.counters)
         return result
@@ -195,20 +193,11 @@ def _in_a_row(lost: _LifeLost) -> MeanderError:
 
 
 def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: Patient) -> Newest | None:
-    """What to go on from, once nobody can add to what is out; where that cannot be told, it is the
-    loss that has ended the flow."""
-
-    def ask() -> Newest | None:
-        with side_by_side() as asking:
-            ended = asking.ask(lambda: end_others(prepared))
-            newest = newest_checkpoint(prepared)
-            ended.result()
-        return newest
-
+    """What to go on from; where that cannot be told, it is the loss that has ended the flow."""
     try:
-        return kafka.answer(ask)
+        return kafka.answer(lambda: newest_checkpoint(prepared))
     except MeanderError as error:
-        log.warning("the flow cannot go on by itself: %s", error)
+        log.warning("no checkpoint can be read: %s", error)
         raise lost.cause from lost
 
 
@@ -244,9 +233,10 @@ def _conduct(
             if survivors is not None:
                 survivors.close()
             with side_by_side() as starting:
-                beginning = starting.ask(lambda: begin(prepared, found, driver.journal))
+                ended = starting.ask(lambda: end_others(prepared))
                 topics = opened.enter_context(driver_topics.opened(prepared))
-                start = beginning.result()
+                ended.result()
+            start = begin(prepared, found, driver.journal)
             coordinator = Coordinator(prepared, links, crew, topics, driver, found, start)
             opened.callback(coordinator.close)
             for event in driver.unended.end(topics.control.begins):
@@ -378,7 +368,7 @@ class Coordinator:
             self._housekeeping()
             if signals is not None and signals.received:
                 return signals.received
-            # Who comes to the door does not rouse it, and comes three times.
+            # Who comes to the door does not rouse it, and comes twice.
             self._links.wait(PACE)
         rescaler = Rescaler(self._controller, self._crew, SystemClock(), self._slots)
         self._rescaler = rescaler

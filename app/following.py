@@ -85,7 +85,13 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
 
 
 def _left_behind(command: Command, checkpoint: int, accepted: bool) -> MeanderError:
-    """What is known of a command whose flow has lost a worker meanwhile."""
+    """What is known of a command whose flow has lost a worker meanwhile.
+
+    >>> print(_left_behind(Stop(type="stop", id="s"), 7, accepted=True))
+    command 's': the flow has lost a worker and goes on from checkpoint 7, without the commands ...
+    >>> print(_left_behind(Stop(type="stop", id="s"), 7, accepted=False))
+    command 's': the flow has lost a worker and goes on from checkpoint 7; it had not said by ...
+    """
     cause = f"the flow has lost a worker and goes on from checkpoint {checkpoint}"
     if accepted:
         cause += ", without the commands that had not ended"

@@ -175,7 +175,7 @@ class CheckpointsReader:
 @contextlib.contextmanager
 def reading(settings: Settings, topic: str) -> Iterator[CheckpointsReader]:
     """Those of a topic, to the block's end. Raises MeanderError."""
-    consuming = client.consumer({**settings, **client.AT_ONCE}, f"meander.{topic}")
+    consuming = client.consumer(settings, f"meander.{topic}", fetch_wait_max_ms=client.AT_ONCE)
     with contextlib.closing(consuming) as consumer:
         yield CheckpointsReader(settings, topic, consumer)
 

@@ -55,9 +55,9 @@ _CONSUMER: Values = {
     "fetch.error.backoff.ms": 100,
     "queued.max.messages.kbytes": 16 * 1024,
 }
-AT_ONCE: Mapping[str, str] = {"fetch.wait.max.ms": "2"}
-"""For who reads what is there and no more: the next reading, or word that it is the end, waits for
-the fetch under way."""
+AT_ONCE = 2
+"""Milliseconds of a fetch (`fetch_wait_max_ms`) for who reads what is there and no more: the next
+reading, or word that it is the end, waits for the one under way."""
 _CONSUMER_MUST: Values = {
     "auto.offset.reset": "error",
     "enable.auto.commit": False,

@@ -378,6 +378,7 @@ class CurveLinks:
         if gone := [peer for peer in self._gone if self._counts(peer)]:
             # ZeroMQ tells nobody which of these it was, nor how long a part was that it cut off.
             cause = f"it closed it, or was cut off for what is no frame, or more than {self._bound}"
+            self._cut_off.update(gone)
             self._broken = LinkBroken(gone[0], f"the connection is gone ({cause})")
 
     def _retire(self, peer: WorkerId, monitor: zmq.Socket[bytes]) -> None:

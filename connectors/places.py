@@ -70,7 +70,8 @@ class PlaceReader:
     def __init__(self, settings: Settings, topic: str, wakeup: Wakeup) -> None:
         self._topic, self._wakeup = topic, wakeup
         # A sweep mostly ends at the end of the log.
-        self._consumer = client.consumer({**settings, **client.AT_ONCE}, f"meander.{topic}")
+        group = f"meander.{topic}"
+        self._consumer = client.consumer(settings, group, fetch_wait_max_ms=client.AT_ONCE)
         self._contact = client.contact(settings)
         self._asked: SimpleQueue[list[Wanted]] = SimpleQueue()
         self._answers: dict[Ticket, list[bytes] | MeanderError] = {}

@@ -25,7 +25,7 @@ UInt64s = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _HEAD = 3
-"""Bytes that encoded bytes begin with, up to 65,535 of them."""
+"""Bytes before those of a byte string, at most, up to 65,535 of them."""
 ROW_BYTES = 128
 """About what a record takes beside its value's bytes: columns, key, and Python's objects."""
 

@@ -223,10 +223,19 @@ def _together(many: Iterable[Underway]) -> Iterator[Underway]:
 
 
 def _alike(one: Underway, other: Underway) -> bool:
-    """Whether their records go on at one place, in the same rounds, and all have keys or none."""
-    keyed = one.batch.keys is None, other.batch.keys is None
-    same = rounds_of(one.time) == rounds_of(other.time)
-    return one.location == other.location and same and keyed[0] == keyed[1]
+    """Whether their records go on at one place, in the same rounds, and all have keys or are of one
+    partition: those without wait for what is as early as the first of their piece, which says
+    nothing of another partition's."""
+    if one.location != other.location or rounds_of(one.time) != rounds_of(other.time):
+        return False
+    if one.batch.keys is not None and other.batch.keys is not None:
+        return True
+    return one.batch.keys is other.batch.keys and len(_partitions(one) | _partitions(other)) == 1
+
+
+def _partitions(one: Underway) -> set[tuple[int, int]]:
+    batch = one.batch
+    return {*zip(batch.origins.tolist(), batch.partitions.tolist(), strict=True)}
 
 
 def _joined(near: list[Underway]) -> Underway:

@@ -54,4 +54,4 @@ def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() ->
         coming = worker.submit(comes)
         crew.stop(within=60.0)
         with pytest.raises(MeanderError, match="turned away: this life of the flow is over"):
-            coming.result(timeout=0)
+            coming.result(timeout=60.0)

@@ -28,7 +28,7 @@ from tests.hand import assembly
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in flight lies in many."""
     monkeypatch.setattr(persisting, "ROWS", 4)
@@ -335,6 +335,7 @@ def test_a_pause_lies_between_the_end_of_one_and_the_next() -> None:
     assert all(begin - end >= 0.02 for end, begin in zip(ends, begins, strict=True))
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("seed", range(8))
 def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers_to_these(
     seed: int,

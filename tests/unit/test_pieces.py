@@ -15,13 +15,17 @@ from state.time import Time
 HERE, THERE = Location(0), Location(1)
 
 
-def lying(at: Location, values: Sequence[bytes], time: Time = 7, *, keyed: bool = True) -> Underway:
+def lying(
+    at: Location, values: Sequence[bytes], time: Time = 7, *, keyed: bool = True, partition: int = 0
+) -> Underway:
     """Records that an operator holds."""
     n = len(values)
     zeros = np.zeros(n, np.int64)
     keys = [b"k"] * n if keyed else None
     hashes = np.zeros(n, np.uint64) if keyed else None
-    return Underway(at, time, Batch(zeros + 7, zeros, zeros, zeros, zeros, [*values], keys, hashes))
+    return Underway(
+        at, time, Batch(zeros + 7, zeros, zeros + partition, zeros, zeros, [*values], keys, hashes)
+    )
 
 
 def values_of(pieces: Sequence[Underway]) -> list[list[object]]:
@@ -39,6 +43,16 @@ def test_other_places_rounds_and_keys_are_pieces_of_their_own() -> None:
         lying(HERE, [b"d"], (7, 1)), lying(HERE, [b"e"], (7, 2)), lying(HERE, [b"f"], keyed=False),
     ]  # fmt: skip
     assert values_of([*_in_pieces([many])]) == [[b"a"], [b"b"], [b"c"], [b"d"], [b"e"], [b"f"]]
+
+
+def test_what_has_no_keys_is_together_only_with_what_is_of_its_partition() -> None:
+    def of(value: bytes, partition: int) -> Underway:
+        return lying(HERE, [value], keyed=False, partition=partition)
+
+    many = [of(b"a", 1), of(b"b", 1), of(b"c", 2), of(b"d", 1)]
+    assert values_of([*_in_pieces([many])]) == [[b"a", b"b"], [b"c"], [b"d"]]
+    keyed = [lying(HERE, [b"e"], partition=1), lying(HERE, [b"f"], partition=2)]
+    assert values_of([*_in_pieces([keyed])]) == [[b"e", b"f"]]
 
 
 def test_none_of_a_piece_is_earlier_than_it_says() -> None:
