@@ -175,8 +175,7 @@ class CheckpointsReader:
 @contextlib.contextmanager
 def reading(settings: Settings, topic: str) -> Iterator[CheckpointsReader]:
     """Those of a topic, to the block's end. Raises MeanderError."""
-    consuming = client.consumer(settings, f"meander.{topic}", fetch_wait_max_ms=client.AT_ONCE)
-    with contextlib.closing(consuming) as consumer:
+    with contextlib.closing(client.reader(settings, topic)) as consumer:
         yield CheckpointsReader(settings, topic, consumer)
 
 

@@ -55,9 +55,6 @@ _CONSUMER: Values = {
     "fetch.error.backoff.ms": 100,
     "queued.max.messages.kbytes": 16 * 1024,
 }
-AT_ONCE = 2
-"""Milliseconds of a fetch (`fetch_wait_max_ms`) for who reads what is there and no more: the next
-reading, or word that it is the end, waits for the one under way."""
 _CONSUMER_MUST: Values = {
     "auto.offset.reset": "error",
     "enable.auto.commit": False,
@@ -151,6 +148,12 @@ def consumer(
         )  # fmt: skip
     except KafkaException as error:
         raise translate(error, "Kafka settings") from None
+
+
+def reader(settings: Settings, topic: str) -> Consumer:
+    """A consumer for who reads of a topic what is there and no more: its next reading, or word that
+    it is at the end, waits for the fetch under way."""
+    return consumer(settings, f"meander.{topic}", fetch_wait_max_ms=2)
 
 
 def producer(settings: Settings, **tuning: str | float) -> Producer:

@@ -70,8 +70,7 @@ class PlaceReader:
     def __init__(self, settings: Settings, topic: str, wakeup: Wakeup) -> None:
         self._topic, self._wakeup = topic, wakeup
         # A sweep mostly ends at the end of the log.
-        group = f"meander.{topic}"
-        self._consumer = client.consumer(settings, group, fetch_wait_max_ms=client.AT_ONCE)
+        self._consumer = client.reader(settings, topic)
         self._contact = client.contact(settings)
         self._asked: SimpleQueue[list[Wanted]] = SimpleQueue()
         self._answers: dict[Ticket, list[bytes] | MeanderError] = {}

@@ -25,8 +25,7 @@ def whole(settings: Settings, topic: str) -> list[bytes]:
     """The values of all records of a topic, in order. Raises MeanderError."""
     found: list[bytes] = []
     heard = time.monotonic()
-    consuming = client.consumer(settings, f"meander.{topic}", fetch_wait_max_ms=client.AT_ONCE)
-    with contextlib.closing(consuming) as consumer:
+    with contextlib.closing(client.reader(settings, topic)) as consumer:
         low, high = client.watermarks(consumer, topic, 0)
         if low == high:
             return found

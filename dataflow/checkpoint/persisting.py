@@ -214,7 +214,7 @@ def _together(many: Iterable[Underway]) -> Iterator[Underway]:
     for one in many:
         one = one._replace(batch=one.batch.measured())
         rows, weight = rows + len(one.batch), weight + one.batch.weight
-        if near and not (_alike(near[0], one) and rows <= ROWS and weight <= BYTES):
+        if near and not (rows <= ROWS and weight <= BYTES and _alike(near[0], one)):
             yield _joined(near)
             near, rows, weight = [], len(one.batch), one.batch.weight
         near.append(one)
@@ -228,9 +228,10 @@ def _alike(one: Underway, other: Underway) -> bool:
     nothing of another partition's."""
     if one.location != other.location or rounds_of(one.time) != rounds_of(other.time):
         return False
-    if one.batch.keys is not None and other.batch.keys is not None:
-        return True
-    return one.batch.keys is other.batch.keys and len(_partitions(one) | _partitions(other)) == 1
+    keyed = one.batch.keys is not None
+    if keyed != (other.batch.keys is not None):
+        return False
+    return keyed or len(_partitions(one) | _partitions(other)) == 1
 
 
 def _partitions(one: Underway) -> set[tuple[int, int]]:
