@@ -194,6 +194,8 @@ class Progress:
         if sender in self._unheard:
             return
         match update:
+            case ProgressFrame(updates=0):
+                pass  # rulings alone, which a peer tells a newcomer before it opens
             case ProgressFrame(changes, updates):
                 self.receive(sender, changes, updates)
             case HeardFrame(updates):

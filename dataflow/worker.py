@@ -283,9 +283,10 @@ class Worker:
                     self._assembly.retention.welcome(update.checkpoint)
                 if isinstance(update, ProgressFrame):
                     self._committing.hear(update.rulings)
-                self._progress.take(sender, update)
                 if isinstance(update, MemberFrame) and update.news == "joins":
+                    # Ahead of the opening, from which on it sees frontiers that need these rulings.
                     self._greet(*update.members)
+                self._progress.take(sender, update)
 
     def _greet(self, newcomer: WorkerId) -> None:
         """It has heard of no ruling, and may be the first to commit what needs some."""

@@ -50,6 +50,8 @@ class Committing:
         """Whether the coordinator knows that an outbox is full, and nothing has left since."""
         self._clock, self._every, self._allowed = clock, every, allowed
         self._heard = Rulings()
+        self._leaving: tuple[Ruling, ...] = ()
+        """Those in the transaction that is being committed."""
         self._next = clock.monotonic()
 
     def hear(self, rulings: Iterable[Ruling]) -> None:
@@ -59,8 +61,9 @@ class Committing:
 
     @property
     def heard(self) -> list[Ruling]:
-        """Those that this worker has not committed: who joins has to commit them too."""
-        return [*self._heard]
+        """Those that this worker does not know to be committed. A worker that joins commits them
+        too: the transaction under way may be undone while that worker's is not."""
+        return [*self._leaving, *self._heard]
 
     def freeze(self, checkpoint: int) -> None:
         """A checkpoint has what lies in the outboxes now."""
@@ -89,6 +92,7 @@ class Committing:
         """Begin a transaction's commit where one is due; whether that was so."""
         if self._transactions is None or self._transactions.busy:
             return False
+        self._leaving = ()
         self._tell_sent()
         self._tell_full()
         if not self._due(self._transactions):
@@ -97,8 +101,8 @@ class Committing:
         times = {sink.name: sink.mark for sink in self._sinks}
         left = {sink.name: sink.left() for sink in self._sinks}
         self._gone, self._going = self._going, 0
-        rulings = self._heard.take()
-        mark = Mark(self._incarnation, self._me, times, rulings, left, self._gone)
+        self._leaving = self._heard.take()
+        mark = Mark(self._incarnation, self._me, times, self._leaving, left, self._gone)
         self._transactions.commit(mark)
         return True
 
