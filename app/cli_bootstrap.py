@@ -108,7 +108,7 @@ def _read(context: SparkContext, data: str, kind: Kind | None) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from app.launcher import first_line
+    from app.launcher import cause
 
     reader = SparkSession(context).read.option("header", "true").option("inferSchema", "true")
     chosen = kind or _KINDS.get(Path(data).suffix, "parquet")
@@ -116,7 +116,7 @@ def _read(context: SparkContext, data: str, kind: Kind | None) -> DataFrame:
         return reader.format(chosen).load(data)
     except PySparkException as error:
         raise SetupError(
-            f"data {data!r}", first_line(str(error)), "correct --data, or name its --format"
+            f"data {data!r}", cause(str(error)), "correct --data, or name its --format"
         ) from error
 
 

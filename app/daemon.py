@@ -9,7 +9,9 @@ these in a fork.
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from pathlib import Path
 from zipimport import zipimporter
 
 import pyspark.worker  # noqa: F401  compiled anew by each fork otherwise: Spark's archive has source
@@ -27,7 +29,15 @@ def let_go_of_archives() -> None:
             del sys.path_importer_cache[path]
 
 
+def find_the_users() -> None:
+    """Look for modules in the folder of the driver, too, where that is here; but behind all else:
+    Spark keeps it off the path, so that its files are not taken for Meander's (`app.launcher`)."""
+    os.environ.pop("PYTHONSAFEPATH", None)  # of no concern to what a user's function may run
+    sys.path.append(str(Path.cwd()))
+
+
 if __name__ == "__main__":
+    find_the_users()
     let_go_of_archives()
     versions()  # which each fork tells, and knows from here
     gc.freeze()  # else the first collection in each fork would copy all of it

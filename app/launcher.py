@@ -44,6 +44,8 @@ JVM_SEEN = 0.5
 CONNECT = 3.0
 """Seconds that a master gets to accept a connection."""
 
+_TRACE = "Traceback (most recent call last):"
+
 # The JVM only keeps Python processes here: its second compiler and parallel garbage collection
 # double the CPU time of a start (17 s against 9 s measured) and give nothing back.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -58,6 +60,8 @@ _CONF = {
     "spark.python.daemon.module": "app.daemon",
     "spark.python.worker.reuse": "false",
     "spark.executorEnv.PYTHONHASHSEED": "0",
+    # The folder of the driver may have a file state.py, which is not Meander's own.
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
     "spark.sql.shuffle.partitions": "2",
 }
 
@@ -171,7 +175,7 @@ def _context(conf: SparkConf, gateway: object, master: str) -> SparkContext:
     except (PySparkException, Py4JError) as error:
         # Of a context that has been stopped Spark does not even say what failed.
         with contextlib.suppress(Py4JError):
-            said = first_line(str(error))
+            said = cause(str(error))
             raise SetupError(
                 f"Spark master {master!r}", said, "start it, or correct --master"
             ) from error
@@ -314,27 +318,56 @@ def translate(name: str, said: str) -> MeanderError:
     if "PYTHON_VERSION_MISMATCH" in said:
         return SetupError(
             f"{name}'s Python",
-            first_line(said[said.index("PYTHON_VERSION_MISMATCH") :]),
+            cause(said[said.index("PYTHON_VERSION_MISMATCH") :]),
             "set PYSPARK_PYTHON to the same Python on driver and executors",
         )
     if "No module named 'app'" in said:
         return SetupError(name, "Meander is not installed where it runs", "install it there")
     if "Cannot run program" in said:
-        cause = first_line(said[said.index("Cannot run program") :])
-        return SetupError(name, cause, "set PYSPARK_PYTHON to a Python of the executors")
-    if "cancelled" in said:
-        return MeanderError(name, "it was cancelled")
-    if "exited unexpectedly" in said or "ExecutorLost" in said or "Connection reset" in said:
-        return MeanderError(name, KILLED, "the log of Spark's executor may say more")
-    return MeanderError(name, first_line(said))
+        found = cause(said[said.index("Cannot run program") :])
+        return SetupError(name, found, "set PYSPARK_PYTHON to a Python of the executors")
+    # A traceback says more than what Spark makes of it, and its text may have any word.
+    if _TRACE not in said:
+        if "cancelled" in said:
+            return MeanderError(name, "it was cancelled")
+        if "exited unexpectedly" in said or "ExecutorLost" in said or "Connection reset" in said:
+            return MeanderError(name, KILLED, "the log of Spark's executor may say more")
+    return MeanderError(name, cause(said))
 
 
-def first_line(text: str) -> str:
-    r"""The first line that says something, without a full stop; of an error in Java its cause.
+def cause(said: str) -> str:
+    r"""The line of an account by Java or Python that names the cause, without a full stop.
 
-    >>> first_line("An error occurred while calling o1.x.\n: org.apache.spark.X: No such place.")
+    A traceback ends with it, and a Java exception's root bears "Caused by"; both may be within.
+
+    >>> cause("An error occurred while calling o1.x.\n: org.apache.spark.X: No such place.")
     'org.apache.spark.X: No such place'
+    >>> cause("X: \n  Traceback (most recent call last):\n    File\n  Oh: no\n at org.apache")
+    'Oh: no'
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return next(iter([*causes, *lines]), text).rstrip(".")
+    lines = [line for line in said.splitlines() if line.strip()] or [said]
+    traces = [at for at, line in enumerate(lines) if _TRACE in line]
+    roots = [at for at, line in enumerate(lines) if line.startswith("Caused by: ")]
+    called = [at for at, line in enumerate(lines) if line.startswith(": ")]
+    if traces:
+        return _sentence(lines, _behind_frames(lines, traces[-1]))
+    return _sentence(lines, next(iter([*roots[-1:], *called]), 0))
+
+
+def _behind_frames(lines: list[str], trace: int) -> int:
+    """Where a traceback has its exception: its frames are indented more than its first line."""
+    margin = _indent(lines[trace])
+    behind = range(trace + 1, len(lines))
+    return next((at for at in behind if _indent(lines[at]) <= margin), trace)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _sentence(lines: list[str], at: int) -> str:
+    """What a line says; with the next one where it ends before it has said it."""
+    said = lines[at].strip().removeprefix("Caused by:").removeprefix(":").strip()
+    if said.endswith(":") and at + 1 < len(lines):
+        said = f"{said} {lines[at + 1].strip()}"
+    return said.rstrip(".")

@@ -93,6 +93,10 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     prefix, folder = f"t{uuid4().hex[:10]}.", tmp_path_factory.mktemp("cli")
     lines(broker.bootstrap, prefix, TEXTS)
     module = flow_folder(folder / "flow", prefix)
+    # As users call files; where the command is called and beside the flow.
+    for name in ("app", "state"):
+        (folder / f"{name}.py").write_text("X = 1")
+        (folder / "flow" / f"{name}.py").write_text("X = 1")
     words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE), "--lease", "30"]
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")

@@ -33,6 +33,41 @@ def test_what_has_to_be_put_right_is_named(said: str) -> None:
         raise error
 
 
+AT = "\n\tat org.apache.spark.api.python.PythonRunner.read(PythonRunner.scala:1642)\n"
+TRACE = """ Traceback (most recent call last):
+    File "app/daemon.py", line 18, in <module>
+      import app.task
+      ^^^^^^^^^^^^^^^
+"""
+
+
+DAEMON = f"""X: Job aborted: Lost task 0.0: Y:
+Error from python worker:
+ {TRACE}  ModuleNotFoundError: No module named 'state.ids'; 'state' is not a package
+PYTHONPATH was:
+  /x.zip
+org.apache.spark.X: EOFException occurred.{AT}"""
+TASK = f"""X.
+: PythonException: An exception was thrown from the Python worker:{TRACE}Oh: it was cancelled.
+ SQLSTATE: 38000{AT}"""
+CHAIN = f"X:{TRACE}KeyError: 1\n\nThe cause of another:\n\n{TRACE}ValueError:\n  no{AT}"
+ROOT = f"An error occurred.\n: SparkException: {AT}Caused by: java.IOException: No space{AT}"
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (DAEMON, "ModuleNotFoundError: No module named 'state.ids'; 'state' is not a package"),
+        (TASK, "Oh: it was cancelled"),
+        (CHAIN, "ValueError: no"),
+        (ROOT, "java.IOException: No space"),
+        (f"SparkException:\nNo space left{AT}", "SparkException: No space left"),
+    ],
+)
+def test_the_cause_is_named_wherever_it_stands_in_an_account(said: str, cause: str) -> None:
+    assert str(translate("worker 1", said)) == f"worker 1: {cause}."
+
+
 @pytest.mark.parametrize(
     "master", ["local", "local[2]", "local[*]", "local[4,2]", "yarn", "k8s://x"]
 )
