@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Never
 
 from dataflow import Flow
+from dataflow.operators.errors import failure, told
 from schemas.errors import MeanderError, SetupError
 
 MAX_BYTES = 16 * 2**20
@@ -94,8 +95,8 @@ def load_flow(file: Path) -> Flow:
         module = _load(file)
     except MeanderError:
         raise
-    except Exception as error:
-        cause = f"it cannot be imported: {type(error).__name__}: {error}{_line(file, error)}"
+    except failure() as error:
+        cause = f"it cannot be imported: {told(error)}{_line(file, error)}"
         raise SetupError(f"flow module {file}", cause, "correct it") from error
     found = {id(value): value for value in vars(module).values() if isinstance(value, Flow)}
     if len(found) != 1:
@@ -105,7 +106,7 @@ def load_flow(file: Path) -> Flow:
     return next(iter(found.values()))
 
 
-def _line(file: Path, error: Exception) -> str:
+def _line(file: Path, error: BaseException) -> str:
     """Where in the module that was."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
     return f" (line {frames[-1].lineno})" if frames else ""

@@ -62,7 +62,7 @@ from dataflow.assembly import Site
 from dataflow.checkpoint.start import Start
 from dataflow.histogram import Histogram
 from dataflow.nodes import SinkNode
-from dataflow.operators.errors import FunctionFailed
+from dataflow.operators.errors import FunctionFailed, failure
 from dataflow.plan import Plan
 from dataflow.protocols import SinkWriter, WorkerContext
 from dataflow.pulse import Pulse
@@ -140,12 +140,12 @@ class Member:
         try:
             with self._open(begun) as worker:
                 self._work(worker)
-        except Exception as error:  # a user's function may raise anything
+        except failure() as error:  # a user's function may raise anything
             if isinstance(error, LinkBroken) and error.peer == COORDINATOR:
                 raise
             self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         log.debug("this worker fails", exc_info=error)
         self._links.part()
         self._tell(Failure.at(member_name(self._me), error, trace_of(error)))
@@ -358,7 +358,7 @@ def _writer(
     return way(node.spec, context)
 
 
-def trace_of(error: Exception) -> str:
+def trace_of(error: BaseException) -> str:
     """Where to look for what a worker ends with, beside the sentence that says it: in the user's
     function, or in Meander's own code where nobody expected it."""
     if isinstance(error, FunctionFailed):

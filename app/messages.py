@@ -369,7 +369,7 @@ class Failure(_Message):
         return Failure.model_validate(msgpack.unpackb(data), strict=True)
 
     @staticmethod
-    def at(member: str, error: Exception, trace: str) -> Failure:
+    def at(member: str, error: BaseException, trace: str) -> Failure:
         """What an exception at a member tells the coordinator."""
         known = error if isinstance(error, MeanderError) else MeanderError(member, told(error))
         return Failure(

@@ -18,6 +18,7 @@ from connectors.producing import Headers
 from connectors.sender import Sender, noted
 from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
+from dataflow.operators.errors import failure
 from dataflow.protocols import WorkerContext
 from state import codec
 
@@ -115,5 +116,12 @@ def _written(value: object) -> bytes | None:
         return value
     try:
         return _json(value)
-    except (ValueError, TypeError):
-        return _text(repr(value))
+    except failure():  # the value's own code may take part
+        return _text(_shown(value))
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except failure():
+        return object.__repr__(value)

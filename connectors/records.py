@@ -20,7 +20,7 @@ from connectors.formats import (
     decoder,
     read_all,
 )
-from dataflow.operators.errors import FAILURES, told
+from dataflow.operators.errors import failure, told
 from dataflow.pulse import Pulse
 from state.time import whole
 
@@ -59,7 +59,7 @@ class Reading:
                 return value, millis
             part = "key"
             return (self._key(message.key()), value), millis
-        except FAILURES as error:
+        except failure() as error:
             cause = f"its {part} cannot be read: {told(error)}"
             raise ValueError(cause) from error
 
@@ -73,7 +73,7 @@ class Reading:
             if self._pairs:
                 keys = map(self._key, map(_KEY, messages))
                 values = list(zip(keys, values, strict=True))
-        except FAILURES:
+        except failure():
             return None
         return values, times
 

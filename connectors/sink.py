@@ -19,7 +19,7 @@ from connectors.freight import Freight
 from connectors.producing import Header, Headers
 from dataflow.batch import Batch, Int64s
 from dataflow.once.tally import Tally
-from dataflow.operators.errors import FAILURES, told
+from dataflow.operators.errors import failure, told
 from dataflow.protocols import WorkerContext
 from dataflow.pulse import Pulse
 from schemas.refused import RowRefused
@@ -134,14 +134,14 @@ class Rows:
         if not part.own:
             try:
                 return written_all(encode, column)
-            except FAILURES:
+            except failure():
                 pass  # the row at fault is found below
         for value in column:
             if part.own and pulse.due:
                 pulse.beat()
             try:
                 take(encode(value))
-            except FAILURES as error:
+            except failure() as error:
                 raise self._refused(part.name, batch, len(encoded), error) from error
         return encoded
 

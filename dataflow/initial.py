@@ -14,7 +14,7 @@ from typing import cast
 
 from dataflow.nodes import KeyedNode
 from dataflow.operators.columns import ColumnFold
-from dataflow.operators.errors import told
+from dataflow.operators.errors import failure, told
 from dataflow.operators.logic import LARGEST
 from dataflow.plan import Plan
 from schemas.errors import MeanderError, SetupError
@@ -112,11 +112,11 @@ class Initial:
         """All at once; where one does not fit it is looked for, so that the error names its key."""
         try:
             return encode(values)
-        except Exception:  # an own codec is the user's
+        except failure():  # an own codec is the user's
             for key, value in zip(keys, values, strict=True):
                 try:
                     encode([value])
-                except Exception as error:
+                except failure() as error:
                     cause = error.cause if isinstance(error, MeanderError) else told(error)
                     remedy = "give what the operator itself would have kept"
                     raise self._unfit(key, f"{wrong}: {cause}", remedy) from error

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataflow.batch import Batch, Int64s, UInt64s
-from dataflow.operators.errors import FAILURES, Guard
+from dataflow.operators.errors import Guard, failure
 from dataflow.operators.logic import NOTHING, Beside, Sealing, Why
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
@@ -222,7 +222,7 @@ class Columnar:
             self._guard.pulse.beat()
         try:
             answers = self._step(states, values[rows], rows)
-        except FAILURES as error:
+        except failure() as error:
             if len(rows) == 1:
                 self._guard.failed(batch, int(rows[0]), error)
                 return np.zeros(1, np.bool_)
@@ -249,7 +249,7 @@ class Columnar:
         """The rows that have a value of its type, and the column of these."""
         try:
             return np.arange(len(batch)), self._column(batch.values)
-        except Exception:  # noqa: BLE001 - the rows at fault are found one by one
+        except failure():  # the rows at fault are found one by one
             kept = [row for row in range(len(batch)) if self._fits(batch, row)]
         return np.array(kept, np.int64), self._column(pick(batch.values, kept))
 
@@ -271,7 +271,7 @@ class Columnar:
     def _fits(self, batch: Batch, row: int) -> bool:
         try:
             self._column(batch.values[row : row + 1])
-        except FAILURES as error:
+        except failure() as error:
             self._guard.failed(batch, row, error)
             return False
         return True

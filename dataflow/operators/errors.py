@@ -6,6 +6,7 @@ A record is never dropped in silence: each policy counts.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections import Counter
 from typing import Literal
@@ -17,9 +18,19 @@ from schemas.errors import MeanderError
 
 OnError = Literal["dead_letter", "skip", "fail"]
 
-FAILURES = (Exception, SystemExit)
-"""What a user's function may raise that is its own failure: also that it ends the program. What
-others want of the program (KeyboardInterrupt) is none."""
+
+def failure() -> type[BaseException] | tuple[()]:
+    """The exceptions that `except failure()` takes for the user's function's own: all but
+    KeyboardInterrupt, which somebody else wants of the program.
+
+    A class that no tuple can name, as KeyboardInterrupt is a BaseException too: so it is chosen
+    when the exception is there.
+
+    >>> try: raise GeneratorExit
+    ... except failure() as error: print(told(error))
+    GeneratorExit
+    """
+    return () if isinstance(sys.exception(), KeyboardInterrupt) else BaseException
 
 
 def told(error: BaseException) -> str:
@@ -30,9 +41,10 @@ def told(error: BaseException) -> str:
     """
     try:
         text = str(error)
-    except FAILURES as second:
+    except failure() as second:
         text = f"(its own text cannot be had: {type(second).__name__})"
-    return f"{type(error).__name__}: {text}"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 class FunctionFailed(MeanderError):

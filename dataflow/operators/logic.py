@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from dataflow.batch import Batch
-from dataflow.operators.errors import FAILURES, Guard
+from dataflow.operators.errors import Guard, failure
 from dataflow.operators.rows import Rows
 from dataflow.operators.steps import append_index
 from schemas.errors import MeanderError
@@ -150,7 +150,7 @@ class Fold:
                 # A short cut for the states of most folds; any other is looked at.
                 number = type(state) is float or (type(state) is int and -_WORD < state < _WORD)
                 states[slot] = state if number and plain else seal(state)
-            except FAILURES as error:
+            except failure() as error:
                 self._guard.failed(batch, row, error)
                 lost.append(row)
             else:
@@ -325,7 +325,7 @@ class Process:
             sealed = states[slot]
             state = self._init() if sealed is ABSENT else self._sealing.unseal(sealed)
             sealed = self._sealing.seal(function(context, state))
-        except FAILURES as error:
+        except failure() as error:
             self._guard.failed(batch, row, error)
             return
         states[slot] = sealed

@@ -15,7 +15,7 @@ import numpy as np
 
 from dataflow.batch import Batch, Int64s
 from dataflow.operators.base import InputPort, Message, OutputPort, Quiet
-from dataflow.operators.errors import FAILURES, Guard, OnError
+from dataflow.operators.errors import Guard, OnError, failure
 from dataflow.operators.slices import Slices
 from dataflow.protocols import Clock
 from schemas.errors import MeanderError
@@ -228,7 +228,7 @@ def each(
             pulse.beat()
         try:
             take(function(value))
-        except FAILURES as error:
+        except failure() as error:
             guard.failed(batch, row, error)
             lost.append(row)
     return np.delete(np.arange(len(batch)), lost) if lost else None, results

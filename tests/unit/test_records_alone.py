@@ -3,6 +3,7 @@ by one, with a sign of life before each, and whatever they raise is one record's
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import pytest
@@ -70,6 +71,10 @@ def unless_empty(data: bytes) -> bytes:
     return data
 
 
+def cancelled(value: object) -> int:
+    raise asyncio.CancelledError
+
+
 UNREADABLE: dict[str, tuple[KafkaSource, bytes, str]] = {
     "text": (KafkaSource("in", value="str", fail_fast=True), b"\xff", "its value .*: Unicode"),
     "time": (KafkaSource("in", time=header("of"), fail_fast=True), b"1", "its time .*: ValueError"),
@@ -77,6 +82,11 @@ UNREADABLE: dict[str, tuple[KafkaSource, bytes, str]] = {
         KafkaSource("in", value=unless_empty, fail_fast=True),
         b"",
         "its value .*: System",
+    ),
+    "cancelled": (
+        KafkaSource("in", time=cancelled, fail_fast=True),
+        b"1",
+        "its time .*: CancelledError",
     ),
 }
 
@@ -124,7 +134,10 @@ class Wordless(Exception):
         raise RuntimeError
 
 
-@pytest.mark.parametrize("raised", [Wordless(), SystemExit(3)], ids=["no text", "an exit"])
+RAISED = [Wordless(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()]
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=["no text", "an exit", "cancelled", "closed"])
 def test_whatever_a_users_function_raises_is_one_rows_refusal(raised: BaseException) -> None:
     def encode(value: object) -> bytes:
         if value == 2:
