@@ -42,7 +42,7 @@ class HeaderTime:
             if name == self.name:
                 if value is None:
                     raise ValueError(f"header {name!r} is null")
-                return int(value)
+                return whole(int(value))
         raise ValueError(f"there is no header {self.name!r}")
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from connectors.client import Fetched
 from connectors.dead_letter import Unreadable
 from connectors.records import Readable, Reading
-from dataflow.batch import Batch
+from dataflow.batch import Batch, Int64s
 from dataflow.protocols import Chunk, DeadLetters, Partition
+from schemas.control import MAX_MILLIS
 from schemas.errors import MeanderError
-from state.time import from_millis
+from state.time import MIN_TIME, from_millis
 
 RECORD = 64
 """Bytes counted per record for its key and headers, whose lengths cost a call each."""
@@ -53,7 +54,7 @@ class Intake:
             read = [value for _, (value, _) in readable], [millis for _, (_, millis) in readable]
         values, times = read
         offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
-        return Chunk(partition, offsets, from_millis(1) * np.array(times, np.int64), values, size)
+        return Chunk(partition, offsets, times_of(times), values, size)
 
     def _read_one(self, message: Fetched) -> Readable | None:
         try:
@@ -81,9 +82,19 @@ class Intake:
             self._topic, message.key(), message.value(), list(message.headers() or ())
         )
         one = np.array([0], np.int64)
-        time_asked = np.array([from_millis(max(message.timestamp()[1], 0))], np.int64)
-        row = Batch(time_asked, one, one + partition, one + offset, one, [record])
+        asked = times_of([message.timestamp()[1]])
+        row = Batch(asked, one, one + partition, one + offset, one, [record])
         self._dead.add(f"source {self._topic}", row, 0, reason, "")
+
+
+def times_of(millis: Sequence[int]) -> Int64s:
+    """The logical times that milliseconds since 1970 ask for: the nearest where a topic's timestamp
+    is of before 1970 (-1 stands for none), or beyond what a time can hold, as microseconds are.
+
+    >>> times_of([-1, 7, 1 << 60]).tolist() == [0, from_millis(7), from_millis(MAX_MILLIS)]
+    True
+    """
+    return from_millis(1) * np.clip(np.array(millis, np.int64), MIN_TIME, MAX_MILLIS)
 
 
 def size_of(messages: Sequence[Fetched]) -> int:

@@ -8,19 +8,20 @@ Cost: about 1 us an entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from typing import cast
 
 from dataflow.nodes import KeyedNode
 from dataflow.operators.columns import ColumnFold
 from dataflow.operators.errors import failure, told
-from dataflow.operators.logic import LARGEST
+from dataflow.operators.logic import LARGEST, StateTooLargeError
+from dataflow.operators.steps import KeyTooLargeError
 from dataflow.plan import Plan
 from schemas.errors import MeanderError, SetupError
 from state import codec
 from state.codec import PLAIN
 from state.columns import exact
+from state.extraction import KEY_LIMIT
 from state.given import Given, first_layer
 from state.ids import COORDINATOR, Bin, Incarnation, LayerId
 from state.manifest import Manifest
@@ -62,7 +63,7 @@ class Initial:
         """Keys as the flow's are. Raises SetupError for one that is null, or no plain value."""
         if None in keys:
             raise self._unfit(None, "it is null", "leave out what has no key")
-        return self._each(keys, keys, codec.encode_all, "it is none that a flow could have")
+        return self._each(keys, keys, _keys, "it is none that a flow could have")
 
     def states(self, keys: Sequence[object], states: Sequence[object]) -> list[bytes]:
         """The states of these keys, encoded. Raises SetupError for what is no state of this
@@ -71,11 +72,12 @@ class Initial:
             where = [key for key, state in zip(keys, states, strict=True) if state is None]
             raise self._unfit(where[0], "its state is null", "leave out what has no state")
         encode = self._columns if isinstance(self._node.logic, ColumnFold) else self._values
-        return self._each(keys, states, partial(_sized, encode), "its state does not fit")
+        return self._movable(keys, self._each(keys, states, encode, "its state does not fit"))
 
     def encoded(self, keys: Sequence[object], data: Sequence[object]) -> list[bytes]:
         """The same where the operator's own codec has encoded them: they are read for a test."""
-        return self._each(keys, data, self._again, "its state is none that the codec has written")
+        wrong = "its state is none that the codec has written"
+        return self._movable(keys, self._each(keys, data, self._again, wrong))
 
     def _values(self, states: Sequence[object]) -> list[bytes]:
         return list(map(self._node.codec.encode, states))
@@ -101,6 +103,18 @@ class Initial:
         if again != data:
             raise ValueError("read and written again it is other bytes")
         return again
+
+    def _movable(self, keys: Sequence[object], states: list[bytes]) -> list[bytes]:
+        """The encoded states of keys. Raises SetupError for one that is too large beside its
+        key."""
+        for key, state in zip(keys, states, strict=True):
+            if len(state) <= LARGEST - KEY_LIMIT:
+                continue
+            size = len(codec.encode(key))
+            if len(state) > LARGEST - size:
+                too_large = StateTooLargeError(len(state), size)
+                raise self._unfit(key, too_large.cause, too_large.remedy)
+        return states
 
     def _each(
         self,
@@ -155,13 +169,11 @@ def write(
     return written
 
 
-def _sized(
-    encode: Callable[[Sequence[object]], list[bytes]], states: Sequence[object]
-) -> list[bytes]:
-    found = encode(states)
-    if (size := max(map(len, found), default=0)) > LARGEST:
-        raise ValueError(f"it takes {size} bytes, where a state takes {LARGEST} at most")
-    return found
+def _keys(keys: Sequence[object]) -> list[bytes]:
+    encoded = codec.encode_all(keys)
+    if (size := max(map(len, encoded), default=0)) > KEY_LIMIT:
+        raise KeyTooLargeError(size)
+    return encoded
 
 
 def _column(values: Sequence[object], dtype: str) -> list[object]:

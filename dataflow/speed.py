@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow.protocols import Clock
-from state.time import from_millis, to_millis
+from state.time import span, to_millis
 
 
 class Speed:
@@ -26,7 +26,7 @@ class Speed:
             passed = to_millis(furthest - self._start) / 1000
             self._speed = passed / (now - self._since)
             self._start, self._since = furthest, now
-        return from_millis(round(control_lead * min(1.0, self._speed) * 1000))
+        return span(control_lead * min(1.0, self._speed))
 
     def within(self, distance: int, seconds: float) -> bool:
         """Whether data as fast as of late covers a distance in so many seconds; yes where it is not

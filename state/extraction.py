@@ -25,7 +25,10 @@ from state.topic import Place, StateTopic, Ticket
 CHUNK_BYTES: Final = 512 << 10
 """The most that a chunk without a table takes on the topic, unless one state alone takes more."""
 STATE_LIMIT: Final = 8 << 20
-"""Bytes of the greatest state; the topic's `max.message.bytes` must be somewhat larger."""
+"""Bytes of the greatest entry, its key and its state; the topic's `max.message.bytes` must be
+somewhat larger."""
+KEY_LIMIT: Final = STATE_LIMIT // 2
+"""Bytes of the greatest key, so that there is room for a state."""
 WINDOW: Final = 2
 """Chunks of a layer that are on their way to the topic at once."""
 ENTRY_BYTES: Final = 16

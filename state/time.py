@@ -59,6 +59,15 @@ def whole(millis: object) -> int:
     return max(number, MIN_TIME)
 
 
+def span(seconds: float) -> int:
+    """A number of seconds as a difference of outer times; none is longer than all of time.
+
+    >>> to_millis(span(0.25)), to_millis(span(float("inf"))) == MAX_MILLIS
+    (250, True)
+    """
+    return from_millis(round(min(seconds * 1000, MAX_MILLIS)))
+
+
 def less_equal(left: Time, right: Time) -> bool:
     """The partial order of times.
 

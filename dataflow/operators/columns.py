@@ -146,8 +146,8 @@ class _Numbers:
 class _Sealed:
     """The same where states are no mere numbers: they are kept sealed, each as a tuple."""
 
-    def __init__(self, lent: Loan, layout: Layout, sealing: Sealing) -> None:
-        self._states, self._slots = lent.sealed, lent.slots
+    def __init__(self, lent: Loan, keys: list[bytes], layout: Layout, sealing: Sealing) -> None:
+        self._states, self._slots, self._keys = lent.sealed, lent.slots, keys
         self._layout, self._sealing = layout, sealing
 
     def read(self, rows: Int64s) -> Columns:
@@ -157,7 +157,7 @@ class _Sealed:
     def write(self, rows: Int64s, columns: Columns) -> None:
         kept = (fitting(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
         states = zip(*(column.tolist() for column in kept), strict=True)
-        sealed = list(map(self._sealing.seal, states))
+        sealed = list(map(self._sealing.seal, states, pick(self._keys, rows.tolist())))
         for slot, state in list(zip(self._slots[rows].tolist(), sealed, strict=True)):
             self._states[slot] = state
 
@@ -189,7 +189,7 @@ class Columnar:
         assert batch.hashes is not None
         assert batch.keys is not None
         with store.lend(batch.keys, bins[taken]) as lent:
-            states = self._columns(store, lent)
+            states = self._columns(store, lent, batch.keys)
             for chosen in _rounds(batch.hashes):
                 answered[chosen] = self._round(states, batch, values, chosen, results)
         if answered.all():
@@ -205,9 +205,9 @@ class Columnar:
         """Nothing ever."""
         return NOTHING
 
-    def _columns(self, store: Store, lent: Loan) -> _Lent:
+    def _columns(self, store: Store, lent: Loan, keys: list[bytes]) -> _Lent:
         if store.layout is None:
-            return _Sealed(lent, self._fold.layout, self._sealing)
+            return _Sealed(lent, keys, self._fold.layout, self._sealing)
         return _Numbers(lent)
 
     def _round(

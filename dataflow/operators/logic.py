@@ -17,20 +17,26 @@ import numpy as np
 from dataflow.batch import Batch
 from dataflow.operators.errors import Guard, failure
 from dataflow.operators.rows import Rows
-from dataflow.operators.steps import append_index
+from dataflow.operators.steps import (
+    MOST_INDEX,
+    MOST_OUTPUTS,
+    TooManyLevelsError,
+    TooManyOutputsError,
+    append_index,
+)
 from schemas.errors import MeanderError
 from state import codec
 from state.cells import ABSENT, weigh
 from state.codec import StateCodec
-from state.extraction import STATE_LIMIT
+from state.extraction import ENTRY_BYTES, STATE_LIMIT
 from state.store import Bins, Loan, Store
 from state.time import from_millis, to_millis, whole
 
 States = list[object]
 """Sealed states by slot; one that is `ABSENT` is of a key that has none yet."""
 
-LARGEST = STATE_LIMIT - (64 << 10)
-"""Bytes of a state; the rest of a layer's entry is for its key."""
+LARGEST = STATE_LIMIT - ENTRY_BYTES
+"""Bytes of a key and its state, which are one entry of a layer."""
 
 _WORD = 1 << 63
 
@@ -73,6 +79,18 @@ class Logic(Protocol):
         """What the last call has brought about besides its results."""
 
 
+class StateTooLargeError(MeanderError):
+    """A state that is too large for an entry of a layer, beside its key."""
+
+    def __init__(self, size: int, key: int) -> None:
+        super().__init__(
+            "a state",
+            f"it takes {size:,} bytes and its key {key:,}, and a bin moves only with entries of "
+            f"up to {LARGEST:,}",
+            "keep less per key, or spread it over several keys",
+        )
+
+
 class Sealing:
     """How one operator's states are sealed: by the plain codec, or the user's own."""
 
@@ -81,17 +99,14 @@ class Sealing:
         self.plain = codec_.name == codec.PLAIN.name
         """Whether a plain value that nobody can change is its own seal."""
 
-    def seal(self, state: object) -> object:
-        """The state so that nobody can change it. Raises MeanderError for one that could not move:
-        what a flow answers must not depend on whether its bins do."""
+    def seal(self, state: object, key: bytes) -> object:
+        """The state of a key so that nobody can change it. Raises MeanderError for one that could
+        not move: what a flow answers must not depend on whether its bins do."""
         sealed = codec.seal(state) if self.plain else self._own(state)
+        room = LARGEST - len(key)
         # What it takes in memory is known for less than its bytes, and is more than half of them.
-        if weigh(sealed) > LARGEST // 2 and (size := len(codec.encoded(sealed))) > LARGEST:
-            raise MeanderError(
-                "a state",
-                f"it takes {size:,} bytes, and a bin moves only with states up to {LARGEST:,}",
-                "keep less per key, or spread it over several keys",
-            )
+        if weigh(sealed) > room // 2 and (size := len(codec.encoded(sealed))) > room:
+            raise StateTooLargeError(size, len(key))
         return sealed
 
     def _own(self, state: object) -> codec.Sealed:
@@ -134,6 +149,8 @@ class Fold:
 
     def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
         seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
+        assert batch.keys is not None
+        keys = batch.keys
         lost: list[int] = []
         results: list[object] = []
         pulse, answer, plain = self._guard.pulse, results.append, self._plain
@@ -149,7 +166,7 @@ class Fold:
                 state, result = step(state, value)
                 # A short cut for the states of most folds; any other is looked at.
                 number = type(state) is float or (type(state) is int and -_WORD < state < _WORD)
-                states[slot] = state if number and plain else seal(state)
+                states[slot] = state if number and plain else seal(state, keys[row])
             except failure() as error:
                 self._guard.failed(batch, row, error)
                 lost.append(row)
@@ -193,7 +210,10 @@ class Context:
         a name."""
         if to not in self._emitted:
             raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
-        self._emitted[to].append(result)
+        emitted = self._emitted[to]
+        if len(emitted) == MOST_OUTPUTS:
+            raise TooManyOutputsError
+        emitted.append(result)
 
     def timer(self, at_ms: int) -> None:
         """Be called back for this key once the flow's time has passed `at_ms`, which must be later
@@ -324,7 +344,9 @@ class Process:
         try:
             sealed = states[slot]
             state = self._init() if sealed is ABSENT else self._sealing.unseal(sealed)
-            sealed = self._sealing.seal(function(context, state))
+            sealed = self._sealing.seal(function(context, state), key)
+            if batch.indexes[row] >= MOST_INDEX and any(context._emitted.values()):
+                raise TooManyLevelsError
         except failure() as error:
             self._guard.failed(batch, row, error)
             return
@@ -344,7 +366,7 @@ class Process:
             emitted.origins,
             emitted.partitions,
             emitted.offsets,
-            append_index(emitted.indexes, positions, self._operator),
+            append_index(emitted.indexes, positions),
             outcome.values,
             emitted.keys,
             emitted.hashes,

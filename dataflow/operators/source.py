@@ -30,10 +30,12 @@ from dataflow.progress import Progress
 from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
 from dataflow.rulings import BEHIND_ALL, Past, Ruling
 from state.antichain import Antichain
-from state.time import MIN_TIME, from_millis
+from state.time import MIN_TIME, from_millis, span
 
 ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""
+LATEST = np.iinfo(np.int64).max
+"""No time is later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class SourceOperator:
         self._limit: int | None = None
         """Nothing later is sent for now."""
         self._last: list[Capability] = []
-        self._skew = from_millis(round(options.max_skew * 1000))
+        self._skew = span(options.max_skew)
         now = clock.monotonic()
         known = {parcel.partition: parcel for parcel in resumed}
         self._lanes = {
@@ -247,7 +249,9 @@ class SourceOperator:
         now = self._clock.monotonic()
         for chunk in chunks:
             lane = self._lanes[chunk.partition]
-            limit = from_millis(self._clock.now_ms() + round(self._options.max_future * 1000))
+            limit = from_millis(self._clock.now_ms()) + span(self._options.max_future)
+            # Times end somewhere; what lies there is of the future for every clock.
+            limit = min(limit, BEHIND_ALL - 1)
             pending = lane.queue_up(chunk, limit, now)
             self._counters["future"] += int(np.count_nonzero(pending.future))
             self._inflight.read(chunk.size)
@@ -309,7 +313,7 @@ class SourceOperator:
         return lane.time == floor and self._drained(floor)
 
     def _send_lane(self, lane: Lane) -> bool:
-        limit = self._floor() + self._skew
+        limit = min(self._floor() + self._skew, LATEST)
         if self._limit is not None:
             limit = min(limit, self._limit)
         budget = ROWS

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,14 +19,47 @@ from dataflow.operators.base import InputPort, Message, OutputPort, Quiet
 from dataflow.operators.errors import Guard, OnError, failure
 from dataflow.operators.slices import Slices
 from dataflow.protocols import Clock
-from schemas.errors import MeanderError
 from state import codec
 from state.bins import BinSpace
 from state.codec import UnencodableError
+from state.extraction import KEY_LIMIT
 
 INDEX_BITS = 20
+MOST_OUTPUTS = 1 << INDEX_BITS
+"""Outputs of one input, so that an index has room for the position of each."""
+MOST_INDEX = 1 << (62 - INDEX_BITS)
+"""From here on an index has no room for one more position."""
 ROWS = 1 << 16
 """Records sent after which a turn ends, so that many outputs of one input do not pile up."""
+
+
+class TooManyOutputsError(ValueError):
+    """One input with more outputs than an index can tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"it gives more than {MOST_OUTPUTS:,} outputs for one input: give fewer, larger ones"
+        )
+
+
+class TooManyLevelsError(ValueError):
+    """An output that has come through more multiplying operators than an index can tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "more than three operators in a row multiply their inputs: "
+            "do the work in fewer operators"
+        )
+
+
+class KeyTooLargeError(ValueError):
+    """A key that leaves a layer's entry too little room for a state."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"the key takes {size:,} bytes, and a bin moves only with keys of up to {KEY_LIMIT:,}: "
+            "make a shorter one, such as a hash"
+        )
 
 
 class Step(Protocol):
@@ -102,7 +136,8 @@ class FlatMap:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """All outputs, in order, each with its position among the outputs of its input."""
-        kept, outputs = each(lambda value: list(self.function(value)), batch, guard)
+        batch = countable(batch, guard)
+        kept, outputs = each(self._outputs, batch, guard)
         rows = batch if kept is None else batch.take(kept)
         counts = [len(many) for many in outputs if isinstance(many, list)]
         positions = [i for count in counts for i in range(count)]
@@ -112,11 +147,17 @@ class FlatMap:
             repeated.origins,
             repeated.partitions,
             repeated.offsets,
-            append_index(repeated.indexes, np.array(positions, np.int64), self.name),
+            append_index(repeated.indexes, np.array(positions, np.int64)),
             [value for many in outputs if isinstance(many, list) for value in many],
             repeated.keys,
             repeated.hashes,
         )
+
+    def _outputs(self, value: object) -> list[object]:
+        outputs = list(islice(self.function(value), MOST_OUTPUTS + 1))
+        if len(outputs) > MOST_OUTPUTS:
+            raise TooManyOutputsError
+        return outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +177,7 @@ class KeyBy:
             encoded = codec.encode_all(keys)
         except UnencodableError:
             rows, encoded = _encodable(rows, keys, guard)
+        rows, encoded = _movable(rows, encoded, guard)
         return Batch(
             rows.times,
             rows.origins,
@@ -198,21 +240,33 @@ def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, li
     return rows.take(np.array(kept, np.int64)), encoded
 
 
-def append_index(indexes: Int64s, positions: Int64s, operator: str) -> Int64s:
-    """The index of each output: its input's index, then its position, shapes (n,).
+def _movable(rows: Batch, keys: list[bytes], guard: Guard) -> tuple[Batch, list[bytes]]:
+    """The rows whose keys leave a layer's entry room for a state, and these keys."""
+    if max(map(len, keys), default=0) <= KEY_LIMIT:
+        return rows, keys
+    kept = [row for row, key in enumerate(keys) if len(key) <= KEY_LIMIT]
+    for row in sorted({*range(len(keys))}.difference(kept)):
+        guard.failed(rows, row, KeyTooLargeError(len(keys[row])))
+    return rows.take(np.array(kept, np.int64)), [keys[row] for row in kept]
 
-    >>> append_index(np.array([0, 0, 1]), np.array([0, 1, 0]), "split").tolist()
+
+def countable(batch: Batch, guard: Guard) -> Batch:
+    """The rows whose index has room for a position behind it; the others have failed."""
+    full = batch.indexes >= MOST_INDEX
+    if not full.any():
+        return batch
+    for row in np.flatnonzero(full).tolist():
+        guard.failed(batch, row, TooManyLevelsError())
+    return batch.take(np.flatnonzero(~full))
+
+
+def append_index(indexes: Int64s, positions: Int64s) -> Int64s:
+    """The index of each output: its input's index, then its position, shapes (n,). Indexes lie
+    below `MOST_INDEX`, positions below `MOST_OUTPUTS`.
+
+    >>> append_index(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist()
     [0, 1, 1048576]
     """
-    if len(indexes) and (
-        int(positions.max()) >= 1 << INDEX_BITS or int(indexes.max()) >= 1 << (62 - INDEX_BITS)
-    ):
-        raise MeanderError(
-            f"operator {operator!r}",
-            f"one input has more than {1 << INDEX_BITS} outputs, or more than three operators"
-            " in a row multiply their inputs",
-            "split the work by an earlier key_by",
-        )
     return (indexes << INDEX_BITS) | positions
 
 

@@ -338,7 +338,7 @@ def test_a_state_that_could_not_move_is_refused_before_its_bin_does(
     run, sink = _run_fold(start, step)
     (letter,) = run.dead_letters
     assert (letter.operator, letter.value, sink.values) == ("total", 2, [1, 3])
-    assert "and a bin moves only with states up to 8,323,072; keep less per key" in letter.reason
+    assert "its key 2, and a bin moves only with entries of up to 8,388,592; keep" in letter.reason
 
 
 class Pairs:

@@ -23,7 +23,6 @@ from dataflow.operators.steps import (
     append_index,
 )
 from dataflow.sim import SimClock
-from schemas.errors import MeanderError
 from state import codec
 from state.bins import BinSpace
 from tests.bench import Bench, guard, records
@@ -101,20 +100,11 @@ def test_indexes_of_chained_flat_maps_order_outputs_as_nested_loops_would(tree: 
 
 def test_an_index_holds_twenty_bits_a_level() -> None:
     most = (1 << INDEX_BITS) - 1
-    first = append_index(np.array([0]), np.array([most]), "split")
-    second = append_index(first, np.array([most]), "split")
+    first = append_index(np.array([0]), np.array([most]))
+    second = append_index(first, np.array([most]))
     assert second.tolist() == [(1 << 40) - 1]
-    third = append_index(second, np.array([most]), "split")
+    third = append_index(second, np.array([most]))
     assert third.tolist() == [(1 << 60) - 1]
-
-
-@pytest.mark.parametrize(("index", "position"), [(0, 1 << INDEX_BITS), (1 << 42, 0)])
-def test_an_index_that_does_not_fit_names_the_operator_and_what_would_help(
-    index: int, position: int
-) -> None:
-    """I3: two outputs in one place would be in no order; so it ends the flow instead."""
-    with pytest.raises(MeanderError, match=r"operator 'split'.*outputs.*; split the work"):
-        append_index(np.array([0, index]), np.array([0, position]), "split")
 
 
 # -- when a function fails
