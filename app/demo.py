@@ -217,7 +217,7 @@ def _check(kafka: dict[str, str], ran: Ran, table: Path, gauge: Gauge) -> demo_c
                 table,
                 _owners(space),
                 ran.commands.moves(),
-                lambda key: space.bin_of(codec.encode(key)),
+                lambda key: space.bin_of(codec.encode_key(key)),
             )
     finally:
         spark.stop()

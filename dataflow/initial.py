@@ -110,7 +110,7 @@ class Initial:
         for key, state in zip(keys, states, strict=True):
             if len(state) <= LARGEST - KEY_LIMIT:
                 continue
-            size = len(codec.encode(key))
+            size = len(codec.encode_key(key))
             if len(state) > LARGEST - size:
                 too_large = StateTooLargeError(len(state), size)
                 raise self._unfit(key, too_large.cause, too_large.remedy)
@@ -170,7 +170,7 @@ def write(
 
 
 def _keys(keys: Sequence[object]) -> list[bytes]:
-    encoded = codec.encode_all(keys)
+    encoded = codec.encode_keys(keys)
     if (size := max(map(len, encoded), default=0)) > KEY_LIMIT:
         raise KeyTooLargeError(size)
     return encoded

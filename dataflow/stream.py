@@ -79,7 +79,8 @@ class Stream(Generic[T]):
     def key_by(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[T]:
-        """Group by a key, any plain value, and bring each group to one worker."""
+        """Group by a key, any plain value, and bring each group to one worker. Keys that are equal
+        and of the same types are one group, and have one form behind this."""
         name = self._name("key_by")
         keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
         exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)

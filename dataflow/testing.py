@@ -329,7 +329,7 @@ class TestFlow:
     def owner(self, key: object, operator: str = TOGETHER) -> int:
         """The worker on which a key lives after all moves decided so far: in an operator that moves
         alone, or in all others."""
-        bin = self._plan.flow.space.bin_of(codec.encode(key))
+        bin = self._plan.flow.space.bin_of(codec.encode_key(key))
         return self.sim.controller.owners()[self._plan.groups.number(operator, bin)]
 
     # -- inside

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from itertools import chain
 from reprlib import repr as shortened
 from typing import Any, Final, Protocol, cast
@@ -28,6 +28,15 @@ _ATOMS: Final[frozenset[type]] = frozenset(
     {type(None), bool, int, float, str, bytes, date, timedelta, Decimal}
 )
 _COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset})
+
+_STABLE: Final[frozenset[type]] = _ATOMS - {float, Decimal}
+"""Two atoms of one of these types are equal only where their bytes are."""
+_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
+_WRITTEN_OUT: Final = 40
+"""Digits up to which a whole Decimal is a key without an exponent."""
+_FAR: Final = timedelta(days=1) - timedelta.resolution
+"""The farthest that a zone lies from UTC."""
+_ZONES: Final = (timezone.utc, timezone(_FAR), timezone(-_FAR))  # noqa: UP017 (as it is decoded)
 
 SHORT_TEXT: Final = frozenset(range(0xA0, 0xC0))
 """The first bytes of encoded text of up to 31 bytes, which follow at once."""
@@ -85,6 +94,34 @@ def encode(value: object) -> bytes:
     return _local.pack(value)
 
 
+def encode_key(value: object) -> bytes:
+    """The bytes of a plain value as a key: one form for all that is equal and of the same types, at
+    every depth, so that equal keys are one group. `decode` gives this form.
+
+    Takes what `encode` takes. Zero has no sign, NaN one form; a Decimal has no trailing zeros
+    behind its point; a datetime with a zone is in UTC; a dict is in the order of its keys' bytes.
+
+    >>> encode_key({"zip": 1, "city": "Rome"}) == encode_key({"city": "Rome", "zip": 1})
+    True
+    >>> decode(encode_key((-0.0, Decimal("1.50")))), encode_key(1) == encode_key(1.0)
+    ((0.0, Decimal('1.5')), False)
+    """
+    if _stable(value):
+        return _local.pack(value)
+    _survey(value, ())
+    return _local.pack(_canonical(value))
+
+
+def encode_keys(values: Sequence[object]) -> list[bytes]:
+    """As `encode_key`, for each of many; in native code where all are text or whole numbers.
+
+    >>> encode_keys(["a", 7]) == [encode("a"), encode(7)]
+    True
+    """
+    stable = _STABLE.issuperset(map(type, values))
+    return list(map(_local.pack if stable else encode_key, values))
+
+
 def seal(value: object) -> object:
     """The value itself where nobody can change it in place, else its bytes as of now.
 
@@ -108,16 +145,6 @@ def fixed(value: object) -> bool:
 def all_fixed(values: Sequence[object]) -> bool:
     """As `fixed`, for many; in native code where all are atoms."""
     return _ATOMS.issuperset(map(type, values)) or all(map(fixed, values))
-
-
-def encode_all(values: Sequence[object]) -> list[bytes]:
-    """As `encode`, for each of many; in native code where all are atoms.
-
-    >>> encode_all(["a", 7]) == [encode("a"), encode(7)]
-    True
-    """
-    atoms = _ATOMS.issuperset(map(type, values))
-    return list(map(_local.pack if atoms else encode, values))
 
 
 def unseal(sealed: object) -> object:
@@ -203,6 +230,54 @@ def _simple(value: object) -> bool:
     if type(value) is tuple:
         return _ATOMS.issuperset(map(type, value))
     return type(value) in _ATOMS
+
+
+def _stable(value: object) -> bool:
+    """Whether a value is one of the atoms, or a flat tuple of them, that have one form anyway."""
+    if type(value) is tuple:
+        return _STABLE.issuperset(map(type, value))
+    return type(value) in _STABLE
+
+
+def _canonical(value: object) -> object:
+    """The one of all values equal to a plain one, of the same types, that stands for them."""
+    match value:
+        case float():
+            # A new NaN each time: a container may hold several, as none equals another.
+            return value + 0.0 if value == value else float("nan")
+        case Decimal():
+            return _decimal(value)
+        case datetime():
+            return _instant(value)
+        case dict():
+            items = [(_canonical(key), _canonical(item)) for key, item in value.items()]
+            return dict(sorted(items, key=_local.pack))
+        case tuple() | list() | set() | frozenset():
+            return type(value)(map(_canonical, value))
+    return value
+
+
+def _decimal(value: Decimal) -> Decimal:
+    if value.is_nan():
+        return Decimal("NaN")
+    if not value:
+        return Decimal()
+    short = _EXACT.normalize(value)
+    if value.is_finite() and 0 <= short.adjusted() < _WRITTEN_OUT and short == short.to_integral():
+        return short.quantize(Decimal(1), context=_EXACT)
+    return short
+
+
+def _instant(value: datetime) -> datetime:
+    offset, local = value.utcoffset(), value.replace(tzinfo=None, fold=0)
+    if offset is None:
+        return local
+    for zone in _ZONES:
+        try:
+            return (local + (zone.utcoffset(None) - offset)).replace(tzinfo=zone)
+        except OverflowError:
+            """Of the first or the last day that there is: another zone has it."""
+    raise AssertionError(f"{value!r} is in no zone")
 
 
 def _survey(value: object, path: tuple[object, ...]) -> bool:

@@ -119,7 +119,7 @@ def _bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:
     ...     type="migrate", id="m", worker=0, keys=["cat", "dog"], whole_bins=True
     ... )
     >>> _bins_of(asked, BinSpace(2)) == [
-    ...     BinSpace(2).bin_of(codec.encode(key)) for key in ("cat", "dog")
+    ...     BinSpace(2).bin_of(codec.encode_key(key)) for key in ("cat", "dog")
     ... ]
     True
     """
@@ -127,4 +127,4 @@ def _bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:
         return [Bin(bin) for bin in range(space.count)]
     if command.bins is not None:
         return [Bin(bin) for bin in command.bins]
-    return [space.bin_of(codec.encode(key)) for key in command.keys or ()]
+    return [space.bin_of(codec.encode_key(key)) for key in command.keys or ()]

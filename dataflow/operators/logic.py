@@ -197,7 +197,7 @@ class Context:
 
     @property
     def key(self) -> object:
-        """The record's key."""
+        """The record's key, in the one form that all equal keys have (`codec.encode_key`)."""
         return codec.decode(self._key)
 
     @property

@@ -174,7 +174,7 @@ class KeyBy:
         kept, keys = each(self.function, batch, guard)
         rows = batch if kept is None else batch.take(kept)
         try:
-            encoded = codec.encode_all(keys)
+            encoded = codec.encode_keys(keys)
         except UnencodableError:
             rows, encoded = _encodable(rows, keys, guard)
         rows, encoded = _movable(rows, encoded, guard)
@@ -233,7 +233,7 @@ def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, li
     kept: list[int] = []
     for row, key in enumerate(keys):
         try:
-            encoded.append(codec.encode(key))
+            encoded.append(codec.encode_key(key))
             kept.append(row)
         except UnencodableError as error:
             guard.failed(rows, row, error)

@@ -134,7 +134,7 @@ def test_a_state_that_does_not_fit_is_refused_with_its_key(
 
 def test_keys_are_encoded_as_records_keys_are_and_null_is_none() -> None:
     keys = ["a", 7, ("a", 7)]
-    assert initial(0).keys(keys) == codec.encode_all(keys)
+    assert initial(0).keys(keys) == codec.encode_keys(keys)
     with pytest.raises(SetupError, match="operator 'op', a key: it is null"):
         initial(0).keys(["a", None])
 
