@@ -226,11 +226,6 @@ class TopicWriter(Unhurried):
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
-    def write(self, batch: Batch) -> int:
-        """Take over one batch. Raises RowRefused for a row that cannot be written."""
-        self.made(batch)()
-        return self._ticket()
-
     def made(self, batch: Batch) -> Callable[[], None]:
         """What appends it. Raises RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -13,10 +13,10 @@ from dataflow.checkpoint.start import Start
 from dataflow.graph import ROOT, Edge, Location, Scope
 from dataflow.meters import Meters
 from dataflow.migrate.handover import Handover
-from dataflow.migrate.migrator import Migrator, Outlet
+from dataflow.migrate.migrator import Migrator, Ordered, Outlet
 from dataflow.migrate.parcels import Parcel
 from dataflow.migrate.routing import Routing
-from dataflow.nested import Rounds
+from dataflow.nested import Rounds, outward
 from dataflow.nodes import (
     AgainNode,
     ExchangeNode,
@@ -133,6 +133,8 @@ class Assembly:
     sources: dict[str, SourceOperator] = field(default_factory=dict)
     once: list[OnceSink] = field(default_factory=list)
     """The sinks whose results leave exactly once, in the order of time."""
+    ordered: dict[str, list[Ordered]] = field(default_factory=dict)
+    """Those that keep a key's results in order themselves where its bin moves, by its group."""
     outboxes: list[OutboxSink] = field(default_factory=list)
     """Those whose results leave exactly once, checkpoint by checkpoint."""
     start: Start = field(init=False)
@@ -168,6 +170,7 @@ class Assembly:
             self.plan.groups,
             self.pace,
             self.report,
+            self.ordered,
         )
         snapshots = Snapshots(
             migrator,
@@ -280,10 +283,12 @@ class Assembly:
             self._pool(node.name, "records", True, self._unfit(node.name)),
             flow.max_waiting,
             flow.space,
+            self._control,
             self.start.history.of(node.name, self.plan.groups.first(group_of(node))),
             scope_of(node).depth - ROOT.depth,
         )
         self.once.append(sink)
+        self.ordered.setdefault(group_of(node), []).append(sink)
         return sink
 
     def _parcels(self, node: SourceNode) -> list[Parcel]:
@@ -338,6 +343,7 @@ class Assembly:
             self.pace,
             self.report,
             self.retention,
+            self._out([self.plan.ports[sink].outputs[0] for sink in self.plan.written[node.name]]),
         )
         self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
         return keyed
@@ -355,6 +361,14 @@ class Assembly:
 
     def _next_layer(self) -> LayerId:
         return LayerId(self.site.incarnation, self.site.me, next(self._layers))
+
+    def _out(self, sinks: Sequence[Location]) -> Callable[[int], bool]:
+        """Whether all results of before a time have left by some sinks, from any worker."""
+
+        def out(time: int) -> bool:
+            return not any(outward(self.progress.frontier(at)).less_than(time) for at in sinks)
+
+        return out
 
     # -- ports
 

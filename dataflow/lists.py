@@ -180,11 +180,17 @@ class ListReader:
         """Nothing is open."""
 
 
+FAST = 0.5
+"""How likely a look finds all delivered."""
+
+
 class ListSink:
     """Collects what reaches it, from all workers, in the order of arrival."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow: float = FAST) -> None:
+        """`slow` is how likely a look finds all delivered where that takes long."""
         self.results: list[Result] = []
+        self.slow = slow
 
     def open(self, *_: object) -> SinkWriter:
         """A list sink is opened by `TestFlow` only."""
@@ -201,11 +207,25 @@ class ListSink:
 
 
 class Unhurried:
-    """What writers in memory have in common: they deliver at once, and say so some turns later."""
+    """What writers in memory have in common: a batch is there once it is delivered, some turns
+    later. So batches that two workers write at once are there in any order."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, rng: random.Random, slow: float = FAST) -> None:
+        """Of three deliveries one is as slow as `slow` says, the others are fast."""
+        self._rng, self._slow = rng, slow
         self._written = self._delivered = 0
+        self._pace = FAST
+        self._coming: list[Callable[[], None]] = []
+
+    def made(self, batch: Batch) -> Callable[[], None]:
+        """What makes a batch be there, as it is now."""
+        raise NotImplementedError
+
+    def write(self, batch: Batch) -> int:
+        """Take a batch over."""
+        self._coming.append(self.made(batch))
+        self._written += 1
+        return self._written
 
     @property
     def full(self) -> bool:
@@ -214,30 +234,29 @@ class Unhurried:
 
     def delivered(self) -> int:
         """Everything, but not always at once."""
-        if self._rng.random() < 0.5:
-            self._delivered = self._written
+        chance = self._rng.random()
+        if chance < self._pace:
+            self._pace = self._slow if chance < self._pace / 3 else FAST
+            self.arrive()
         return self._delivered
+
+    def arrive(self) -> None:
+        """All that has been taken over is there."""
+        self._delivered = self._written
+        for show in self._coming:
+            show()
+        self._coming.clear()
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _ticket(self) -> int:
-        """Of a batch that has been taken over."""
-        self._written += 1
-        return self._written
 
 
 class ListWriter(Unhurried):
     """Collects batches."""
 
     def __init__(self, sink: ListSink, worker: WorkerId, rng: random.Random) -> None:
-        super().__init__(rng)
+        super().__init__(rng, sink.slow)
         self._sink, self._worker = sink, worker
-
-    def write(self, batch: Batch) -> int:
-        """Collect a batch."""
-        self.made(batch)()
-        return self._ticket()
 
     def made(self, batch: Batch) -> Callable[[], None]:
         """What collects it, as it is now."""

@@ -168,6 +168,26 @@ class Plan:
         return {sink for sink, nodes in through.items() if any(map(_varies, nodes))}
 
     @cached_property
+    def written(self) -> dict[str, list[str]]:
+        """By stateful operator the sinks that write its results as they come, at its worker."""
+        if self.flow.delivery == "exactly_once":
+            return {keyed.name: [] for keyed in self.keyed}
+        return {keyed.name: self._sinks_beside(keyed) for keyed in self.keyed}
+
+    def _sinks_beside(self, keyed: KeyedNode) -> list[str]:
+        """Those that its results come to without an exchange or another stateful operator."""
+        beside, known = {keyed.name}, set[str]()
+        while beside != known:
+            known = {*beside}
+            beside |= {
+                node.name for node in self.nodes
+                if not isinstance(node, ExchangeNode | KeyedNode)
+                and any(one.name in known for one in self._feeding(node))
+            }  # fmt: skip
+        sinks = (node.name for node in self.nodes if isinstance(node, SinkNode))
+        return [name for name in sinks if name in beside]
+
+    @cached_property
     def timed(self) -> dict[str, list[str]]:
         """The other sinks of such a flow, with the user's functions before each."""
         if self.flow.delivery == "at_least_once":
@@ -190,10 +210,13 @@ class Plan:
             node = left.pop()
             if node.name not in seen:
                 seen[node.name] = node
-                left += [upstream.node for upstream in upstreams(node)]
-                again = (n for n in self.nodes if isinstance(n, AgainNode) and n.loop is node)
-                left += [one.upstream.node for one in again]
+                left += self._feeding(node)
         return seen
+
+    def _feeding(self, node: Node) -> list[Node]:
+        """Those whose records come to a node, also by the way back of a loop."""
+        again = (n for n in self.nodes if isinstance(n, AgainNode) and n.loop is node)
+        return [one.node for one in (*upstreams(node), *(one.upstream for one in again))]
 
     @cached_property
     def commanded(self) -> set[Location]:

@@ -2,7 +2,8 @@
 
 Guarantees I2 and I4: what is addressed to a bin at or after the time of its move waits until its
 state has been fetched, verified and installed, however early or late pointer, command and records
-come. What cannot be read is asked for once more: the old owner keeps its copy until the install.
+come; and until all results of before the move are out, where sinks write what comes as it comes
+(I9). What cannot be read is asked for once more: the old owner keeps its copy until the install.
 Cost: one mask per awaited bin and batch while bins are awaited, nothing otherwise.
 """
 
@@ -61,7 +62,10 @@ class Arrivals:
         pools: Callable[[str], Pool],
         pace: Pace,
         report: Callable[[dict[str, object]], None],
+        out: Callable[[int], bool],
     ) -> None:
+        """`out` says whether all results of before a time have left."""
+        self._out = out
         self._trace, self._store, self._timers = trace, store, timers
         self._topic, self._pointers, self._report = topic, pointers, report
         self._pools, self._pace = pools, pace
@@ -233,7 +237,7 @@ class Arrivals:
         manifest, rest = incoming.delivery.manifest, incoming.installation
         move = manifest.bin, manifest.epoch
         try:
-            if not rest.step(ENTRIES):
+            if not (rest.step(ENTRIES) and self._out(manifest.epoch)):
                 return False
         except MeanderError as error:
             if move in self._spoilt:

@@ -10,8 +10,9 @@ anew. Guarantees I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from dataflow.capability import Held
 from dataflow.migrate.delivery import Delivery
@@ -92,6 +93,13 @@ class Outlet:
         return {*leaving, *(copy.transfer.bin for copy in self.copies)}
 
 
+class Ordered(Protocol):
+    """A sink that keeps a key's results in order where its bin moves."""
+
+    def expect(self, bin: Bin, time: int) -> None:
+        """From `time` on a bin's results come here; those of before left elsewhere, or will."""
+
+
 class Migrator(Quiet):
     """The migration side of F on one worker, for all stateful operators of the flow."""
 
@@ -105,8 +113,10 @@ class Migrator(Quiet):
         groups: Groups,
         pace: Pace,
         report: Callable[[dict[str, object]], None],
+        ordered: Mapping[str, Sequence[Ordered]],
     ) -> None:
-        self._me, self._control, self._outlets = me, control, outlets
+        """`ordered` are sinks by the group whose bins' results they get."""
+        self._me, self._control, self._outlets, self._ordered = me, control, outlets, ordered
         self._routers, self._routing = routers, routing
         self._groups, self._pace = groups, pace
         self._by_group = {
@@ -232,7 +242,11 @@ class Migrator(Quiet):
 
     def _begin(self, numbered: Transfer) -> None:
         transfer = replace(numbered, bin=self._groups.own(numbered.bin))
-        for outlet in self._by_group[self._groups.group(numbered.bin)]:
+        group = self._groups.group(numbered.bin)
+        if transfer.target == self._me:
+            for sink in self._ordered.get(group, ()):
+                sink.expect(transfer.bin, transfer.time)
+        for outlet in self._by_group[group]:
             if transfer.source == self._me:
                 outlet.departures.append(Departure(transfer))
                 outlet.keyed.timers.depart(transfer.bin, transfer.time)

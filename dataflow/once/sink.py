@@ -4,13 +4,15 @@ Guarantees that what it has written by the end of a step is all of its input bef
 nothing from it on, without what earlier lives have committed (`history`), which is compared with
 what they have said of it (`replay`). Records wait for their time, on disk past a bound (I6), and
 are held until their transaction is committed, so that the frontier behind it is durable, and a
-checkpoint has what is not. Cost: a sort per step in which the frontier moves.
+checkpoint has what is not. Once a bin came here at t, results from t on wait until all results of
+before t are durable, of all workers (I9): of all bins, as a mark knows none. Cost: a sort per step
+in which the frontier moves, and a transaction of the others for each time at which bins come.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from dataflow.batch import Batch, Int64s
 from dataflow.capability import Held
-from dataflow.nested import at, outer, rounds_of
+from dataflow.nested import at, outer, outward, rounds_of
 from dataflow.once.history import NOBODY, Earlier
 from dataflow.once.replay import Replay
 from dataflow.once.tally import Out, Tally
@@ -30,6 +32,7 @@ from dataflow.operators.rows import Rows, in_order
 from dataflow.operators.sink import written
 from state.antichain import Antichain
 from state.bins import BinSpace
+from state.ids import Bin
 from state.time import MIN_TIME, Time
 
 SLICE = 1024
@@ -61,6 +64,7 @@ class OnceSink(Quiet):
         waiting: Pool,
         most: int,
         space: BinSpace,
+        control: Callable[[], Antichain],
         earlier: Earlier,
         loops: int,
     ) -> None:
@@ -69,6 +73,8 @@ class OnceSink(Quiet):
         self._input, self._output, self._writer = source, output, writer
         self._guard, self._counters, self._waiting = guard, counters, waiting
         self._most, self._space, self._earlier, self._loops = most, space, earlier, loops
+        self._control, self._came = control, set[int]()
+        """Times at which bins came here, and of before which not all is known to be durable."""
         self._over = False
         self._held = Held()
         self._under_way: deque[_Written] = deque()
@@ -94,6 +100,10 @@ class OnceSink(Quiet):
         out = Out(self.mark if self._since is None else self._since, taken - self._marked)
         self._marked, self._since = taken, None
         return out
+
+    def expect(self, bin: Bin, time: int) -> None:
+        """A bin's results come here from a time on."""
+        self._came.add(time)
 
     def schedule(self) -> bool:
         """Take records, write those whose time has passed, let go of what is out."""
@@ -136,8 +146,10 @@ class OnceSink(Quiet):
         # In the midst of a time it has to go on: only then can a transaction be committed.
         if self._writer.full and self.complete:
             return False
-        passed = [min(map(outer, self._input.frontier))] if self._input.frontier else []
-        bound = Antichain.of(*(at(time, (0,) * self._loops) for time in passed))
+        # What it gets may be here before the word of the move that brings it.
+        passed = self._least(self._input.frontier, self._control())
+        until = [*passed, *self._held_back()]
+        bound = Antichain.of(*(at(time, (0,) * self._loops) for time in until))
         ready, more = self._waiting.passed(bound)
         for rows in in_order(ready) if ready else ():
             self._write_some(rows)
@@ -147,6 +159,18 @@ class OnceSink(Quiet):
         if self.mark >= self._earlier.mark or not (passed or waiting):
             self.replay.end()
         return bool(ready) or more
+
+    @staticmethod
+    def _least(*frontiers: Antichain) -> list[int]:
+        """The least outer time of some frontiers, if there is any."""
+        return sorted(outer(time) for frontier in frontiers for time in frontier)[:1]
+
+    def _held_back(self) -> list[int]:
+        """The time from which on nothing may be written yet, if there is any."""
+        if self._came:
+            durable = outward(self._output.frontier)
+            self._came = {time for time in self._came if durable.less_than(time)}
+        return sorted(self._came)[:1]
 
     def _write_some(self, rows: Rows) -> None:
         """Write records that are in order, up to the end of a time at which there is no room."""

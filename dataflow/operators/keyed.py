@@ -76,7 +76,9 @@ class Keyed(Quiet):
         pace: Pace,
         report: Callable[[dict[str, object]], None],
         retention: Retention,
+        out: Callable[[int], bool],
     ) -> None:
+        """`out` says whether all results of before a time have left by the sinks behind it."""
         self.name, self.store, self.timers = name, store, Timers()
         self._notices = Notices()
         self.heat: Int64s = np.zeros(space.count, np.int64)
@@ -86,7 +88,7 @@ class Keyed(Quiet):
         self._topic, self._control, self._bound = topic, control, bound
         self.trace = Trace(name, store, topic, next_layer, retention)
         self.arrivals = Arrivals(
-            self.trace, store, self.timers, topic, pointers, pools, pace, report
+            self.trace, store, self.timers, topic, pointers, pools, pace, report, out
         )
         self._waiting, self._most_delivered = pools("records"), most_delivered
         self._most, self._over = bound.most, False

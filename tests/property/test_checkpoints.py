@@ -36,8 +36,16 @@ from tests.property.cases import (
     with_some_full_bins,
 )
 from tests.property.mishaps import BrokerDown, Cut, DiskFull, FullDisk, Kill, Killed, Stop, befall
+from tests.property.reference import Record
 from tests.property.steps import Course, Step, There, somewhere
-from tests.property.test_migration_oracle import DIFFERS, Cramped, Run, encoded
+from tests.property.test_migration_oracle import (
+    DIFFERS,
+    Cramped,
+    Run,
+    check_partitions,
+    check_written,
+    encoded,
+)
 from tests.property.watched import Watched, watch_links, watch_worker
 
 FLOOR = 60
@@ -344,7 +352,7 @@ class Lives(Run):
         """What was kept of each life adds up to an undisturbed one."""
         for life in lives:
             for read in (life.raw, life.other):
-                check_order(read)
+                check_partitions(read)
         line = lineage(lives)
         if comes_late(line):
             return
@@ -360,6 +368,8 @@ class Lives(Run):
         wanted = Counter(repr((r.order, r.value)) for r in results)
         found = [Counter(map(answer, life.results)) for life in line]
         assert not found[-1] - wanted, "what is answered is the reference's (I5)"
+        for life in line:
+            check_repeats(life.results, results)
         assert not wanted - sum(found, Counter()), "all of the reference is answered (I5)"
 
     def check_counts(self, run: Mortal, line: Sequence[Life]) -> None:
@@ -367,17 +377,20 @@ class Lives(Run):
         counts = Counter(codec.encode(r.value["k"]) for r in self.raw.results)  # type: ignore[index]
         assert run.state() == {"a": {key: codec.encode(n) for key, n in counts.items()}}, DIFFERS
         for life in line:
-            check_order(sorted(life.results, key=lambda r: (r.key or b"", r.value)))
-            check_order(life.results)
+            check_partitions(life.results)
+            numbers: dict[bytes | None, list[Any]] = defaultdict(list)
+            for result in life.results:
+                numbers[result.key].append(result.value)
+            ordered = all(list(range(some[0], some[-1] + 1)) == some for some in numbers.values())
+            assert ordered, "a life gives each key's results in order, of which it may repeat (I9)"
 
 
-def check_order(results: Sequence[Result]) -> None:
-    """Of one partition, and one key where there are any, nothing overtakes what was ahead of it."""
-    newest: dict[tuple[bytes | None, int], int] = {}
-    for result in results:
-        place = result.key, result.partition
-        assert newest.get(place, -1) < result.offset, "a partition's own order (I3)"
-        newest[place] = result.offset
+def check_repeats(results: Sequence[Result], wanted: Sequence[Record]) -> None:
+    """As one life has written them, the results of each key that are the reference's stand in its
+    order: it may repeat what lives before it have written, and no more."""
+    there = Counter(repr((one.order, one.value)) for one in wanted)
+    there &= Counter(map(answer, results))
+    check_written([one for one in results if there[answer(one)]], wanted)
 
 
 def answer(result: Result) -> str:

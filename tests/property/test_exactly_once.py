@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dataflow.nodes import Guarantee
-from dataflow.testing import TestFlow
+from dataflow.testing import Result, TestFlow
 from schemas.errors import MeanderError
 from state.ids import WorkerId
 from state.store import Database
@@ -28,7 +28,7 @@ from tests.property.cases import (
 from tests.property.mishaps import Kill
 from tests.property.steps import STEPS, Step, There, somewhere
 from tests.property.test_checkpoints import Life, Lives, Mortal, Ordeal
-from tests.property.test_migration_oracle import encoded
+from tests.property.test_migration_oracle import check_partitions, check_written, encoded
 
 FLOOR = 24
 COMMITS = tuple(
@@ -102,12 +102,17 @@ class OnceLives(Lives):
     def check_records(self) -> None:
         """What sources have read is committed as it is, without anything that was computed."""
         for sink in (self.raw, self.other_raw):
+            self.check_partitions(sink.results)
             places = Counter((r.partition, r.offset) for r in sink.results)
             assert not places or max(places.values()) == 1, "a record is committed once (I5)"
             partitions = {partition for partition, _ in places}
             for one in partitions:
                 offsets = sorted(offset for partition, offset in places if partition == one)
                 assert offsets == list(range(len(offsets))), "and none is left out (I5)"
+
+    def check_partitions(self, results: Sequence[Result]) -> None:
+        """Each partition's records are committed in order."""
+        check_partitions(results)
 
     def check_results(self, run: TestFlow) -> None:
         """What was computed is the reference's."""
@@ -117,6 +122,7 @@ class OnceLives(Lives):
         found = sorted(repr((r.place, r.value)) for r in self.sink.results)
         assert not Counter(found) - Counter(wanted), "nothing else is committed, and nothing twice"
         assert not Counter(wanted) - Counter(found), "all of the reference is committed (I5)"
+        check_written(self.sink.results, results)
 
 
 @pytest.mark.soak

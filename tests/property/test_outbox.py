@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -81,6 +81,9 @@ class OutboxLives(OnceLives):
 
     def _check_aligned(self, one: Checkpoint) -> None:
         """What lies in outboxes is in flight, and what comes by while they are full."""
+
+    def check_partitions(self, results: Sequence[Result]) -> None:
+        """TODO"""
 
     def check_results(self, run: TestFlow) -> None:
         """Each key's results are a chain without a gap, of which its state is the end."""

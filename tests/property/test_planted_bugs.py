@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dataflow.assembly import Assembly
 from dataflow.capability import Capability
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.migrate.handover import Handover
@@ -33,9 +34,11 @@ from state.time import MIN_TIME
 from tests.progress_bugs import LeavesAtOnce
 from tests.property.cases import (
     random_case,
+    with_aborts,
     with_comings_and_goings,
     with_growth,
     with_some_comings_and_goings,
+    with_some_full_bins,
 )
 from tests.property.planted import plant, runs
 from tests.property.test_frontiers import watch
@@ -319,6 +322,22 @@ def test_a_planted_bug_is_caught(
             Run(random_case(seed)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
+        tried()
+
+
+def test_a_bin_that_does_not_wait_for_what_its_last_owner_writes_is_caught(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: of one key the next owner's results are there before those of the last one."""
+    plant(monkeypatch, Assembly, "_out", lambda assembly, sinks: lambda time: True)
+    namespace = count(98_000_000)
+
+    def tried() -> None:
+        for seed in runs(5, RUNS):
+            case = with_some_full_bins(random_case(seed))
+            Run(with_some_comings_and_goings(with_aborts(case))).check(databases, next(namespace))
+
+    with pytest.raises(AssertionError, match="I9"):
         tried()
 
 

@@ -168,6 +168,9 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a result comes again twice": (Replay, "add", _coming_again(lambda rows: [*rows, 0])),
     "what comes again is the latest life's": (Earlier, "whose", _whose_it_was_last),
     "a transaction counts that comes again in part": (history._Life, "claims", _in_part),
+    "results of a bin that came leave while those of before have not": (
+        OnceSink, "_held_back", lambda _: []
+    ),
     "what sinks let go of before a cut comes again": (OnceSink, "_let_go", _let_go_unnoticed),
     "what earlier lives let go of before a cut comes again": (
         Replays, "anew", _without_earlier_lives
@@ -182,6 +185,7 @@ SHOWN = {
     "marks are forgotten while they are needed": 21, "a decision is sent before it is durable": 89,
     "partitions that had come come anew": 158, "what comes again is the latest life's": 25,
     "what earlier lives let go of before a cut comes again": 81,
+    "results of a bin that came leave while those of before have not": 12,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 

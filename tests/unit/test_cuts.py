@@ -365,7 +365,7 @@ Shape = Callable[[Stream[str], ListSink], object]
 def seldom(writer: Unhurried) -> int:
     """A sink that lags, so much waits for it."""
     if writer._rng.random() < 0.05:
-        writer._delivered = writer._written
+        writer.arrive()
     return writer._delivered
 
 
