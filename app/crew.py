@@ -166,13 +166,12 @@ class Crew:
 
     def end(self) -> None:
         """End all workers, once `stop` has been called."""
-        self._end([*self.hands.values(), *self.newcomers.hands, *self.newcomers.past])
+        self._end(self.hands.values())
 
     def part(self) -> Survivors:
         """As `end`, but for those that can go on."""
         stay = [hand for hand in self.hands.values() if _can_go_on(hand)] if self._door.open else []
-        others = [hand for hand in self.hands.values() if hand not in stay]
-        self._end([*others, *self.newcomers.hands, *self.newcomers.past])
+        self._end([hand for hand in self.hands.values() if hand not in stay])
         return Survivors(self._links, stay)
 
     def stop(self, within: float) -> None:
@@ -193,12 +192,16 @@ class Crew:
 
     # -- inside
 
-    def _end(self, hands: Iterable[Hand]) -> None:
-        """Have some workers' processes end."""
+    def _end(self, members: Iterable[Hand]) -> None:
+        """End the processes of some members, and of all workers that are on their way in or out.
+
+        The door has turned away each worker without a link, and a worker that left has its word.
+        """
+        ending = list(members)
         if self._door.open:
-            for hand in hands:
-                self._links.tell(hand.id, Bye().to_bytes())
-        end(hands)
+            for worker in (*(hand.id for hand in ending), *self.newcomers.linked):
+                self._links.tell(worker, Bye().to_bytes())
+        end([*ending, *self.newcomers.hands, *self.newcomers.past])
         self._note_ends()
 
     def _all_in(self) -> None:

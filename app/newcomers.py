@@ -116,18 +116,19 @@ class Newcomers:
     def give_up(self, worker: WorkerId, why: str, members: Iterable[WorkerId]) -> None:
         """Do without one; `lost` says so."""
         newcomer = self._coming.pop(worker)
+        # First of all: a link to a member may turn out to be broken below, and the task must end.
+        self.past.append(newcomer.hand)
+        self._given_up.append((worker, why))
         if newcomer.stage is Stage.INSIDE:
             self._tell(worker, Stop())
             self._tell(worker, Bye())
         self._door.dismiss(worker, "it is not waited for any more")
+        if newcomer.hand.task.ended is None:
+            newcomer.hand.task.cancel()
         if newcomer.stage >= Stage.MET:
             self._links.loosen(worker)
             for member in members:
                 self._tell(member, Forget(worker=worker))
-        if newcomer.hand.task.ended is None:
-            newcomer.hand.task.cancel()
-        self.past.append(newcomer.hand)
-        self._given_up.append((worker, why))
 
     def lost(self) -> list[tuple[WorkerId, str]]:
         """Who has been given up since the last call, and why."""

@@ -15,6 +15,7 @@ from pyspark import SparkContext
 
 from app import coordinator
 from app.options import Options
+from dataflow import Checkpointing
 from schemas.status import Event, Failed, Heartbeat, Started
 from tests.beside import Beside
 from tests.brokers import Broker
@@ -28,14 +29,18 @@ E = TypeVar("E", bound=Event)
 
 
 class Rescaled:
-    """A flow that counts words, begun with one worker.
+    """A flow that counts words.
 
     `paced` has lines come only as they are read: a few with each heartbeat, so that there are not
     too many to be compared after a long run."""
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path, *, paced: bool = False) -> None:
+    def __init__(
+        self, broker: Broker, prefix: str, folder: Path, *, workers: int = 1, paced: bool = False,
+        delivery: str = "at_least_once", checkpoints: Checkpointing | None = None,
+    ) -> None:  # fmt: skip
         self.bootstrap, self.prefix, self._paced = broker.bootstrap, prefix, paced
-        self.module = flow_folder(folder, prefix)
+        self._workers, checkpoints = workers, checkpoints or Checkpointing()
+        self.module = flow_folder(folder, prefix, delivery=delivery, checkpoints=checkpoints)
         lines(self.bootstrap, prefix, [])
         self.events: list[Event] = []
         self.ends: list[tuple[int, str]] = []
@@ -56,7 +61,7 @@ class Rescaled:
     def run(self, context: SparkContext, *steps: Callable[[], object]) -> coordinator.Result:
         """Lines come, step follows step, no more lines come; the flow ends when all is counted."""
         kafka = {"bootstrap.servers": self.bootstrap}
-        options = Options(kafka, workers=1, prefix=self.prefix, patience=PATIENCE)
+        options = Options(kafka, workers=self._workers, prefix=self.prefix, patience=PATIENCE)
         beside = Beside(self._start_feeding, *steps, self._stop_feeding)
         with beside:
             return coordinator.run(self.module, options, lambda: context, self.hear, beside.signals)

@@ -1,0 +1,276 @@
+"""A flow survives the death of each party in every state of a join and of a leave (I2, I5).
+
+It goes on by itself, and counts every word once. The driver runs in this process, and the test
+kills workers from the driver's own loop, so the state that a case names is exact.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import dropwhile, product
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from app import coordinator
+from app.crew import Crew
+from app.following import produce as give
+from app.journal import Journal
+from app.messages import Report
+from app.newcomers import Stage
+from connectors.topics import names
+from dataflow import Checkpointing
+from dataflow.decisions import Decision, Joins, Leaves
+from schemas import status
+from schemas.control import Rescale
+from schemas.status import (
+    Aborted,
+    BinMoved,
+    Checkpointed,
+    Event,
+    Joined,
+    Left,
+    NotJoined,
+    Recovering,
+    Rescaling,
+    Started,
+)
+from state.ids import WorkerId
+from tests.brokers import Broker
+from tests.flow_process import alive, kill
+from tests.kafka_tools import Record, produce, until
+from tests.property.budget import FIRST_SEED, KILLS
+from tests.rescaled import Rescaled
+
+COMING = {Stage.INTRODUCED: "introduced", Stage.MET: "met", Stage.INSIDE: "inside"}
+JOIN = ("launched", *COMING.values(), "decided", "joined", "shared")
+LEAVE = ("leaving", "shared", "decided", "left", "gone")
+"""The states of a worker that joins, and of one that leaves, in order."""
+FEW = 2
+"""Workers before a join; two join at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A state of a join or leave, and the parties that die in it: a worker that `moves` in or out,
+    one that `stays`, or both."""
+
+    joins: bool
+    state: str
+    moves: bool
+    stays: bool
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the flow needs another execution."""
+        spared = {"launched", *COMING.values()} if self.joins else {"gone"}
+        return self.stays or self.state not in spared
+
+
+PARTIES = [(False, True), (True, False), (True, True)]
+CASES = [
+    *(Case(True, state, *parties) for state, parties in product(JOIN, PARTIES)),
+    *(Case(False, state, *parties) for state, parties in product(LEAVE, PARTIES)),
+]
+
+
+def chosen() -> list[Case]:
+    """All cases where `make soak` has time for them; else each state once, as the seed says."""
+    if KILLS:
+        return CASES
+    rng = random.Random(f"staff {FIRST_SEED}")
+    first, *cases = CASES
+    states = sorted({(not case.joins, case.state) for case in cases})
+    found = [rng.choice([c for c in cases if (not c.joins, c.state) == one]) for one in states]
+    return [first, *found]
+
+
+class Struck(Rescaled):
+    """A flow whose workers die as soon as a case's state shows."""
+
+    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+        super().__init__(
+            broker, prefix, folder, workers=FEW, delivery="exactly_once",
+            checkpoints=Checkpointing(0.5),
+        )  # fmt: skip
+        self.crew: Crew | None = None
+        self._case: Case | None = None
+        self._change: Rescaling | None = None
+        self._pids: dict[WorkerId, int] = {}
+        self._others: set[int] = set()
+        """Processes that Spark had begun before the present change."""
+        self._left = 0
+
+    # -- in the driver's loop
+
+    def hear(self, event: Event) -> None:
+        super().hear(event)
+        match event:
+            case Rescaling():
+                self._change = event
+                self.shows("launched" if event.joining else "leaving", None)
+            case Joined(worker=worker):
+                self.shows("joined", WorkerId(worker))
+            case BinMoved():
+                self.shows("shared", None)
+            case Left(worker=worker):
+                self.shows("gone", WorkerId(worker))
+
+    def look(self, crew: Crew) -> None:
+        """See how far the workers are that the driver has just attended to."""
+        if crew is not self.crew:
+            self.crew, self._pids = crew, {}
+        self._pids |= {one: guest.register.pid for one, guest in crew._door.guests.items()}
+        for worker, one in crew.newcomers._coming.items():
+            self.shows(COMING.get(one.stage, "launched"), worker)
+
+    def shows(self, state: str, worker: WorkerId | None) -> None:
+        """Kill the parties of the case if this is its state; a worker may be the one in it."""
+        case, change, crew = self._case, self._change, self.crew
+        if case is None or change is None or crew is None or case.state != state:
+            return
+        self._case = None
+        moving = change.joining or change.leaving
+        dying = []
+        if case.moves:
+            dying.append(self._process(WorkerId(moving[0]) if worker is None else worker))
+        if case.stays:
+            dying.append(self._pids[max(one for one in crew.hands if one not in moving)])
+        for process in dying:
+            kill(process)
+        until(lambda: not any(map(alive, dying)), "they are dead")
+        # A worker is one from the decision on.
+        self._left = len({*crew.hands} | ({worker} if state == "decided" else set()))
+
+    def _process(self, worker: WorkerId) -> int:
+        """Find a worker's process; before it registers, take one that Spark has begun since."""
+        if worker not in self._pids:
+            until(lambda: bool(forks() - self._others), "Spark has begun a process")
+            return min(forks() - self._others)
+        return self._pids[worker]
+
+    # -- beside the driver
+
+    def strike(self, case: Case) -> None:
+        """Bring the case about, and wait until the flow has come to terms with it."""
+        if case.joins and self._members > FEW:
+            self._ask(FEW, None)
+        if not case.joins and self._members == FEW:
+            self._ask(FEW + 1, None)
+        before = len(self.events)
+        id = self._ask(FEW + 2 if case.joins else self._members - 1, case)
+        new = self.events[before:]
+        assert case.recovers == any(isinstance(event, Recovering) for event in new), case
+        if case.recovers:
+            (started,) = [event for event in new if isinstance(event, Started)]
+            assert started.workers == self._left, f"{case}: each that works has a successor"
+        elif case.joins:
+            (lost,) = [event for event in new if isinstance(event, NotJoined)]
+            assert lost.id == id, case
+
+    def _ask(self, workers: int, case: Case | None) -> str:
+        """Rescale the flow, and strike if there is a case; return at the end of that."""
+        number, id = len(self.events), f"r{len(self.events)}"
+        self._change, self._case, self._others = None, case, forks()
+        settings = {"bootstrap.servers": self.bootstrap}
+        command = Rescale(type="rescale", id=id, workers=workers)
+        give(settings, names(self.prefix, "counts"), "counts", command)
+        self.until(lambda: self._ended(number, id, case), f"{id} has ended: {case}")
+        return id
+
+    def _ended(self, number: int, id: str, case: Case | None) -> bool:
+        """Whether a command has ended, and the flow has a checkpoint of the execution since then.
+
+        The next execution obeys it again where the last one had not marked it as dealt with.
+        """
+        new = self.events[number:]
+        ended = any(
+            isinstance(event, Aborted | status.Rescaled) and event.id == id for event in new
+        )
+        if case is not None and case.recovers:
+            new = [*dropwhile(lambda event: not isinstance(event, Started), new)]
+            return ended and any(isinstance(event, Checkpointed) for event in new)
+        return ended
+
+    @property
+    def _members(self) -> int:
+        assert self.crew is not None
+        return len(self.crew.hands)
+
+    def _feed(self) -> None:
+        """Give lines all the time, and few at once, as all results are compared."""
+        while not self._enough.wait(0.1):
+            texts = [f"w{n * n % 50} v{n % 50}" for n in range(self.fed, self.fed + 20)]
+            records = (
+                Record(text.encode(), partition=n % 4, timestamp=self.begin + n)
+                for n, text in enumerate(texts, self.fed)
+            )
+            produce(self.bootstrap, self.prefix + "lines", records)
+            self.fed += len(texts)
+            self.counts.update(word for text in texts for word in text.split())
+
+    def _stop_feeding(self) -> None:
+        self._enough.set()
+        self._feeder.join()
+        self.until(lambda: len(self._results()) >= self.counts.total(), "all is counted")
+
+
+def forks() -> set[int]:
+    """The processes that Spark in this process has forked for workers."""
+    parents, commands = dict[int, int](), dict[int, bytes]()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                commands[int(folder.name)] = (folder / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(folder.name)] = int(fields[1]) if fields[0] != "Z" else 0
+    daemons = {pid for pid, command in commands.items() if b"app.daemon" in command}
+    mine = {pid for pid in daemons if parents.get(parents.get(pid, 0)) == os.getpid()}
+    return {pid for pid in daemons if parents.get(pid) in mine}
+
+
+@pytest.fixture
+def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Struck:
+    """A flow whose driver says what it does to its workers."""
+    flow = Struck(broker, prefix, tmp_path / "flow")
+
+    class Seen(Crew):
+        def attend(self, report: Callable[[WorkerId, Report], None]) -> None:
+            super().attend(report)
+            flow.look(self)
+
+        def release(self, worker: WorkerId) -> None:
+            super().release(worker)
+            flow.shows("left", worker)
+
+    class Read(Journal):
+        def __call__(self, decision: Decision) -> Callable[[], bool]:
+            durable = super().__call__(decision)
+            if isinstance(decision, Joins | Leaves):
+                flow.shows("decided", decision.worker)
+            return durable
+
+    monkeypatch.setattr(coordinator, "Crew", Seen)
+    monkeypatch.setattr(coordinator, "Journal", Read)
+    return flow
+
+
+def test_a_flow_goes_on_whoever_dies_while_workers_join_and_leave(
+    struck: Struck, context: SparkContext, record_property: Callable[[str, object], None]
+) -> None:
+    cases = chosen()
+
+    def strike() -> None:
+        struck.until(lambda: bool(struck.of(Checkpointed)), "there is a checkpoint")
+        for case in cases:
+            struck.strike(case)
+
+    struck.run(context, strike)
+    struck.check()
+    record_property("deaths while workers joined and left", sum(c.moves + c.stays for c in cases))
