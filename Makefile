@@ -9,7 +9,8 @@ PROCESSES ?= 3
 CORES  ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 SECONDS ?= 300
 RESCALING ?= 600
-KILLS  ?= 200
+REAL   ?= 1800
+REAL_SEEDS ?= 4
 SEED   ?= $(shell date +%s)
 CODE   := schemas state dataflow connectors app
 
@@ -41,12 +42,13 @@ test: java ## run all tests, with one real broker
 unit: venv ## run the unit tests and doctests alone (no broker)
 	@$(BIN)/pytest $(CODE) tests/unit
 
-soak: java ## try random runs for SECONDS (300) on all cores, rescales for RESCALING (600), and KILLS (200)
+soak: java ## try random runs for SECONDS (300) on all cores, rescales for RESCALING (600), all faults on real flows for REAL (1800)
 	@MEANDER_PROPERTY_SECONDS=$(SECONDS) MEANDER_SEED=$(SEED) MEANDER_PARTS=$(CORES) \
 		$(BIN)/pytest -n $(CORES) --dist each -m soak --timeout $$(($(SECONDS) + 600)) \
 		-o faulthandler_timeout=0 tests/property
-	@MEANDER_RESCALE_SECONDS=$(RESCALING) MEANDER_KILLS=$(KILLS) MEANDER_SEED=$(SEED) \
-		$(BIN)/pytest -m soak --timeout $$(($(RESCALING) + 60 * $(KILLS) + 600)) \
+	@MEANDER_RESCALE_SECONDS=$(RESCALING) MEANDER_SEED=$(SEED) \
+		MEANDER_REAL_SECONDS=$(REAL) MEANDER_REAL_SEEDS=$(REAL_SEEDS) \
+		$(BIN)/pytest -m soak --timeout $$(($(RESCALING) + 600)) \
 		-o faulthandler_timeout=0 tests/fault
 
 check: venv ## lint, format, types, and the one-way imports

@@ -37,6 +37,14 @@ def cluster(folder: Path, workers: int) -> Iterator[str]:
         yield found[1]
 
 
+def executor_of(process: int) -> int:
+    """The JVM that a worker descends from."""
+    while EXECUTOR.encode() not in Path(f"/proc/{process}/cmdline").read_bytes():
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        assert process > 1, "no executor's process"
+    return process
+
+
 @contextlib.contextmanager
 def _daemon(folder: Path, name: str, *words: str) -> Iterator[Path]:
     """One of Spark's own processes while the block lasts, and what it says."""

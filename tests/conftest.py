@@ -27,6 +27,8 @@ from tests.kafka_tools import delete_topics
 from tests.property.budget import FIRST_SEED, PARTS, SCHEDULES
 
 _TESTS = Path(__file__).parent
+_SUITES = "unit", "property", "integration", "fault"
+"""Folders of tests; doctests of what they share count as unit tests."""
 _used = pytest.StashKey[str]()
 _shared = pytest.StashKey[Broker]()
 _classes = pytest.StashKey[Archive]()
@@ -85,8 +87,8 @@ def pytest_terminal_summary(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         inside = item.path.is_relative_to(_TESTS)
-        mark = item.path.relative_to(_TESTS).parts[0] if inside else "unit"
-        item.add_marker(mark)
+        folder = item.path.relative_to(_TESTS).parts[0] if inside else "unit"
+        item.add_marker(folder if folder in _SUITES else "unit")
 
 
 @pytest.fixture(scope="session")

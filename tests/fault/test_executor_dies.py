@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import Broker
-from tests.cluster import EXECUTOR, cluster
+from tests.cluster import cluster, executor_of
 from tests.counting import Counting
 from tests.flow_process import FlowProcess, alive, kill, meander
 from tests.kafka_tools import until
@@ -75,11 +75,3 @@ def test_a_worker_that_nobody_could_kill_commits_nothing_once_it_goes_on(
         kill(executor, signal.SIGCONT)
         counting.feed()
         counting.until_all(flow)
-
-
-def executor_of(process: int) -> int:
-    """The JVM that a worker descends from."""
-    while EXECUTOR.encode() not in Path(f"/proc/{process}/cmdline").read_bytes():
-        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        assert process > 1, "no executor's process"
-    return process

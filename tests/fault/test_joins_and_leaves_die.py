@@ -43,7 +43,7 @@ from state.ids import WorkerId
 from tests.brokers import Broker
 from tests.flow_process import alive, kill
 from tests.kafka_tools import Record, produce, until
-from tests.property.budget import FIRST_SEED, KILLS
+from tests.property.budget import FIRST_SEED, RESCALING
 from tests.rescaled import Rescaled
 
 COMING = {Stage.INTRODUCED: "introduced", Stage.MET: "met", Stage.INSIDE: "inside"}
@@ -80,7 +80,7 @@ CASES = [
 
 def chosen() -> list[Case]:
     """All cases where `make soak` has time for them; else each state once, as the seed says."""
-    if KILLS:
+    if RESCALING:
         return CASES
     rng = random.Random(f"staff {FIRST_SEED}")
     first, *cases = CASES
@@ -261,6 +261,7 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
     return flow
 
 
+@pytest.mark.soak
 def test_a_flow_goes_on_whoever_dies_while_workers_join_and_leave(
     struck: Struck, context: SparkContext, record_property: Callable[[str, object], None]
 ) -> None:

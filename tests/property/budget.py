@@ -16,8 +16,10 @@ LONG = "MEANDER_PROPERTY_SECONDS" in os.environ
 """Whether somebody waits for more than a run of all tests has time for."""
 RESCALING = float(os.environ.get("MEANDER_RESCALE_SECONDS", "0"))
 """How long real workers come and go; `make soak` does this by itself, when the others are over."""
-KILLS = int(os.environ.get("MEANDER_KILLS", "0"))
-"""How often real processes are killed or stopped then; without `make soak` they are not."""
+REAL_SECONDS = float(os.environ.get("MEANDER_REAL_SECONDS", "120"))
+"""How long anything happens at random to flows of real processes, all of them together."""
+REAL_SEEDS = int(os.environ.get("MEANDER_REAL_SEEDS", "2"))
+"""How many such flows there are, one after the other, from the first seed on."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
 PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
 """How many processes run each suite."""

@@ -1,0 +1,123 @@
+"""What a random run is made of: a flow, its topics and its workers, all drawn from a seed.
+
+Four seeds in a row have both orders and both deliveries, and one of the four runs on a Spark
+cluster with executors of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from dataflow.checkpoint.policy import POLICIES, Policy
+from dataflow.nodes import Guarantee
+from dataflow.operators.keyed import Order
+
+Operators = Literal["one", "two", "rekeyed"]
+"""A fold; two folds by the same key; or two by different ones, each with results of its own."""
+
+GROUPS = 50
+"""Keys of the second fold, where it has others."""
+FLOW = """
+from connectors import KafkaSink, KafkaSource
+from dataflow import Checkpointing, Flow
+
+flow = Flow(
+    "counts", bins={bins}, delivery="{delivery}",
+    checkpoints=Checkpointing(interval={interval}, policy="{policy}"),
+)
+
+
+def read(line):
+    key, fed = line.split()
+    return {{"key": key, "fed": int(fed)}}
+
+
+def count(state, record):
+    return state + 1, record | {{"count": state + 1}}
+
+
+def again(state, record):
+    return state + 1, record | {{"again": state + 1}}
+
+
+def total(state, record):
+    return state + 1, {{"key": group(record), "count": state + 1}}
+
+
+def group(record):
+    return "g" + str(int(record["key"][1:]) % {groups})
+
+
+lines = flow.source(KafkaSource("{prefix}lines", value="str")).map(read)
+first = lines.key_by(lambda record: record["key"]).fold("count", int, count, order="{order}")
+{rest}
+"""
+REST: dict[Operators, str] = {
+    "one": 'first.sink(KafkaSink("{prefix}counts"))',
+    "two": 'first.fold("again", int, again, order="{order}").sink(KafkaSink("{prefix}counts"))',
+    "rekeyed": """
+first.sink(KafkaSink("{prefix}counts"), "counts")
+second = first.key_by(group).fold("total", int, total, order="{order}")
+second.sink(KafkaSink("{prefix}totals"), "totals")
+""",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A flow and what it runs on."""
+
+    seed: int
+    delivery: Guarantee
+    order: Order
+    operators: Operators
+    bins: int
+    workers: int
+    """Those of a driver's start, at most."""
+    slots: int
+    partitions: int
+    """Of the source topic, before any are added."""
+    keys: int
+    rate: int
+    """Records a second."""
+    interval: float
+    """Seconds between checkpoints."""
+    policy: Policy
+    cluster: bool
+
+    @classmethod
+    def drawn(cls, seed: int) -> Configuration:
+        """The one of a seed.
+
+        >>> some = [Configuration.drawn(seed) for seed in range(4)]
+        >>> len({(one.delivery, one.order) for one in some}), [one.cluster for one in some]
+        (4, [False, False, False, True])
+        """
+        rng, way, block = random.Random(f"configuration {seed}"), seed % 4, seed // 4
+        return cls(
+            seed=seed,
+            delivery="exactly_once" if way < 2 else "at_least_once",
+            order="time" if way % 2 == 0 else "arrival",
+            operators=rng.choice(["one", "two", "rekeyed"]),
+            bins=rng.randint(4, 8),
+            workers=rng.randint(2, 3),
+            slots=4,
+            partitions=rng.choice([2, 4, 6]),
+            keys=rng.choice([500, 2_000, 4_000]),
+            rate=rng.choice([500, 1_000, 2_000]),
+            interval=rng.choice([0.5, 1.0, 2.0]),
+            policy=rng.choice(POLICIES),
+            cluster=(way + 1) % 4 == block % 4,
+        )
+
+    def module(self, prefix: str) -> str:
+        """The flow as a user writes it."""
+        named = asdict(self) | {"prefix": prefix, "groups": GROUPS}
+        return FLOW.format(rest=REST[self.operators].format(**named), **named)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The topics of results, without their prefix."""
+        return ("counts", "totals") if self.operators == "rekeyed" else ("counts",)

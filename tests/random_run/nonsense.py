@@ -1,0 +1,68 @@
+"""What somebody may write to a control topic by mistake, or on purpose."""
+
+from __future__ import annotations
+
+import json
+
+_MIGRATE: dict[str, object] = {"type": "migrate", "id": "n", "worker": 0, "bins": [0]}
+_WRONG: list[dict[str, object]] = [
+    {"bins": [10**9]},
+    {"bins": [-1]},
+    {"bins": []},
+    {"bins": ["0"]},
+    {"bins": "some"},
+    {"bins": None},
+    {"bins": [True, None, {}]},
+    {"bins": None, "keys": [["k1"]], "whole_bins": True},
+    {"bins": None, "keys": ["k1"]},
+    {"bins": None, "keys": [float("nan"), 1e308 * 10], "whole_bins": True},
+    {"worker": -1},
+    {"worker": 1 << 20},
+    {"worker": 0.5},
+    {"worker": "0"},
+    {"time": -1},
+    {"time": 1 << 63},
+    {"time": 1e400},
+    {"time": True},
+    {"strategy": "slow"},
+    {"overlap": "maybe"},
+    {"order": ["hottest"]},
+    {"operator": "nothing of the kind"},
+    {"operator": ""},
+    {"prepared": "yes"},
+    {"id": ""},
+    {"id": "n" * 100_000},
+    {"id": 7},
+    {"id": "\ud800"},
+    {"type": "migrated"},
+    {"type": None},
+    {"unknown": 1},
+    {"type": "rescale", "workers": 0},
+    {"type": "rescale", "id": "n", "workers": 1 << 40},
+    {"type": "abort", "id": "n", "command": "there is none"},
+    {"type": "abort", "id": "n"},
+    {"type": "checkpoint", "id": "n", "savepoint": "../.."},
+    {"type": "checkpoint", "id": "n", "policy": "some"},
+    {"type": "stop", "id": "n", "savepoint": ""},
+]
+NONSENSE: list[bytes | None] = [
+    None,
+    b"",
+    b" ",
+    b"{",
+    b"null",
+    b"7",
+    b"[]",
+    b'"migrate"',
+    b"{}",
+    b"\x00\xff\xfe",
+    "migrate".encode("utf-16"),
+    b"[" * 100_000,
+    b'{"type":' * 50_000,
+    b'{"type": "migrate", "type": "stop", "id": ""}',
+    b'{"type": "migrate", "id": "n", "worker": ' + b"9" * 5_000 + b', "bins": [0]}',
+    json.dumps(_MIGRATE | {"bins": [0] * 300_000}).encode(),
+    b"x" * 900_000,
+    *(json.dumps(_MIGRATE | wrong).encode() for wrong in _WRONG),
+]
+"""None of it is a command that can be obeyed."""
