@@ -86,6 +86,8 @@ class Drivers:
         self._folder, self._bootstrap, self._words, self._note = folder, bootstrap, words, note
         self._opened = contextlib.ExitStack()
         self._next_at: float | None = None
+        self.stops = 0
+        """Commands to stop that have ended no driver yet; the next one obeys what is left."""
         self.all: list[Driver] = []
         self.now: Driver
 
@@ -108,6 +110,11 @@ class Drivers:
             self._bury()
         return self._next_at is not None and time.monotonic() >= self._next_at
 
+    @property
+    def checkpoints(self) -> list[dict[str, object]]:
+        """The events of all that were taken."""
+        return [taken for driver in self.all for taken in driver.flow.of("checkpointed")]
+
     def keep(self) -> None:
         """Write down what they have told."""
         for driver in self.all:
@@ -123,7 +130,10 @@ class Drivers:
     def _bury(self) -> None:
         ended = self.now
         code = ended.flow.process.returncode
-        why = ended.why(any(driver.flow.of("checkpointed") for driver in self.all))
+        if code == 0 and self.stops:
+            self.stops -= 1
+            ended.excuse("a command has stopped it")
+        why = ended.why(bool(self.checkpoints))
         assert why is not None, f"the flow has ended by itself ({code}): {ended.last_words}"
         self._note(f"driver {ended.number} has ended ({code}): {why}; {ended.last_words}")
         refused = "a driver runs it" in ended.last_words

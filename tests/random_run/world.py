@@ -65,7 +65,8 @@ class World:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
         self._broker_away = False
-        self._from: list[str] = []
+        self._back: str | None = None
+        """The savepoint that the next driver goes back to, if it is there by then."""
         self._quiet = -1, 0
         """How many results there were when the last one came, and heartbeats by then."""
 
@@ -197,11 +198,11 @@ class World:
         return f"process {self.flow.process.pid}"
 
     def stop(self, savepoint: str | None, *, back: bool) -> None:
-        """It will be stopped by a command; the next may go back to the savepoint."""
-        self.drivers.now.excuse("it was stopped by a command")
+        """A command will end it; the next may go back to the savepoint."""
+        self.drivers.stops += 1
         # What waits for a checkpoint may leave with a later one before the stop.
-        if savepoint is not None and back and self.configuration.order == "time":
-            self._from = ["--from", savepoint]
+        if back and self.configuration.order == "time":
+            self._back = savepoint
 
     def strike_worker(self, victim: float, number: signal.Signals) -> str:
         """Send a signal to a worker, or say why it is not sent."""
@@ -355,8 +356,10 @@ class World:
         return beats >= self._quiet[1] + QUIET
 
     def _run(self) -> None:
-        workers, words = self._rng.randint(1, self.configuration.workers), self._from
-        self._from = []
+        there = [taken["savepoint"] for taken in self.drivers.checkpoints]
+        words = ["--from", self._back] if self._back in there and self._back else []
+        self._back = None
+        workers = self._rng.randint(1, self.configuration.workers)
         self.drivers.run(workers, *words, was_away=self._broker_away)
         self.happened["drivers"] += 1
 
