@@ -32,6 +32,7 @@ from dataflow.nodes import (
     SplitNode,
     StepsNode,
     group_of,
+    has_keys,
     scope_of,
 )
 from dataflow.once.outbox import OutboxSink
@@ -222,7 +223,8 @@ class Assembly:
                 return self._sink(node)
             case AgainNode():
                 guard = self._guard(node.name, node.on_error)
-                return Again(self._inputs(node)[0], self._output(node), node.most, guard)
+                keyless = not has_keys(node.loop.upstream)
+                return Again(self._inputs(node)[0], self._output(node), node.most, guard, keyless)
             case LoopNode():
                 entering, back = self._inputs(node)
                 waiting = self._pool(node.name, "records", False, self._unfit(node.name))

@@ -8,7 +8,7 @@ the position among the outputs of one input. All columns have the same length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from sys import getsizeof
 from typing import cast
@@ -73,6 +73,10 @@ class Batch:
         """The same records, whose values these are when encoded."""
         return self._with(self.values, len(packed), packed)
 
+    def without_keys(self) -> Batch:
+        """The same records on a stream that has none."""
+        return self if self.keys is None else replace(self, keys=None, hashes=None)
+
     def _with(self, values: list[object], size: int, packed: bytes | None) -> Batch:
         # As `replace` does, for a third of the price.
         return Batch(
@@ -125,6 +129,7 @@ class Batch:
         if len(batches) == 1:
             return batches[0]
         keyed = batches[0].keys is not None
+        assert all((b.keys is not None) == keyed for b in batches), "one place, one kind of records"
         return Batch(
             np.concatenate([b.times for b in batches]),
             np.concatenate([b.origins for b in batches]),

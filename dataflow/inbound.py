@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataflow.batch import Batch
 from dataflow.graph import Graph, Location
 from dataflow.migrate.delivery import Delivery
 from dataflow.migrate.groups import Groups
@@ -91,13 +90,12 @@ def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
     carried = plan.crossing.get(edge)
     if carried is None:
         return f"it sent a message on edge {edge}, which leads to no other member"
-    keyless = isinstance(payload, Batch) and payload.keys is None
-    placed = plan.graph.edges[edge].target in plan.placed
-    if type(payload) not in carried or (keyless and not placed):
+    target = plan.graph.edges[edge].target
+    if type(payload) not in carried or not plan.takes(target, payload):
         return f"it sent what edge {edge} does not carry"
-    if not plan.graph.has(plan.graph.edges[edge].target, time):
+    if not plan.graph.has(target, time):
         return f"it sent a message of time {time}, which edge {edge} does not have"
-    if plan.graph.edges[edge].target in plan.commanded and (unfit := _unfit(sender)):
+    if target in plan.commanded and (unfit := _unfit(sender)):
         return unfit
     return _disorder(plan, outer(time), payload)
 

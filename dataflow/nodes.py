@@ -16,7 +16,7 @@ from dataflow.operators.columns import ColumnFold
 from dataflow.operators.errors import OnError
 from dataflow.operators.keyed import Order
 from dataflow.operators.logic import OnTimer, OnValue
-from dataflow.operators.steps import Step
+from dataflow.operators.steps import KeyBy, Step
 from dataflow.protocols import SinkSpec, SourceSpec
 from state.codec import PLAIN, StateCodec
 from state.columns import Layout
@@ -212,6 +212,25 @@ def group_of(node: Node) -> str:
             return TOGETHER
         node = before[0].node
     return node.group
+
+
+def has_keys(output: Output) -> bool:
+    """Whether the records that leave there have keys: all of them have, or none."""
+    match output.node:
+        case SourceNode():
+            return False
+        case KeyedNode():
+            return True
+        case ExchangeNode(keyless=keyless):
+            return not keyless
+        case StepsNode(steps=steps) if any(isinstance(step, KeyBy) for step in steps):
+            return True
+        case AgainNode(loop=loop):
+            # What goes round joins the loop's stream, which is what its first records are.
+            return has_keys(loop.upstream)
+        case node:
+            (upstream,) = upstreams(node)
+            return has_keys(upstream)
 
 
 def outputs(node: Node) -> int:

@@ -8,7 +8,7 @@ stateful operator. Cost: once per start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 
@@ -34,12 +34,14 @@ from dataflow.nodes import (
     SourceNode,
     SplitNode,
     StepsNode,
+    has_keys,
     outputs,
     scope_of,
     upstreams,
 )
 from dataflow.sound import functions_of
 from dataflow.ways import Ways, ways
+from dataflow.wire import Payload
 from schemas.errors import SetupError
 from state.checkpoint import Piece
 
@@ -98,6 +100,10 @@ class Plan:
         """The input by which state comes to a stateful operator."""
         return self.ports[keyed.name].inputs[-1]
 
+    def input_at(self, name: str, number: int) -> Location:
+        """An operator's input, by its number."""
+        return self.ports[name].inputs[number]
+
     def origin(self, node: SourceNode | KeyedNode) -> int:
         """The number under which a node's records stand in the total order: sources first."""
         names = [*(n.name for n in self.sources), *(n.name for n in self.keyed)]
@@ -127,6 +133,30 @@ class Plan:
         bins."""
         outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.keyless}
         return {edge.target for edge in self.graph.edges if edge.source in outputs}
+
+    @cached_property
+    def with_keys(self) -> set[Location]:
+        """The inputs whose records have keys. At one input all have, or none: what is joined,
+        sorted, spilled and restored there is of one kind."""
+        return {
+            at for node in self.nodes for at, output in self._taken_in(node) if has_keys(output)
+        }
+
+    def takes(self, at: Location, payload: Payload) -> bool:
+        """Whether an input takes this, as far as it is records: with keys, or without."""
+        if not isinstance(payload, Batch):
+            return True
+        return (payload.keys is not None) == (at in self.with_keys)
+
+    def _taken_in(self, node: Node) -> Iterator[tuple[Location, Output]]:
+        """The inputs of a node by which records come, and from where."""
+        inputs = self.ports[node.name].inputs
+        yield from zip(inputs, upstreams(node), strict=False)
+        if node.name in self.outboxes:
+            yield inputs[1], upstreams(node)[0]
+        if isinstance(node, LoopNode):
+            # What comes back gives up its keys there where the loop's stream has none.
+            yield inputs[1], node.upstream
 
     @cached_property
     def reached(self) -> dict[int, set[str]]:

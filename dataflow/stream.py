@@ -115,6 +115,8 @@ class Stream(Generic[T]):
         """A loop: `body` gets the loop's stream and returns what goes round again, a round later,
         and what leaves. A value that would begin more than `max_rounds` rounds has failed.
 
+        What goes round joins a stream without keys, so keys that it has got end with the round.
+
         Streams of outside may be connected inside. Records are applied to state in the order
         (time, round, ...), so results do not depend on how the loop's workers run.
 

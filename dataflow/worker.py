@@ -463,6 +463,7 @@ class Worker:
     ) -> None:
         """Let a payload wait for its operator; `used` of its sender's credit comes back when that
         has taken it."""
+        assert self._plan.takes(edge.target, payload), "records with keys, or without (I3)"
         self._meters.received(edge, payload)
         took = None if used is None else partial(self._credit.took, edge.id, sender, used)
         message = Message(time, payload, took, self._site.clock.monotonic())

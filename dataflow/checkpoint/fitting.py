@@ -162,6 +162,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
     does not say how records came there, the names have to do."""
     had, has = {way.at: way for way in checkpoint.cut.ways}, plan.ways
     found = dict[tuple[str, int], str]()
+    keyless = {piece.at for piece in checkpoint.cut.pieces if not piece.keyed}
     for at in {piece.at for piece in checkpoint.cut.pieces}:
         if at not in has:
             known = at[0] in plan.ports
@@ -170,6 +171,8 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
             )
         elif others := _others(had.get(at, has[at]), has[at]):
             found[at] = f"which {' and '.join(others)}"
+        elif at in keyless and plan.input_at(*at) in plan.with_keys:
+            found[at] = "which has keys there, and they have none"
     return found
 
 

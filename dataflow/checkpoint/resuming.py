@@ -9,7 +9,7 @@ reads the pieces of keyed streams that any of its bins may be in, and keeps the 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -53,14 +53,10 @@ class Resuming:
         self._mine = np.flatnonzero(self._owners == me)
         self._nodes = {node.name: (n, node) for n, node in enumerate(plan.nodes)}
         pieces = [piece for piece in start.cut.pieces if self._may_have(piece)]
-        # Downstream first; of one operator in the order in which they were persisted. A sink takes
-        # nothing else before what lay in its outbox.
-        self._left = deque(
-            sorted(
-                pieces,
-                key=lambda piece: (-self._nodes[piece.node][0], not plan.in_outbox(piece)),
-            )
-        )
+        self._led_to = Counter(at for leading in plan.graph.reach.values() for at in leading)
+        # Downstream first, so that who waits for what is ahead waits for no piece behind; of one
+        # operator in the order in which they were persisted.
+        self._left = deque(sorted(pieces, key=self._turn))
         self._found = payloads(topic, [piece.place for piece in self._left], AHEAD_BYTES)
         self._payload: bytes | None = None
         """Of the next piece, once it is here."""
@@ -98,16 +94,26 @@ class Resuming:
             self._inputs[here].admit()
         return True
 
+    def _turn(self, piece: Piece) -> tuple[int, int, bool]:
+        """By what pieces are sorted: a place leads to fewer others than those that lead to it, and
+        to as many where both lie on one loop. A sink takes nothing before what lay in its outbox.
+        """
+        led_to = self._led_to[self._location(piece)]
+        return led_to, -self._nodes[piece.node][0], not self._plan.in_outbox(piece)
+
     def _may_go_on(self, piece: Piece) -> bool:
         """Before records without keys go on to where nobody sorts them, nothing as early may be
-        left ahead of them on any worker: of one partition that is what could be overtaken."""
+        left ahead of them on any worker: of one partition that is what could be overtaken. What
+        goes round with them is not ahead of them: no loop keeps an order of arrival."""
         if piece.keyed:
             return True
         here, reach, unsorted = self._location(piece), self._plan.graph.reach, self._plan.unsorted
         ahead = [
             at
             for at in self._keyed
-            if here in reach[at] and any(at in reach[to] for to in unsorted)
+            if here in reach[at]
+            and at not in reach[here]
+            and any(at in reach[to] for to in unsorted)
         ]
         least = self._progress.least(ahead)
         return least is None or outer(least) > outer(piece.time)
@@ -116,12 +122,20 @@ class Resuming:
         location, changes = self._location(piece), self._progress.changes
         rows = self._own_rows(piece, columns)
         if len(rows):
-            batch = _batch(self._plan, columns).take(rows)
+            batch = self._batch(location, columns).take(rows)
             time = at(int(batch.times.min()), columns.rounds)
             changes.add(location, time, 1)
             message = Message(time, batch, None, self._clock.monotonic())
             self._inputs[location].put_back(message)
         changes.add(location, piece.time, -1)
+
+    def _batch(self, at: Location, columns: Columns) -> Batch:
+        """As its input takes it; a loop's stream without keys used to have some that had them."""
+        keys = columns.keys if at in self._plan.with_keys else None
+        return Batch(
+            columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
+            columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
+        )  # fmt: skip
 
     def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
         if columns.bins is None:
@@ -150,16 +164,8 @@ class Resuming:
         return piece._replace(worker=self._me, bins=in_flight.mask_of(bins.tolist(), count))
 
     def _location(self, piece: Piece) -> Location:
-        return self._plan.ports[piece.node].inputs[piece.input]
+        return self._plan.input_at(*piece.at)
 
     def _first(self, piece: Piece) -> int:
         """The number of the first bin of whoever owns records at an operator's input."""
         return self._plan.groups.first(group_of(self._nodes[piece.node][1]))
-
-
-def _batch(plan: Plan, columns: Columns) -> Batch:
-    keys = columns.keys
-    return Batch(
-        columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
-        columns.values, keys, None if keys is None else plan.flow.space.hash_keys(keys),
-    )  # fmt: skip

@@ -10,17 +10,16 @@ leaves equal stands in the order of its bytes. Cost: one encoding of each value 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from dataflow.batch import Batch
 from dataflow.capability import Held
-from dataflow.nested import at, rounds_of
+from dataflow.nested import rounds_of
 from dataflow.operators.base import (
     InputPort,
-    Message,
     OutputPort,
     Quiet,
     Underway,
@@ -34,8 +33,6 @@ from state.time import Time
 
 _ALL = Antichain()
 """What has passed everything: nothing that has come back waits for a frontier."""
-_KEYLESS, _KEYED = 0, 1
-"""The side of a record that has come back: disk gives each a key, so this tells whether it had."""
 
 
 class TooManyRounds(Exception):
@@ -65,7 +62,7 @@ class Enter(Quiet):
         """What has come back."""
         at = self._back.location
         rows = self.waiting.rows()
-        return (Underway(at, some.least_time, one) for some in rows for one in _batches(some))
+        return (Underway(at, some.least_time, some.batch) for some in rows)
 
     def _take_back(self) -> bool:
         """Nobody can be held back here, so all of it, and at once what is too much to disk."""
@@ -73,7 +70,9 @@ class Enter(Quiet):
         for message in self._back.hold():
             taken = True
             self._held.retain(self._output.mint(message))
-            self.waiting.add(_rows(message))
+            assert isinstance(message.payload, Batch)
+            rounds = rounds_of(message.time)
+            self.waiting.add(Rows.of(message.payload, 0, rounds, message.arrived))
         over = self.waiting.size - self._most if taken else 0
         while over > 0 and (moved := self.waiting.shed()):
             over -= moved
@@ -82,9 +81,8 @@ class Enter(Quiet):
     def _go_on(self) -> bool:
         ready, more = self.waiting.passed(_ALL)
         for rows in ready:
-            for batch in _batches(rows):
-                time = at(int(batch.times.min()), rows.rounds)
-                self._output.send(self._held.permitting(time), time, batch)
+            time = rows.least_time
+            self._output.send(self._held.permitting(time), time, rows.batch)
             self._back.stay.over_each(rows.arrived)
         return self._enter() or bool(ready) or more
 
@@ -98,29 +96,15 @@ class Enter(Quiet):
         return entered
 
 
-def _rows(message: Message) -> Rows:
-    """Records that have come back, as they may go to disk."""
-    batch, side = message.payload, _KEYED
-    assert isinstance(batch, Batch)
-    if batch.keys is None:
-        batch = replace(batch, keys=[b""] * len(batch), hashes=np.zeros(len(batch), np.uint64))
-        side = _KEYLESS
-    return Rows.of(batch, side, rounds_of(message.time), message.arrived)
-
-
-def _batches(rows: Rows) -> Iterator[Batch]:
-    """The inverse."""
-    keyed = rows.sides == _KEYED
-    parts = [rows] if keyed.all() or not keyed.any() else rows.split(keyed)
-    for part in parts:
-        yield part.batch if part.sides[0] else replace(part.batch, keys=None, hashes=None)
-
-
 class Again(Quiet):
     """One loop's way back on one worker."""
 
-    def __init__(self, source: InputPort, output: OutputPort, most: int, guard: Guard) -> None:
+    def __init__(
+        self, source: InputPort, output: OutputPort, most: int, guard: Guard, keyless: bool
+    ) -> None:
+        """`keyless` says that the loop's stream has no keys."""
         self._input, self._output, self._most, self._guard = source, output, most, guard
+        self._keyless = keyless
 
     def schedule(self) -> bool:
         """Send back what has come."""
@@ -137,6 +121,7 @@ class Again(Quiet):
     def _admitted(self, batch: Batch, time: Time) -> Batch:
         done = rounds_of(time)[-1] + 1
         if done < self._most:
+            batch = batch.without_keys() if self._keyless else batch
             return replace(batch.measured(), indexes=np.zeros(len(batch), np.int64))
         error = TooManyRounds(f"it has had {done} rounds, and max_rounds is {self._most}")
         for row in range(len(batch)):

@@ -8,17 +8,20 @@ the total order, so a stage need only keep its state from call to call.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dataflow import KeyedStream
+from dataflow import KeyedStream, Stream
 from state import codec
 from state.bins import BinSpace
 from tests.property import shapes
 from tests.property.reference import Order, Record, Refusals, States
 
+Ends = tuple[Stream[Any], Stream[Any]]
+LOOPS = ("loop", "early")
+"""Of the latter what enters a round leaves as well, and what its stages make goes round."""
 LEVELS = 3
 """Operators in a row that multiply their inputs: the engine takes no more."""
 
@@ -31,39 +34,45 @@ class Stage:
     name: str = ""
     number: int = 0
     first: tuple[Stage, ...] = ()
+    keyless: bool = False
+    """Whether it takes records without keys; any other gives those that come without one theirs."""
 
 
 def random_stages(rng: random.Random) -> tuple[Stage, ...]:
     """With one loop at least."""
     while True:
-        stages = tuple(_stages(rng, LEVELS, depth=0, names=iter(range(99))))
-        if any(stage.kind == "loop" for stage in _all(stages)):
+        stages = tuple(_stages(rng, LEVELS, depth=0, names=iter(range(99)), keyless=True))
+        if any(stage.kind in LOOPS for stage in _all(stages)):
             return stages
 
 
-def _stages(rng: random.Random, levels: int, depth: int, names: Iterator[int]) -> list[Stage]:
-    stages = []
+def _stages(
+    rng: random.Random, levels: int, depth: int, names: Iterator[int], keyless: bool = False
+) -> list[Stage]:
+    stages = list[Stage]()
     for _ in range(rng.randint(1, 3)):
         name = f"s{next(names)}"
         kinds = ["map", "key", "fold", "fold"]
         kinds += ["parts", "outside"] * (levels > 0 and depth < 2)
         kinds += ["meet", "sum"] * (levels > 0)
-        kinds += ["loop", "loop"] * (depth < 2)
+        kinds += ["loop", "loop", "early"] * (depth < 2)
         kind = rng.choice(kinds)
         number = rng.randint(2, 5)
+        keyless = keyless and kind in ("map", "parts", *LOOPS) and rng.random() < 0.7
         match kind:
             case "meet":
                 levels -= 1
                 some = tuple(_stages(rng, 0, 2, names)) if rng.random() < 0.5 else ()
                 stages.append(Stage(kind, name, number, some))
-            case "loop":
-                inner = tuple(_stages(rng, levels, depth + 1, names))
+            case "loop" | "early":
+                inner = tuple(_stages(rng, levels, depth + 1, names, keyless))
                 # What leaves is as deep as what its last round has made of it.
                 levels -= _levels(inner)
-                stages.append(Stage(kind, name, number, inner))
+                stages.append(Stage(kind, name, number, inner, keyless))
+                keyless = keyless and (kind == "early" or inner[-1].keyless)
             case _:
                 levels -= kind in ("parts", "outside", "sum")
-                stages.append(Stage(kind, name, number))
+                stages.append(Stage(kind, name, number, keyless=keyless))
     return stages
 
 
@@ -85,6 +94,10 @@ def bucket(number: int, value: Any) -> object:
 
 def stays(value: Any) -> str:
     return "leave" if value["v"] % 3 == 0 else "again"
+
+
+def goes_round(value: Any) -> bool:
+    return stays(value) == "again"
 
 
 def onward(value: Any) -> object:
@@ -120,20 +133,40 @@ def sum_up(context: Any, state: Any) -> object:
 # -- as a flow
 
 
-def defined(
-    stages: tuple[Stage, ...], stream: KeyedStream[Any], outside: KeyedStream[Any]
-) -> KeyedStream[Any]:
+def defined(stages: tuple[Stage, ...], stream: Stream[Any], outside: Stream[Any]) -> Stream[Any]:
     for stage in stages:
-        stream = _define(stage, stream, outside)
+        stream = _define(stage, stream if stage.keyless else keyed(stream), outside)
     return stream
 
 
-def _define(stage: Stage, stream: KeyedStream[Any], outside: KeyedStream[Any]) -> KeyedStream[Any]:
+def keyed(stream: Stream[Any]) -> KeyedStream[Any]:
+    return stream if isinstance(stream, KeyedStream) else stream.key_by(shapes.key)
+
+
+def _define(stage: Stage, stream: Stream[Any], outside: Stream[Any]) -> Stream[Any]:
     match stage.kind:
         case "map":
             return stream.map(onward)
         case "parts":
             return stream.flat_map(parts)
+        case "loop" | "early":
+            return stream.iterate(stage.name, _body(stage, outside), max_rounds=stage.number)
+    return _with_keys(stage, keyed(stream), outside)
+
+
+def _body(stage: Stage, outside: Stream[Any]) -> Callable[[Stream[Any]], Ends]:
+    def body(inside: Stream[Any]) -> Ends:
+        done = defined(stage.first, inside, outside)
+        if stage.kind == "early":
+            return done.filter(goes_round).map(onward), inside.map(onward)
+        again, leave = done.split(stays, "again", "leave")
+        return again.map(onward), leave
+
+    return body
+
+
+def _with_keys(stage: Stage, stream: KeyedStream[Any], outside: Stream[Any]) -> KeyedStream[Any]:
+    match stage.kind:
         case "key":
             return stream.key_by(lambda value: bucket(stage.number, value))
         case "fold":
@@ -141,18 +174,13 @@ def _define(stage: Stage, stream: KeyedStream[Any], outside: KeyedStream[Any]) -
         case "sum":
             return stream.process(stage.name, shapes.empty, gather, on_notify=sum_up)
         case "outside":
-            return stream.connect(outside, stage.name, shapes.empty, add, compare)
+            others = keyed(outside)
+            return stream.connect(others, stage.name, shapes.empty, add, compare)
         case "meet":
             even, odd = stream.split(shapes.parity, "even", "odd")
-            met = defined(stage.first, odd, outside)
+            met = keyed(defined(stage.first, odd, outside))
             return even.connect(met, stage.name, shapes.empty, add, compare)
-
-    def body(inside: KeyedStream[Any]) -> tuple[KeyedStream[Any], KeyedStream[Any]]:
-        done = defined(stage.first, inside, outside)
-        again, leave = done.split(stays, "again", "leave")
-        return again.map(onward), leave
-
-    return stream.iterate(stage.name, body, max_rounds=stage.number)
+    raise ValueError(stage.kind)
 
 
 # -- as a reference
@@ -160,10 +188,20 @@ def _define(stage: Stage, stream: KeyedStream[Any], outside: KeyedStream[Any]) -
 
 @dataclass(frozen=True)
 class Keyed:
-    """A record and the key that it has."""
+    """A record and the key that it has, if it has one."""
 
     record: Record
-    key: bytes
+    key: bytes | None = None
+
+    @property
+    def own(self) -> bytes:
+        assert self.key is not None
+        return self.key
+
+    def with_a_key(self) -> Keyed:
+        if self.key is not None:
+            return self
+        return replace(self, key=codec.encode(shapes.key(self.record.value)))
 
     def made(self, value: object, position: int | None = None) -> Keyed:
         order: Order = self.record.order
@@ -186,11 +224,7 @@ class Reference:
     def run(self, records: list[Record]) -> list[Record]:
         results = []
         for time in sorted({record.order[0] for record in records}):
-            now = [
-                Keyed(record, codec.encode(shapes.key(record.value)))
-                for record in records
-                if record.order[0] == time
-            ]
+            now = [Keyed(record) for record in records if record.order[0] == time]
             results += [made.record for made in self._stages(self.stages, now, now)]
         return results
 
@@ -198,7 +232,8 @@ class Reference:
         self, stages: tuple[Stage, ...], records: list[Keyed], outside: list[Keyed]
     ) -> list[Keyed]:
         for stage in stages:
-            records = self._stage(stage, records, outside)
+            coming = records if stage.keyless else [r.with_a_key() for r in records]
+            records = self._stage(stage, coming, outside)
         return records
 
     def _stage(self, stage: Stage, records: list[Keyed], outside: list[Keyed]) -> list[Keyed]:
@@ -218,13 +253,13 @@ class Reference:
             case "sum":
                 return self._sum(stage, records)
             case "outside":
-                return self._connect(stage, records, outside)
+                return self._connect(stage, records, [r.with_a_key() for r in outside])
             case "meet":
                 sides = {"even": list[Keyed](), "odd": list[Keyed]()}
                 for r in records:
                     sides[shapes.parity(r.record.value)].append(r)
                 met = self._stages(stage.first, sides["odd"], outside)
-                return self._connect(stage, sides["even"], met)
+                return self._connect(stage, sides["even"], [r.with_a_key() for r in met])
             case _:
                 return self._loop(stage, records, outside)
 
@@ -232,11 +267,17 @@ class Reference:
         left = []
         for round in range(stage.number):
             done = self._stages(stage.first, records, outside)
-            left += [r for r in done if stays(r.record.value) == "leave"]
+            if stage.kind == "early":
+                left += [r.made(onward(r.record.value)) for r in records]
+            else:
+                left += [r for r in done if not goes_round(r.record.value)]
             again = [
-                replace(r, record=Record((*r.record.order[:4], 0), onward(r.record.value)))
+                Keyed(
+                    Record((*r.record.order[:4], 0), onward(r.record.value)),
+                    None if stage.keyless else r.key,
+                )
                 for r in done
-                if stays(r.record.value) == "again"
+                if goes_round(r.record.value)
             ]
             if round + 1 == stage.number:
                 self.refused += [(f"{stage.name} again", r.record.value) for r in again]
@@ -245,19 +286,19 @@ class Reference:
         return left
 
     def _fold(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
-        states, results = self.states[stage.name], []
+        states, results = self.states[stage.name], list[Keyed]()
         for _, r in _in_order(records, []):
             value = deepcopy(r.record.value)
-            states[r.key], result = shapes.total(states.get(r.key, shapes.zero()), value)
+            states[r.own], result = shapes.total(states.get(r.own, shapes.zero()), value)
             results.append(r.made(result))
         return results
 
     def _sum(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
         states, results = self.states[stage.name], []
         for _, r in _in_order(records, []):
-            state: Any = states.get(r.key, [])
-            states[r.key] = [*state, [r.record.value["k"], r.record.value["v"]]]  # type: ignore[index]
-        for key in sorted({r.key for r in records}):
+            state: Any = states.get(r.own, [])
+            states[r.own] = [*state, [r.record.value["k"], r.record.value["v"]]]  # type: ignore[index]
+        for key in sorted({r.own for r in records}):
             hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
             time = records[0].record.order[0]
             fired = Keyed(Record((time, self.origins[stage.name], hashed, 1, 0), None), key)
@@ -271,9 +312,9 @@ class Reference:
         for side, r in _in_order(left, right):
             emitted: list[object] = []
             context = _Context(emitted)
-            state = deepcopy(states.get(r.key, shapes.empty()))
+            state = deepcopy(states.get(r.own, shapes.empty()))
             function = compare if side else add
-            states[r.key] = function(context, state, deepcopy(r.record.value))
+            states[r.own] = function(context, state, deepcopy(r.record.value))
             results += [r.made(value, i) for i, value in enumerate(emitted)]
         return results
 

@@ -34,8 +34,8 @@ from tests.hand import assembly, loops
 from tests.property.budget import CREDIT, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
 from tests.property.planted import plant, runs
-from tests.property.test_loops import LoopRun, told
-from tests.property.test_migration_oracle import Cramped
+from tests.property.test_loops import told
+from tests.property.test_migration_oracle import Cramped, Run
 
 FLOOR, PLANTED_RUNS, SLICE = 10, 20, 3
 Way = tuple[WorkerId, WorkerId, int]
@@ -110,7 +110,7 @@ class Watched(Cramped):
                         yield sender, worker.me, edge, size
 
 
-class CreditRun(LoopRun):
+class CreditRun(Run):
     """One random flow in a small place."""
 
     cramped = Watched

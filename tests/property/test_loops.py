@@ -13,24 +13,22 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream
+from dataflow import Flow
 from dataflow.capability import Capability
 from dataflow.operators.base import OutputPort
 from dataflow.operators.loop import Again
 from dataflow.operators.rows import Waiting
 from dataflow.plan import Plan
 from dataflow.summary import Summary
-from dataflow.testing import ListSink, ListSource, TestFlow
+from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError, SetupError
 from state.store import Databases
-from tests.property import flows, shapes
+from tests.property import flows
 from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
-from tests.property.flows import Reference, Stage
 from tests.property.planted import plant, runs
-from tests.property.reference import Record, Refusals, States
 from tests.property.test_frontiers import watch
-from tests.property.test_migration_oracle import DIFFERS, Run
+from tests.property.test_migration_oracle import DIFFERS, Run, stages_of
 
 FLOOR, WATCHED, PLANTED_RUNS = 8, 4, 25
 
@@ -40,30 +38,10 @@ def case_of(seed: int) -> Case:
     return with_some_comings_and_goings(case)
 
 
-def stages_of(case: Case) -> tuple[Stage, ...]:
-    return flows.random_stages(random.Random(case.seed))
-
-
-class LoopRun(Run):
-    """One random flow, and what it has to equal."""
-
-    def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
-        return flows.defined(stages_of(self.case), keyed, keyed)
-
-    def expected(self) -> tuple[list[Record], States, Refusals]:
-        reference = Reference(stages_of(self.case))
-        return reference.run(self.records(self.raw)), reference.states, reference.refused
-
-    def check_owners(self, run: TestFlow) -> None:
-        """Where nothing keeps a state, whoever reads a record answers it."""
-        if run.sim.plan.keyed:
-            super().check_owners(run)
-
-
 def flow_of(case: Case) -> Flow:
     flow = Flow("f", bins=case.bits, max_inflight=case.max_inflight)
-    keyed = flow.source(ListSource(case.partitions, case.options)).key_by(shapes.key)
-    flows.defined(stages_of(case), keyed, keyed).sink(ListSink())
+    source = flow.source(ListSource(case.partitions, case.options))
+    flows.defined(stages_of(case), source, source).sink(ListSink())
     return flow
 
 
@@ -79,20 +57,20 @@ def test_results_and_state_equal_the_reference(
 
     def fails(case: Case) -> bool:
         try:
-            LoopRun(case).check(databases, next(namespace))
+            Run(case).check(databases, next(namespace))
         except Exception:
             return True
         return False
 
     for seed in seeds(LOOPS, FLOOR):
         case = case_of(seed)
-        run = LoopRun(case)
+        run = Run(case)
         try:
             run.check(databases, next(namespace))
         except Exception:
             pytest.fail(f"{traceback.format_exc()}\n{told(shortest(case, fails))}")
         tried += 1
-        loops += sum(stage.kind == "loop" for stage in flows._all(stages_of(case)))
+        loops += sum(stage.kind in flows.LOOPS for stage in flows._all(stages_of(case)))
         results += len(run.sink.results)
         moved += run.changes["bin_moved"]
     record_property(f"{SCHEDULES}flows with loops", tried)
@@ -181,7 +159,7 @@ def test_a_planted_bug_is_caught(
     def tried() -> None:
         # As it is now, the second shows each of them early.
         for seed in runs(1, PLANTED_RUNS):
-            LoopRun(case_of(seed)).check(databases, next(namespace))
+            Run(case_of(seed)).check(databases, next(namespace))
             watch(random_case(seed, ("loops",)), next(namespace), databases, capabilities, flow_of)
 
     with pytest.raises((AssertionError, MeanderError), match=said):

@@ -3,6 +3,7 @@ has joined, and by a command that comes too often."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -16,9 +17,10 @@ from dataflow.checkpoint.states import States
 from dataflow.lists import Unhurried
 from dataflow.migrate.command import Migrate
 from dataflow.operators.keyed import Order
+from dataflow.operators.logic import Context
 from dataflow.plan import Plan
 from dataflow.sim import Freeze, Join, World
-from dataflow.stream import Stream
+from dataflow.stream import KeyedStream, Stream
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import MeanderError, SetupError
 from state.ids import Bin, WorkerId
@@ -483,3 +485,80 @@ def test_a_chain_is_divided_once_nothing_is_in_flight(seed: int) -> None:
         run.run()
     found = {str(value) for value in (*before.values, *sink.values)}
     assert found == {str([word, "done"]) for part in LINES for _, word in part}
+
+
+def pass_on(context: Context, n: int, word: str) -> int:
+    context.emit(word)
+    return n
+
+
+FEW = [part[:50] for part in LINES]
+"""Each time takes all its rounds."""
+
+
+def keep(context: Context, n: int, word: str) -> int:
+    return n
+
+
+def going_round(source: Stream[str], sink: ListSink, order: Order = "time") -> None:
+    """A loop that records without keys enter, and round which those with keys go."""
+
+    def body(words: Stream[str]) -> tuple[Stream[str], Stream[str]]:
+        longer = words.filter(lambda word: len(word) < 5).map(lambda word: word + "+")
+        return longer.key_by(lambda word: word[:-1]), words.map(lambda word: word)
+
+    left = source.iterate("round", body)
+    left.sink(sink, "left")
+    counts = left.key_by(lambda word: word[:2])
+    counts.fold("n", lambda: 0, lambda n, word: (n + 1, n), order=order).sink(ListSink())
+
+
+@pytest.mark.parametrize("order", ["time", "arrival"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loop_goes_on_round_which_keys_come_and_go(
+    seed: int, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5, I7: what lies at a place of the loop with keys, and at another without."""
+    monkeypatch.setattr(persisting, "ROWS", 4)
+    flow, sink = Flow("round", bins=2), ListSink()
+    going_round(flow.source(ListSource(FEW)), sink, order)
+    with TestFlow(flow, 2, seed) as run:
+        world, waiting = run.world, set[tuple[str, bool]]()
+        while not {("round", False), ("key_by exchange", True)} <= waiting:
+            until_taken(run)
+            waiting = {(piece.node, piece.keyed) for piece in world.checkpoints[-1].cut.pieces}
+    with TestFlow(flow, 3, seed, world=world) as run:
+        run.run()
+        found = Counter(word[:2] for part in FEW for _, word in part for _ in range(len(word), 6))
+        assert run.states("n") == found
+    assert {result.key for result in sink.results} == {None}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: what they are to come behind goes on first, though their operator is a later one."""
+    monkeypatch.setattr(persisting, "ROWS", 4)
+    flow = Flow("loop", bins=2)
+    source = flow.source(ListSource(FEW))
+
+    def body(words: KeyedStream[str]) -> tuple[Stream[str], KeyedStream[str]]:
+        seen = words.fold("seen", lambda: 0, lambda n, word: (n + 1, word))
+        others = source.map(str.lower)
+        others.sink(ListSink(), "behind")
+        met = seen.connect(others.key_by(len), "met", lambda: 0, pass_on, keep)
+        again, left = met.split(lambda w: "left" if len(w) > 4 else "again", "again", "left")
+        return again.map(lambda word: word + "+"), left
+
+    left = source.key_by(lambda word: word).iterate("round", body).key_by(lambda word: word[:2])
+    left.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="arrival").sink(ListSink())
+    with monkeypatch.context() as patched, TestFlow(flow, 2, seed) as run:
+        patched.setattr(Unhurried, "delivered", lambda _: 0)  # so that they wait for a sink
+        world, waiting = run.world, set[str]()
+        while not {"map", "seen"} <= waiting:
+            until_taken(run)
+            waiting = {piece.node for piece in world.checkpoints[-1].cut.pieces}
+    with TestFlow(flow, 3, seed, world=world) as run:
+        run.run()
+        assert run.states("n") == Counter(word[:2] for part in FEW for _, word in part)

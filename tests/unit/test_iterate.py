@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from dataflow.plan import Plan
 from dataflow.rulings import Past
 from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError, SetupError
+from state import codec
 from state.antichain import Antichain
 from state.time import from_millis, less_equal, to_millis
 from tests.bench import records
@@ -282,6 +284,44 @@ def test_a_keyed_loop_stays_keyed() -> None:
         keyed.iterate("b", lambda inside: (inside, inside))
     with pytest.raises(SetupError, match="its max_rounds is 0; give it a number of rounds from 1"):
         keyed.iterate("c", lambda inside: (inside, inside), max_rounds=0)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_what_goes_round_has_a_key_where_what_enters_has_one(start: Start, keyed: bool) -> None:
+    """I3: so all records of a place have keys, or none; whatever leaves, in whichever round."""
+    flow, sink, counted = Flow("f", bins=2), ListSink(), ListSink()
+
+    def body(stream: Stream[Any]) -> Both:
+        less = stream.filter(lambda v: v[1]).map(lambda v: (v[0], v[1] - 1))
+        return less.key_by(lambda v: v[1] % 3), stream.map(lambda v: v)
+
+    entering: Stream[Any] = flow.source(numbers(8)).map(lambda n: (n, n % 5))
+    left = (entering.key_by(lambda v: v[1] % 3) if keyed else entering).iterate("loop", body)
+    left.sink(sink)
+    left.key_by(lambda v: v[0]).fold("n", lambda: 0, lambda n, v: (n + 1, n + 1)).sink(counted)
+    run = start(flow, 3)
+    run.run()
+    keys = {value: codec.encode(value[1] % 3) for value in sink.values}  # type: ignore[index]
+    wanted = Counter((n, left) for n in (*range(1, 8), 100, 101) for left in range(n % 5 + 1))
+    assert Counter(sink.values) == wanted
+    assert {(r.value, r.key) for r in sink.results} == {
+        (value, keys[value] if keyed else None) for value in wanted
+    }
+    # One state for each key, whatever key its records had in the loop.
+    assert len(counted.results) == wanted.total()
+    assert len(run.state()["n"]) == len({n for n, _ in wanted})
+
+
+def test_where_records_have_keys_follows_from_the_flow() -> None:
+    def body(stream: Stream[Any]) -> Both:
+        return stream.key_by(lambda v: v), stream.map(lambda v: v)
+
+    flow = Flow("f", bins=2, delivery="exactly_once")
+    flow.source(numbers(3)).iterate("loop", body).sink(ListSink())
+    plan = Plan(flow)
+    having = {(name, number) for name, ports in plan.ports.items()
+              for number, at in enumerate(ports.inputs) if at in plan.with_keys}  # fmt: skip
+    assert having == {("key_by exchange", 0), ("loop again", 0)}
 
 
 def test_what_has_no_meaning_in_a_loop_is_refused() -> None:

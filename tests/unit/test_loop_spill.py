@@ -217,21 +217,24 @@ def test_nothing_enters_before_all_that_goes_round_has_gone_on() -> None:
     assert at.sent == [*range(3, 42), "new"]
 
 
-def test_disk_gives_back_keys_to_those_who_had_some() -> None:
+@pytest.mark.parametrize("keyed", [False, True])
+def test_disk_gives_back_keys_to_those_who_had_some(keyed: bool) -> None:
     at = Beginning()
-    at.bench.put(records(["a", "b"], [3, 4], keys=["k", "l"]), side=1)
-    at.bench.put(records(["c", "d"], [3, 4]), side=1)
+    given = [records(values, [3, 4], keys=keys if keyed else None)
+             for values, keys in ((["a", "b"], ["k", "l"]), (["c", "d"], ["m", "n"]))]  # fmt: skip
+    for batch in given:
+        at.bench.put(batch, side=1)
     at.turns()
-    found = {
-        value: (None if batch.keys is None else batch.keys[n], batch.hashes is None)
-        for _, _, batch in at.bench.sent
-        for n, value in enumerate(batch.values)
-    }
-    given = records(["a", "b"], [3, 4], keys=["k", "l"]).keys
-    assert given is not None
-    assert found == {
-        "a": (given[0], False), "b": (given[1], False), "c": (None, True), "d": (None, True),
-    }  # fmt: skip
+    found, wanted = (
+        {
+            value: None if batch.keys is None or batch.hashes is None
+            else (batch.keys[n], int(batch.hashes[n]))
+            for batch in batches
+            for n, value in enumerate(batch.values)
+        }
+        for batches in ([batch for _, _, batch in at.bench.sent], given)
+    )  # fmt: skip
+    assert found == wanted
 
 
 def test_a_great_batch_goes_to_disk_at_once() -> None:

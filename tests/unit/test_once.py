@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 
 from app.prepare import _expect_committable
-from dataflow import Flow
+from dataflow import Flow, Stream
 from dataflow.once.marks import Mark
 from dataflow.once.tally import Out, Tally
 from dataflow.plan import Plan
@@ -108,3 +111,28 @@ def test_marks_of_every_version_stay_readable(version: int) -> None:
 def test_a_mark_has_the_bytes_that_were_agreed_on() -> None:
     mark, golden = GOLDEN[max(GOLDEN)]
     assert mark.to_bytes().hex() == golden
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_leaves_a_loop_early_is_delivered_beside_what_went_round_with_a_key(seed: int) -> None:
+    """I5: in the order of time, and a replay knows it again wherever it was made."""
+    sink = ListSink()
+
+    def body(stream: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
+        again = stream.filter(lambda v: v[1] < 3).map(lambda v: (v[0], v[1] + 1))
+        return again.key_by(lambda v: v[0] % 3), stream.map(lambda v: v)
+
+    flow = Flow("mixed", bins=2, delivery="exactly_once")
+    parts = [[(1 + n, (first + n, 0)) for n in range(60)] for first in (0, 100)]
+    flow.source(ListSource(parts)).iterate("loop", body).sink(sink)
+    with TestFlow(flow, 2, seed, commands=[Freeze()]) as run:
+        while len(sink.values) < 60:
+            run.act()
+        world = run.world
+    with TestFlow(flow, 3, seed, world=world) as run:
+        run.run()
+        assert run.counters["suppressed"]
+        assert any(event["type"] == "replayed" for event in run.events)
+    given = [value for part in parts for _, value in part]
+    assert Counter(sink.values) == Counter((n, r) for n, _ in given for r in range(4))
+    assert {result.key for result in sink.results} == {None}

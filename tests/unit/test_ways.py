@@ -35,8 +35,8 @@ def plan(define: Define, source: str = "lines", delivery: Guarantee = "at_least_
 def cut_at(was: Plan, *places: tuple[str, int]) -> Checkpoint:
     """A checkpoint of a flow with four records in flight at each of these."""
     pieces = tuple(
-        Piece(node, input, ONE, 3, 4, Place(b"p", 0, n, 9), False)
-        for n, (node, input) in enumerate(places)
+        Piece(*at, ONE, 3, 4, Place(b"p", 0, n, 9), was.input_at(*at) in was.with_keys)
+        for n, at in enumerate(places)
     )
     owners = (ONE,) * was.groups.total
     cut = Cut(members=(ONE,), owners=owners, pieces=pieces, ways=(*was.ways.values(),))
@@ -147,6 +147,17 @@ def looped(*steps: Callable[[Any], Any]) -> Define:
     return define
 
 
+def counting_loop(keyed: bool) -> Define:
+    def body(round: Lines) -> tuple[Lines, Lines]:
+        again, done = fold(round.key_by(one)).split(which, "again", "done")
+        return again, done
+
+    def define(lines: Lines) -> None:
+        (lines.key_by(one) if keyed else lines).iterate("steps", body).sink(ListSink())
+
+    return define
+
+
 def sunk(lines: Lines) -> None:
     lines.map(one).sink(ListSink())
 
@@ -235,6 +246,10 @@ REFUSED: dict[str, tuple[Define, tuple[str, int], Define, str]] = {
         ("then loop 'steps', then operator 'map', then operator 'map-2', then output 'again' of"
          " operator 'split', then operator 'steps again'"),
     ),
+    "a loop whose records have got keys": (
+        counting_loop(False), ("steps", 1), counting_loop(True),
+        "operator 'steps', which has keys there, and they have none",
+    ),
 }  # fmt: skip
 """By what has changed: the flow as it was, where records are in flight, the flow as it is, and what
 is said of it."""
@@ -287,6 +302,7 @@ ACCEPTED: dict[str, tuple[Define, tuple[str, int], Define]] = {
     "a probe before a stateful operator": (counted, ("n", 0), shown),
     "what is behind a stateful operator": (counted, ("n", 0), shown_and_counted_again),
     "one more branch": (sunk, ("map", 0), branches("sink", "b")),
+    "a loop whose records had keys": (counting_loop(True), ("steps", 1), counting_loop(False)),
     "a loop's body before it": (looped(one), ("steps", 0), looped(two, one)),
 }
 """By what has changed: the flow as it was, where records are in flight, and the flow as it is."""
