@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from app.prepare import _expect_committable
 from dataflow import Flow, Stream
+from dataflow.migrate.command import Migrate
+from dataflow.once import committing
 from dataflow.once.marks import Mark
 from dataflow.once.tally import Out, Tally
 from dataflow.plan import Plan
 from dataflow.protocols import Partition
 from dataflow.rulings import Ruling
-from dataflow.sim import Freeze, Leave
+from dataflow.sim import NOW_MS, Freeze, Join, Leave
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.errors import SetupError
-from state.ids import Incarnation, WorkerId
+from state.ids import Bin, Incarnation, WorkerId
 
 
 def counting(source: ListSource, sink: ListSink) -> Flow:
@@ -136,3 +139,54 @@ def test_what_leaves_a_loop_early_is_delivered_beside_what_went_round_with_a_key
     given = [value for part in parts for _, value in part]
     assert Counter(sink.values) == Counter((n, r) for n, _ in given for r in range(4))
     assert {result.key for result in sink.results} == {None}
+
+
+def future(sink: ListSink, late: int) -> Flow:
+    """Of a key's records only the last has a result; two ask for times that count for nothing."""
+    far = NOW_MS + 60_000
+    records = [(n, "x") for n in range(late)]
+    records[4:4] = [(far, "x")]
+    records[9:9] = [(far, "x")]
+    flow = Flow("late", bins=1, delivery="exactly_once", max_inflight=300)
+    counts = flow.source(ListSource([records])).key_by(lambda word: word)
+    last = counts.fold("n", lambda: 0, lambda n, word: (n + 1, n + 1))
+    last.filter(lambda n: n == late + 2).sink(sink)
+    return flow
+
+
+RULED = {4, 9}
+"""The offsets of what the source rules about there."""
+
+
+def offsets(rulings: Iterable[Ruling]) -> set[int]:
+    return {one.offset for one in rulings}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
+    """I5: it may be the first whose results need that, and has not heard it when it was ruled."""
+    sink = ListSink()
+    with TestFlow(future(sink, 300), 1, seed, commands=[Freeze()]) as run:
+        while not offsets(run.workers[0]._committing.heard) >= RULED:
+            run.act()
+        run.strike(Join())
+        while len(run.workers) < 2 or not run.workers[1]._progress.ready:
+            run.act()
+        run.strike(Migrate("all", (Bin(0), Bin(1)), WorkerId(1)))
+        assert not sink.values
+        run.run()
+        marks = [one for one in run.world.ledger.marks if one.worker == 1]
+    assert {one.worker for one in sink.results} == {1}
+    assert offsets(ruling for mark in marks for ruling in mark.rulings) >= RULED
+
+
+def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: a worker whose results are few does not keep all that it hears."""
+    monkeypatch.setattr(committing, "RULINGS", 2)
+    with TestFlow(future(ListSink(), 40), 2, 0, commands=[Freeze()]) as run:
+        run.run()
+        marks = run.world.ledger.marks
+    for worker in range(2):
+        first = next(one for one in marks if one.worker == worker)
+        assert offsets(first.rulings) >= RULED
+        assert not first.out["sink"].tally.count

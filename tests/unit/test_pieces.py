@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import numpy as np
 
+from dataflow import Flow
 from dataflow.batch import Batch
-from dataflow.checkpoint.persisting import BYTES, ROWS, _in_pieces
+from dataflow.checkpoint.persisting import BYTES, ROWS, Held, Persisting, _in_pieces
 from dataflow.graph import Location
 from dataflow.operators.base import Underway
+from dataflow.plan import Plan
+from dataflow.sim import SimTopic
+from dataflow.testing import ListSink, ListSource
+from state import in_flight
+from state.checkpoint import Checkpoint, Piece
+from state.ids import Incarnation, WorkerId
 from state.time import Time
+from state.topic import Place
 
 HERE, THERE = Location(0), Location(1)
 
@@ -70,3 +79,40 @@ def test_a_piece_has_no_more_rows_than_a_slice_and_no_more_bytes_than_it_may() -
     large = [*_in_pieces([[lying(HERE, [b"." * 1000] * 2000)]])]
     assert sum(map(len, values_of(large))) == 2000
     assert len(large) == -(-2000 // (BYTES // (1000 + 3 + 128)))
+
+
+def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> None:
+    """I3: in this order the next recovery puts them back, each place's one after the other."""
+    flow = Flow("f", bins=1)
+    flow.source(ListSource([[]])).key_by(str).sink(ListSink())
+    plan, topic, parts = Plan(flow), SimTopic(random.Random(0)), list[Checkpoint]()
+    at = plan.input_at("sink", 0)
+    unread = Piece("sink", 0, WorkerId(1), 7, 1, Place(b"unread", 0, 0, 9), True)
+    held = Held(
+        underway=[[lying(at, [b"back"])]], behind=[lying(at, [b"behind"], 8)], deliveries=[],
+        parcels=[], notices=[], unread=[unread], unloaded=[], lacking=[], bundles=[], anew=[],
+    )  # fmt: skip
+    of_a_link = lying(at, [b"on its way"], 9)
+    persisting = Persisting(
+        WorkerId(0), plan, Incarnation(2), 3, held, [], topic, parts.append, _unwritten
+    )
+    persisting.record(at, 9, of_a_link.batch)
+    persisting.complete()
+    while not parts:
+        persisting.step()
+    found = parts[0].cut.pieces
+    assert [one.records for one in found] == [1, 1, 2]
+    assert [found.index(one) for one in found if one.place == unread.place] == [1]
+    back, new = (_values(topic, one) for one in (found[0], found[2]))
+    assert (back, new) == ([b"back"], [b"behind", b"on its way"])
+
+
+def _unwritten(number: int, reason: str) -> None:
+    raise AssertionError(f"checkpoint {number}: {reason}")
+
+
+def _values(topic: SimTopic, piece: Piece) -> list[object]:
+    ticket = topic.fetch([piece.place])
+    while (payloads := topic.fetched(ticket)) is None:
+        pass
+    return in_flight.decode(payloads[0])[1].values

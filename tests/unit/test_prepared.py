@@ -3,6 +3,7 @@ prepared and does not move is dropped, and what cannot be read is written anew."
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from dataflow import Flow
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.pace import Pace
 from dataflow.sim import Abort, Join, SimTopic
-from dataflow.testing import ListSink
+from dataflow.testing import ListSink, ListSource, TestFlow
 from state.chunk import LayerCorrupt
 from state.ids import Bin, WorkerId
 from state.time import from_millis
@@ -425,3 +426,27 @@ def test_who_leaves_gives_away_what_could_not_be_read_at_first(
     assert [said["stays"] for said in flow.events("bin_spoilt")] == [False]
     assert flow.owners() == [0, 0, 0, 0]
     assert flow.run.states("n") == dict.fromkeys(range(KEYS), 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_bin_that_comes_back_soon_has_its_records_wait_for_the_right_arrival(seed: int) -> None:
+    """I2, I3: what waits for its second coming waits on, though it has been here meanwhile."""
+    flow, sink, raw = Flow("f", bins=0, snapshot_interval=0.01), ListSink(), ListSink()
+    rows = [[(ms, ms) for ms in range(first, 400, 3)] for first in (1, 2)]
+    source = flow.source(ListSource(rows))
+    source.sink(raw)
+    keyed = source.key_by(lambda v: v % 5)
+    keyed.fold("t", list, lambda seen, v: ([*seen, v], [*seen, v])).sink(sink)
+    near = [(100, 1), (103, 0), (106, 1), (109, 0), (112, 1), (200, 0), (203, 1), (206, 0)]
+    commands = [
+        Migrate(f"m{n}", (Bin(0),), WorkerId(to), from_millis(ms), prepared=False)
+        for n, (ms, to) in enumerate(near)
+    ]
+    with TestFlow(flow, 2, seed, commands) as run:
+        run.run()
+    seen, wanted = defaultdict[int, list[object]](list), list[object]()
+    for one in sorted(raw.results, key=lambda r: r.place):
+        assert isinstance(one.value, int)
+        seen[one.value % 5].append(one.value)
+        wanted.append([*seen[one.value % 5]])
+    assert [r.value for r in sorted(sink.results, key=lambda r: r.place)] == wanted

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from dataflow.capability import Capability, CapabilityError
 from dataflow.graph import Graph
-from dataflow.wire import ProgressFrame, decode
+from dataflow.progress import Progress
+from dataflow.sim import SimLinks, SimNetwork
+from dataflow.wire import Base, MemberFrame, OpeningFrame, ProgressFrame, decode
+from state.antichain import Antichain
+from state.ids import COORDINATOR, WorkerId
 from state.time import MIN_TIME
 from tests.graphs import chain, loop, some_graph
 from tests.progress_bugs import (
@@ -199,3 +203,25 @@ def test_the_least_and_the_furthest_that_is_held_somewhere() -> None:
     member.progress.flush()
     assert member.progress.least([source]) is None
     assert member.progress.furthest([source]) is None
+
+
+def test_who_joins_waits_for_all_that_a_base_follows_from_though_one_has_left_unheard() -> None:
+    """I1: what the base says of others holds only behind the updates that it follows from."""
+    graph = Graph()
+    source, sink = graph.node("source", 0, 1), graph.node("sink", 1, 0)
+    graph.edge(source.outputs[0], sink.inputs[0])
+    stayed, left, me = map(WorkerId, range(3))
+    progress = Progress.newcomer(graph, me, SimLinks(SimNetwork(), me))
+    bottom = Base(0, (Antichain.of(0),) * graph.locations)
+    progress.take(COORDINATOR, MemberFrame("welcome", (COORDINATOR, stayed, left)))
+    progress.take(COORDINATOR, OpeningFrame(bottom, 1, []))
+    progress.take(stayed, OpeningFrame(bottom, 2, [(source.outputs[0], 6, 1)]))
+    # By its third update, which has not come here, one holds 8 in place of 6.
+    cut = ((COORDINATOR, 1), (stayed, 3), (left, 5))
+    progress.take(COORDINATOR, Base(1, (Antichain.of(8),) * graph.locations, cut))
+    progress.take(COORDINATOR, MemberFrame("gone", (left,)))
+    was_ready = progress.ready
+    assert not was_ready
+    assert progress.frontier(sink.inputs[0]).less_equal(8)
+    progress.receive(stayed, [(source.outputs[0], 8, 1), (source.outputs[0], 6, -1)])
+    assert progress.frontier(sink.inputs[0]) == Antichain.of(8)

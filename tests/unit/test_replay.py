@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from dataflow.decisions import Begins
-from dataflow.once.history import History, Predecessor
+from dataflow.migrate.instructions import Revoke
+from dataflow.migrate.moves import Moves
+from dataflow.once.history import NOBODY, History, Predecessor, Written
 from dataflow.once.marks import Mark
 from dataflow.once.replay import Replays
 from dataflow.once.tally import Out, Tally
 from schemas.errors import MeanderError
 from state.bins import BinSpace
 from state.checkpoint import Anew
-from state.ids import Incarnation, WorkerId
+from state.ids import Bin, Incarnation, WorkerId
 
 Row = tuple[int, bytes | None, bytes | None]
 ROWS: Sequence[Row] = [
@@ -159,3 +161,14 @@ def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
         assert wrong in caught.value.cause
         assert "have 'n' give the same" in caught.value.remedy
         assert "--accept-differences" in caught.value.remedy
+
+
+def test_a_move_that_was_called_off_moves_nothing_in_a_history() -> None:
+    """I5: what the owner that stayed has committed is out."""
+    moves = Moves("m", 50, ONE, (Bin(0),))
+    decided = Begins(0, (ZERO,) * 2, 2), moves, Revoke("m", 50)
+    told: list[Written] = [(FIRST, one) for one in decided]
+    marks = [Mark(FIRST, ZERO, {"sink": 100})]
+    for journal, found in ((told, [0, 0]), (told[:2], [0, NOBODY])):
+        earlier = History(BinSpace(1), journal, marks).of("sink", 0)
+        assert earlier.whose(np.array([0, 0]), np.array([40, 80])).tolist() == found
