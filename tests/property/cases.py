@@ -173,6 +173,11 @@ def random_command(rng: random.Random, n: int, workers: int, bits: int, span: in
     return replace(command, prepared=prepared, overlap=overlap, others=others, order=order)
 
 
+def with_some_loops(case: Case) -> Case:
+    """One of five cases has a random flow with loops."""
+    return replace(case, kind="loops") if case.seed % 5 == 2 else case
+
+
 def with_some_full_bins(case: Case) -> Case:
     """One of ten cases has them."""
     return with_full_bins(case) if case.seed % 10 == 5 else case

@@ -33,7 +33,7 @@ Refusals = list[tuple[str, object]]
 """What was set aside: the operator's name and the value, which is None for a timer."""
 
 
-def in_order(records: list[Record]) -> list[Record]:
+def in_order(records: Sequence[Record]) -> list[Record]:
     return sorted(records, key=lambda r: (*r.order, r.side, codec.encode(r.value)))
 
 

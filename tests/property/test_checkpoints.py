@@ -43,7 +43,6 @@ from tests.property.test_migration_oracle import (
     Cramped,
     Run,
     check_partitions,
-    check_written,
     encoded,
 )
 from tests.property.watched import Watched, watch_links, watch_worker
@@ -369,8 +368,15 @@ class Lives(Run):
         found = [Counter(map(answer, life.results)) for life in line]
         assert not found[-1] - wanted, "what is answered is the reference's (I5)"
         for life in line:
-            check_repeats(life.results, results)
+            self.check_repeats(life.results, results)
         assert not wanted - sum(found, Counter()), "all of the reference is answered (I5)"
+
+    def check_repeats(self, results: Sequence[Result], wanted: Sequence[Record]) -> None:
+        """As one life has written them, the results of each key that are the reference's stand in
+        its order: it may repeat what lives before it have written, and no more."""
+        there = Counter(repr((one.order, one.value)) for one in wanted)
+        there &= Counter(map(answer, results))
+        self.check_written([one for one in results if there[answer(one)]], wanted)
 
     def check_counts(self, run: Mortal, line: Sequence[Life]) -> None:
         """Each record is counted once, and each partition's own order kept per key."""
@@ -383,14 +389,6 @@ class Lives(Run):
                 numbers[result.key].append(result.value)
             ordered = all(list(range(some[0], some[-1] + 1)) == some for some in numbers.values())
             assert ordered, "a life gives each key's results in order, of which it may repeat (I9)"
-
-
-def check_repeats(results: Sequence[Result], wanted: Sequence[Record]) -> None:
-    """As one life has written them, the results of each key that are the reference's stand in its
-    order: it may repeat what lives before it have written, and no more."""
-    there = Counter(repr((one.order, one.value)) for one in wanted)
-    there &= Counter(map(answer, results))
-    check_written([one for one in results if there[answer(one)]], wanted)
 
 
 def answer(result: Result) -> str:

@@ -28,7 +28,7 @@ from tests.property.cases import (
 from tests.property.mishaps import Kill
 from tests.property.steps import STEPS, Step, There, somewhere
 from tests.property.test_checkpoints import Life, Lives, Mortal, Ordeal
-from tests.property.test_migration_oracle import check_partitions, check_written, encoded
+from tests.property.test_migration_oracle import check_partitions, encoded
 
 FLOOR = 24
 COMMITS = tuple(
@@ -122,7 +122,7 @@ class OnceLives(Lives):
         found = sorted(repr((r.place, r.value)) for r in self.sink.results)
         assert not Counter(found) - Counter(wanted), "nothing else is committed, and nothing twice"
         assert not Counter(wanted) - Counter(found), "all of the reference is committed (I5)"
-        check_written(self.sink.results, results)
+        self.check_written(self.sink.results, results)
 
 
 @pytest.mark.soak
