@@ -303,6 +303,8 @@ class Frozen(_Part):
     event: Literal["frozen"]
     part: bytes
     """A record of format 'checkpoint'."""
+    held: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
+    """The bins of which outboxes hold results back, and from which time on."""
 
 
 class Reads(_Part):

@@ -269,8 +269,21 @@ class Assembly:
         if node.name in self.plan.outboxes:
             assert isinstance(writer, Keeping), "what waits in an outbox leaves in transactions"
             results, before = self._inputs(node)
-            outbox = OutboxSink(results, before, writer, guard, self.counters)
+            group = group_of(node)
+            outbox = OutboxSink(
+                results,
+                before,
+                writer,
+                guard,
+                self.counters,
+                flow.space,
+                self.plan.groups.first(group),
+                self._control,
+                lambda what: self._pool(node.name, what, False, self._unfit(node.name)),
+                flow.max_waiting,
+            )
             self.outboxes.append(outbox)
+            self.ordered.setdefault(group, []).append(outbox)
             return outbox
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":

@@ -132,7 +132,10 @@ class Plan:
         """Where records come in that have no keys, and belong to the owners of their partitions'
         bins."""
         outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.keyless}
-        return {edge.target for edge in self.graph.edges if edge.source in outputs}
+        targets = {edge.target for edge in self.graph.edges if edge.source in outputs}
+        # What lay in an outbox goes on where the results behind it come in.
+        inputs = (self.ports[sink].inputs for sink in self.outboxes)
+        return targets | {before for results, before in inputs if results in targets}
 
     @cached_property
     def with_keys(self) -> set[Location]:

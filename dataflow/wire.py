@@ -156,6 +156,11 @@ class MarkerFrame(CutFrame):
 class CompleteFrame(CutFrame):
     """From the coordinator: a checkpoint exists."""
 
+    passed: int = 0
+    """All results of before have come to their sinks by then."""
+    held: tuple[tuple[int, int], ...] = ()
+    """Of those the outboxes do not have the results of these bins from these times on."""
+
 
 @dataclass(frozen=True, slots=True)
 class TakenFrame:
@@ -309,8 +314,10 @@ def _decode_cut(word: object, number: object, *said: object) -> CutFrame:
             return FreezeFrame(count(number), named, tuple(map(count, _many(kept))))
         case "marker", [sent]:
             return MarkerFrame(count(number), count(sent))
-        case "complete", []:
-            return CompleteFrame(count(number))
+        case "complete", [passed, held]:
+            pairs = (map(count, _many(pair)) for pair in _many(held))
+            bins = tuple((bin, time) for bin, time in pairs)
+            return CompleteFrame(count(number), count(passed), bins)
         case "cancel", []:
             return CancelFrame(count(number))
     raise ValueError(f"{word!r} with {len(said)} parts is no word of a checkpoint")

@@ -32,6 +32,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Frame, Links
 from dataflow.restore import Loading
 from dataflow.wire import (
+    CompleteFrame,
     CutFrame,
     DataFrame,
     MemberFrame,
@@ -375,7 +376,7 @@ class Worker:
         )
         held = Held(
             underway,
-            behind,
+            [*self._resuming.underway(), *behind],
             [delivery for one in keyed for delivery in one.arrivals.deliveries],
             [(name, one) for name, source in assembly.sources.items() for one in source.parcels()],
             notices,
@@ -387,12 +388,13 @@ class Worker:
         )
         return Persisting(
             self.me, plan, site.incarnation, number, held, assembly.outlets, site.in_flight,
-            self._tell_part, self._tell_failed,
+            partial(self._tell_part, self._committing.held), self._tell_failed,
         )  # fmt: skip
 
-    def _complete(self, number: int) -> None:
+    def _complete(self, word: CompleteFrame) -> None:
         """A checkpoint exists."""
-        self._committing.complete(number)
+        number = word.checkpoint
+        self._committing.complete(number, word.passed, dict(word.held))
         for outlet in self._assembly.outlets:
             outlet.keyed.settle(CheckpointId(self._site.incarnation, number))
 
@@ -406,8 +408,8 @@ class Worker:
         inputs = self._plan.ports[node].inputs
         return [one for at in inputs for one in _records(at, self._assembly.inputs[at].waiting)]
 
-    def _tell_part(self, part: Checkpoint) -> None:
-        self._reports.append({"event": "frozen", "part": part.to_bytes()})
+    def _tell_part(self, held: list[tuple[int, int]], part: Checkpoint) -> None:
+        self._reports.append({"event": "frozen", "part": part.to_bytes(), "held": held})
 
     def _tell_failed(self, number: int, reason: str) -> None:
         self._reports.append({"event": "unwritten", "checkpoint": number, "reason": reason})

@@ -47,9 +47,14 @@ class Counting:
 
     @property
     def committed(self) -> Counter[tuple[str, int]]:
-        """Words and their counts."""
+        """Words and their counts. Raises AssertionError where a word's are not 1, 2, 3, ... in the
+        order of the topic (I9)."""
         found = consume_all(self._broker.bootstrap, self._prefix + "counts", committed=True)
         values = [json.loads(record.value or b"") for record in found]
+        last = Counter[str]()
+        for value in values:
+            last[value["word"]] += 1
+            assert value["count"] == last[value["word"]], f"out of order: {value}"
         return Counter((value["word"], value["count"]) for value in values)
 
     @property

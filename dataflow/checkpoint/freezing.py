@@ -77,7 +77,7 @@ class Freezing:
 
     def __init__(
         self, me: WorkerId, links: Links, settling: Settling, freeze: Callable[[int], Contents],
-        keep: Callable[[Sequence[int]], None], complete: Callable[[int], None],
+        keep: Callable[[Sequence[int]], None], complete: Callable[[CompleteFrame], None],
         cancelled: Callable[[int], None], clock: Clock,
     ) -> None:  # fmt: skip
         self.number = 0
@@ -131,9 +131,9 @@ class Freezing:
             case MarkerFrame():
                 self._markers[sender] = frame
                 self._settle()
-            case CompleteFrame(number):
-                self._unanswered.pop(number, None)
-                self._complete(number)
+            case CompleteFrame():
+                self._unanswered.pop(frame.checkpoint, None)
+                self._complete(frame)
             case FreezeFrame(number, members, kept):
                 if sender != COORDINATOR or self._me not in members:
                     raise MeanderError(member_name(sender), "its word of a checkpoint is none")

@@ -1,37 +1,48 @@
 """Records in flight of a checkpoint, put back where they go on: read lazily, a few pieces ahead.
 
-Guarantees I3 through a recovery: each worker reads what is its own by the new map, downstream
-first, and what comes anew waits behind it, so of one key or partition nothing overtakes what was
-ahead of it; and I1: of what has not been read the least time is counted at its place from the
-opening on. A checkpoint that is taken meanwhile refers to what was not read. Cost: every worker
-reads the pieces of keyed streams that any of its bins may be in, and keeps the rows of its own.
+Guarantees I3 and I9 through a recovery: each worker reads what is its own by the new map,
+downstream first, and what comes anew waits behind it, so of one key or partition nothing overtakes
+what was ahead of it; records of a bin from the time of a move on wait for all of before it, which
+another worker had. And I1: what has not been read counts with its least time, from the opening on.
+A checkpoint that is taken meanwhile refers to what was not read. Cost: every worker reads the
+pieces of keyed streams that any of its bins may be in, and keeps the rows of its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from dataflow.batch import Batch
+from dataflow.batch import Batch, Int64s
 from dataflow.checkpoint.start import Start
 from dataflow.graph import Location
 from dataflow.nested import at, outer
 from dataflow.nodes import group_of
-from dataflow.operators.base import InputPort, Message
+from dataflow.operators.base import InputPort, Message, Underway
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock
 from state import in_flight
 from state.checkpoint import Piece
 from state.ids import WorkerId
-from state.in_flight import Columns
+from state.in_flight import Author, Columns
 from state.layer import payloads
+from state.time import Time
 from state.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
 """What is asked for at once: a piece alone takes as long as some."""
+
+
+class _Later(NamedTuple):
+    """Records of bins that moved, from then on."""
+
+    location: Location
+    time: Time
+    batch: Batch
 
 
 class Resuming:
@@ -58,6 +69,9 @@ class Resuming:
         # operator in the order in which they were persisted.
         self._left = deque(sorted(pieces, key=self._turn))
         self._found = payloads(topic, [piece.place for piece in self._left], AHEAD_BYTES)
+        self._moves = start.moves
+        self._later = defaultdict[int, deque[_Later]](deque)
+        """By how many moves of their bin are before them; not before all pieces have gone on."""
         self._payload: bytes | None = None
         """Of the next piece, once it is here."""
         self.read, self.total = 0, sum(piece.place.size for piece in pieces)
@@ -77,21 +91,21 @@ class Resuming:
     def step(self) -> bool:
         """Put the next piece back, once the one before it has been taken; whether it was."""
         if not self._left:
-            return False
+            return self._put_later()
         piece = self._left[0]
         if self._payload is None:
             self._payload = next(self._found)
-        ready = self._inputs[self._location(piece)].taken and self._may_go_on(piece)
-        if self._payload is None or not ready:
+        if not self._may_go_on(piece):
+            # What it waits for may itself have waited.
+            return self._put_later()
+        if self._payload is None or not self._inputs[self._location(piece)].taken:
             return False
         payload, self._payload = self._payload, None
         self._left.popleft()
         self.read += piece.place.size
         _, columns = in_flight.decode(payload)
         self._put(piece, columns)
-        here = self._location(piece)
-        if here not in map(self._location, self._left):
-            self._inputs[here].admit()
+        self._admit(self._location(piece))
         return True
 
     def _turn(self, piece: Piece) -> tuple[int, int, bool]:
@@ -100,6 +114,32 @@ class Resuming:
         """
         led_to = self._led_to[self._location(piece)]
         return led_to, -self._nodes[piece.node][0], not self._plan.in_outbox(piece)
+
+    def underway(self) -> Iterator[Underway]:
+        """What was read and has not gone on."""
+        for _, some in sorted(self._later.items()):
+            yield from (Underway.held(*one) for one in some)
+
+    def _put_later(self) -> bool:
+        """The next records that waited for what was before a move; whether there were any."""
+        if not self._later:
+            return False
+        least = min(self._later)
+        location, time, batch = self._later[least][0]
+        if not self._inputs[location].taken:
+            return False
+        self._later[least].popleft()
+        if not self._later[least]:
+            del self._later[least]
+        self._inputs[location].put_back(Message(time, batch, None, self._clock.monotonic()))
+        self._admit(location)
+        return True
+
+    def _admit(self, here: Location) -> None:
+        """Once all that was at an input has been put back, what came anew follows."""
+        later = (one.location for some in self._later.values() for one in some)
+        if here not in map(self._location, self._left) and here not in later:
+            self._inputs[here].admit()
 
     def _may_go_on(self, piece: Piece) -> bool:
         """Before records without keys go on to where nobody sorts them, nothing as early may be
@@ -121,12 +161,18 @@ class Resuming:
     def _put(self, piece: Piece, columns: Columns) -> None:
         location, changes = self._location(piece), self._progress.changes
         rows = self._own_rows(piece, columns)
-        if len(rows):
-            batch = self._batch(location, columns).take(rows)
+        behind = self._behind(piece, columns)[rows]
+        for moves in np.unique(behind).tolist():
+            batch = self._batch(location, columns).take(rows[behind == moves])
             time = at(int(batch.times.min()), columns.rounds)
             changes.add(location, time, 1)
-            message = Message(time, batch, None, self._clock.monotonic())
-            self._inputs[location].put_back(message)
+            # Of a bin in an outbox nothing of before is left.
+            sorted_out = location in self._plan.sorting or self._plan.in_outbox(piece)
+            if moves and not sorted_out:
+                self._later[moves].append(_Later(location, time, batch))
+            else:
+                message = Message(time, batch, None, self._clock.monotonic())
+                self._inputs[location].put_back(message)
         changes.add(location, piece.time, -1)
 
     def _batch(self, at: Location, columns: Columns) -> Batch:
@@ -136,6 +182,15 @@ class Resuming:
             columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
             columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
         )  # fmt: skip
+
+    def _behind(self, piece: Piece, columns: Columns) -> Int64s:
+        """How many moves of its bin, in the life that wrote it, each record is behind; (n,)."""
+        found = np.zeros(len(columns), np.int64)
+        if columns.bins is not None:
+            bins = columns.bins + self._first(piece)
+            for one in self._moves.get(Author.of(piece.place.key).incarnation, ()):
+                found += (columns.times >= one.time) & np.isin(bins, one.bins)
+        return found
 
     def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
         if columns.bins is None:

@@ -13,7 +13,9 @@ from typing import Final, TypeVar
 
 from dataflow.checkpoint.fitting import fitting
 from dataflow.decisions import Begins
+from dataflow.migrate.moves import Moves
 from dataflow.migrate.routing import evenly_owned
+from dataflow.nested import outer
 from dataflow.once.history import NO_HISTORY, History
 from dataflow.plan import Plan
 from dataflow.rulings import NO_PAST, Past
@@ -113,6 +115,15 @@ class Start:
     def resumes(self) -> bool:
         """Whether the flow has run before."""
         return self.cut != BEGINNING
+
+    @property
+    def moves(self) -> dict[Incarnation, list[Moves]]:
+        """By life, those around which its records in flight of one bin may be of two workers."""
+        least = min((outer(piece.time) for piece in self.cut.pieces), default=self.cut.time)
+        return {
+            life: [one for one in moves if least < one.time < self.cut.time]
+            for life, moves in self.history.moves.items()
+        }
 
     def rank(self, old: WorkerId) -> WorkerId:
         """Who takes the place of one of the checkpoint's workers."""

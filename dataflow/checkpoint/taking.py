@@ -18,6 +18,7 @@ from dataflow.capability import Capability
 from dataflow.checkpoint.policy import Policy
 from dataflow.migrate.command import Refused
 from dataflow.migrate.said import Event
+from dataflow.nested import outer
 from dataflow.once.trimming import Trimming
 from dataflow.plan import Plan
 from dataflow.protocols import Clock, Links
@@ -35,6 +36,7 @@ from state.checkpoint import BEGINNING, Checkpoint, Cut
 from state.ids import Bin, Incarnation, WorkerId, member_name
 from state.topic import Place
 
+NEVER = 1 << 62
 FAILED_PAUSE = 1.0
 """Seconds from one that was given up to the next that nobody asks for, at least."""
 Write = Callable[[Checkpoint], Callable[[], bool]]
@@ -74,6 +76,10 @@ class _Taking:
     parts: dict[WorkerId, Checkpoint] = field(default_factory=dict)
     written: Callable[[], bool] | None = None
     """Whether its record is durable, once it is being written."""
+    passed: int = 0
+    """All results of before had come to their sinks before anybody froze."""
+    held: dict[int, int] = field(default_factory=dict)
+    """Bins of which outboxes do not have all results, and the least time from which on."""
     unsent: set[WorkerId] | None = None
     """Once it exists, the workers of which not all is out that it has of their outboxes."""
 
@@ -105,7 +111,8 @@ class Checkpoints:
         """The last for which this life's workers have been told to freeze, or with which they have
         begun."""
         self.sent = 0
-        """The last of this life that exists, and of which all is out that was in outboxes."""
+        """The last of this life that exists, and of which all is out that was in outboxes or was to
+        come to them."""
         self._kept = deque([] if before is None else [*earlier, before])
         """The newest: up to the one with which this life has begun, and its own."""
         self._savepoints = [*savepoints]
@@ -199,7 +206,9 @@ class Checkpoints:
         taking = self._taking
         assert taking is not None, "nothing is being taken"
         self.frozen = taking.number
+        out = [*out]
         self._trimming.begins(taking.number, out)
+        taking.passed = min((outer(one) for frontier in out for one in frontier), default=NEVER)
         self._let_go(taking)
         taking.frozen = self._clock.monotonic()
         taking.whole = Checkpoint(
@@ -218,8 +227,8 @@ class Checkpoints:
         match event:
             case {"event": "full"}:
                 self._full.add(worker)
-            case {"event": "frozen", "part": bytes(data)}:
-                self._take_part(worker, Checkpoint.from_bytes(data))
+            case {"event": "frozen", "part": bytes(data), "held": list(held)}:
+                self._take_part(worker, Checkpoint.from_bytes(data), held)
             case {"checkpoint": int(number)}:
                 if self._taking is not None and self._taking.number == number:
                     self._hear(self._taking, worker, event)
@@ -238,7 +247,9 @@ class Checkpoints:
                 taking.unsent.discard(worker)
                 self._full.discard(worker)
 
-    def _take_part(self, worker: WorkerId, part: Checkpoint) -> None:
+    def _take_part(
+        self, worker: WorkerId, part: Checkpoint, held: Iterable[tuple[int, int]]
+    ) -> None:
         taking = self._taking
         if part.number in self._given_up:
             return
@@ -247,6 +258,8 @@ class Checkpoints:
                 member_name(worker), f"it has written checkpoint {part.number}, which nobody takes"
             )
         taking.parts[worker] = part
+        for bin, time in held:
+            taking.held[bin] = min(time, taking.held.get(bin, NEVER))
 
     def step(self, time: int) -> list[Event]:
         """See how far it has come; what has happened. Nobody has come to a later `time`."""
@@ -285,7 +298,8 @@ class Checkpoints:
         assert taking.whole is not None, "it has been written"
         self.needed, self._failed = False, 0
         self._kept.append(taking.whole)
-        self._say(CompleteFrame(taking.number), taking.members)
+        held = tuple(taking.held.items())
+        self._say(CompleteFrame(taking.number, taking.passed, held), taking.members)
         if taking.whole.savepoint:
             self._savepoints.append(taking.whole)
         while len(self._kept) > self._how.kept:
@@ -299,7 +313,8 @@ class Checkpoints:
         assert taking.whole is not None, "it exists"
         if not taking.unsent:
             self._over()
-            self.sent = taking.number
+            if not taking.held:
+                self.sent = taking.number
             self._events.append(self._taken(taking, taking.whole))
 
     def _give_up(self, taking: _Taking, reason: str) -> None:

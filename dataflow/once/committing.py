@@ -9,7 +9,7 @@ has of the outboxes leaves in one transaction, which says so. Cost: one record p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dataflow.once.marks import Mark
 from dataflow.once.outbox import OutboxSink
@@ -71,13 +71,19 @@ class Committing:
         for outbox in self._outboxes:
             outbox.freeze(checkpoint)
 
-    def complete(self, checkpoint: int) -> None:
-        """One exists: there is something to come back to, and what it has may leave."""
+    @property
+    def held(self) -> list[tuple[int, int]]:
+        """The bins of which outboxes hold results back, from which times on."""
+        return [one for outbox in self._outboxes for one in outbox.held]
+
+    def complete(self, checkpoint: int, passed: int, held: Mapping[int, int]) -> None:
+        """One exists: there is something to come back to, and what it has may leave. All results of
+        before `passed` had come to sinks; of the bins `held` outboxes lack those from times on."""
         self._allowed = True
         if checkpoint != self._frozen:
             # Of before this worker has joined.
             return
-        leaving = [outbox.complete(checkpoint) for outbox in self._outboxes]
+        leaving = [outbox.complete(checkpoint, passed, held) for outbox in self._outboxes]
         if any(leaving):
             self._going = checkpoint
         elif self._outboxes:

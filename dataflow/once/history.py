@@ -69,6 +69,13 @@ class _Life:
         for one in self.rulings:
             yield one._replace(time=mark) if one.time == BEHIND_ALL else one
 
+    @property
+    def moves(self) -> list[Moves]:
+        """Those that were not revoked."""
+        revoked = {(o.command, o.time) for o in self.changes if isinstance(o, Revoke)}
+        moves = (one for one in self.changes if isinstance(one, Moves))
+        return [one for one in moves if (one.command, one.time) not in revoked]
+
     def mark_of(self, sinks: Collection[str]) -> int:
         """The greatest of some sinks'."""
         some = (time for sink in sinks for time in self.marks.get(sink, {}).values())
@@ -214,6 +221,11 @@ class History:
         """The last checkpoint of which anything in an outbox is out; 0 where nothing is."""
         sent = (one.checkpoint for life in self._lives.values() for one in life.sent)
         return max(sent, default=0)
+
+    @property
+    def moves(self) -> dict[Incarnation, list[Moves]]:
+        """All that were decided and not revoked, by life."""
+        return {incarnation: life.moves for incarnation, life in self._lives.items()}
 
     def timed(self, since: Incarnation) -> set[str]:
         """The sinks that have said by times what is out, from a life on."""

@@ -130,6 +130,11 @@ class InputPort:
         return not self._queue
 
     @property
+    def first(self) -> Message | None:
+        """What it may take next."""
+        return self._queue[0] if self._queue else None
+
+    @property
     def waiting(self) -> list[Message]:
         """What it may take."""
         return list(self._queue)

@@ -76,7 +76,9 @@ class Measured(Rescaled):
             order = tuple(int(headers[f"meander.{part}"] or b"") for part in ORDER)
             value = json.loads(record.value or b"")
             found[value["word"]].append((order, value["count"]))
-        counts = {word: [count for _, count in sorted(some)] for word, some in found.items()}
+        for some in found.values():
+            assert some == sorted(some), "as they lie on the topic (I9)"
+        counts = {word: [count for _, count in some] for word, some in found.items()}
         assert counts == {word: list(range(1, n + 1)) for word, n in self.counts.items()}
 
     def _living(self) -> dict[int, int]:
