@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -470,6 +470,7 @@ class Coordinator:
             at, furthest = self._controller.holdings(), self._controller.furthest()
             held = self._observer.held(at, furthest, self._crew.heard())
             self._waits.look("frontiers", explained.frontiers(held))
+            self._waits.look("calls", explained.calls(self._crew.calls()))
             self._waits.look(
                 "migrations", explained.migrations(self._controller.conductor.rounds())
             )
@@ -494,7 +495,8 @@ class Coordinator:
             owners = Counter(self._controller.owners())
             self._bins = {worker: owners[worker] for worker in self._crew.hands}
         heard = self._crew.heard()
-        self._told.alive(self._observer.look(self._controller, heard, self._lag, self._bins))
+        figures = self._observer.look(self._controller, heard, self._lag, self._bins)
+        self._told.alive(replace(figures, calls=self._crew.calls()))
 
 
 def _log_replay(event: Replayed) -> None:

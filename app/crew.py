@@ -1,10 +1,11 @@
 """The workers of a flow as the driver sees them: launched, registered, heard of, gone; some come
 and go while the others work.
 
-Guarantees that a worker which ends, breaks its link or is silent for `lease` seconds is noticed,
-and that of all that is then reported the first cause is named: what a worker says of itself, else
-what Spark says of its task, else the broken link, else what its peers say. A leaver is let go once
-each other has heard its last word. Nothing here blocks, but for `dismiss`, which is bounded.
+Guarantees that a worker which ends, breaks its link or whose process is silent for `lease` seconds
+is noticed (`calls` tells of silent loops), and that of all that is then reported the first cause is
+named: what a worker says of itself, else what Spark says of its task, else the broken link, else
+what its peers say. A leaver is let go once each other has heard its last word. Nothing here blocks,
+but for `dismiss`, which is bounded.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from connectors.links import CurveLinks, LinkBroken, member_name
 from dataflow.lost import lost
 from dataflow.waits import Wait
 from schemas.errors import MeanderError, SetupError
+from schemas.status import LongCall
 from state.ids import WorkerId
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class Crew:
     ) -> None:
         self._links, self._door = links, door
         self._lease, self._patience, self._slots = lease, patience, slots
+        self._beat_every = min(1.0, lease / 5)
         self.hands = {worker: Hand(worker, task_of(worker)) for worker in workers}
         self.newcomers = Newcomers(links, door, task_of, lease, patience, slots)
         self._past = Heard()
@@ -119,6 +122,16 @@ class Crew:
                     break
         return found
 
+    def calls(self) -> list[LongCall]:
+        """Of each worker whose loop is kept for longer than from one beat to the next, where."""
+        now, found = time.monotonic(), []
+        for worker, hand in self.hands.items():
+            seconds = now - hand.heard
+            if hand.working and seconds > 2 * self._beat_every:
+                operator = self._door.guests[worker].operator
+                found.append(LongCall(worker=worker, operator=operator, seconds=round(seconds, 1)))
+        return sorted(found, key=lambda call: -call.seconds)
+
     def launch(self) -> None:
         """Submit the tasks of all who have not outlived another."""
         for hand in self.hands.values():
@@ -137,7 +150,7 @@ class Crew:
         self._let_go()
         now = time.monotonic()
         if self._door.open and now >= self._beat_at:
-            self._beat_at = now + min(1.0, self._lease / 5)
+            self._beat_at = now + self._beat_every
             self._tell_all(Beat())
         self._check(now)
 
@@ -278,7 +291,8 @@ class Crew:
         if not self.working and now > self._deadline:
             raise self._late()
         for hand in self.hands.values():
-            if hand.working and now - hand.heard > self._lease:
+            silent = hand.working and now - hand.heard > self._lease
+            if silent and not self._door.lives(hand.id, self._lease):
                 raise self._lost(hand, self._silence(now - hand.heard))
 
     def _note_ends(self) -> bool:
@@ -291,7 +305,7 @@ class Crew:
             hand.told = found = True
             error = ended.error or MeanderError(member_name(hand.id), "it ended by itself")
             setup = isinstance(error, SetupError)
-            silent = time.monotonic() - hand.heard
+            silent = time.monotonic() - max(hand.heard, self._door.alive(hand.id))
             # A worker that hears nothing for so long, as it listens no more, ends itself.
             own = hand.working and silent > self._lease * NEARLY
             cause = self._silence(silent) if own else error.cause
@@ -301,8 +315,7 @@ class Crew:
 
     def _silence(self, seconds: float) -> str:
         return (
-            f"nothing was heard of it for {seconds:.0f} s: it is overloaded, stopped, or busy in a"
-            " function of the flow"
+            f"nothing was heard of it for {seconds:.0f} s: it is stopped, or its machine overloaded"
         )
 
     def _lost(self, hand: Hand, cause: str) -> MeanderError:

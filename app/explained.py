@@ -15,7 +15,7 @@ from dataflow.migrate.rounds import Round
 from dataflow.reading import Handing, Place
 from dataflow.staff import Leaving
 from dataflow.waits import Wait
-from schemas.status import HeldBack
+from schemas.status import HeldBack, LongCall
 from state.ids import WorkerId
 from state.time import to_millis
 
@@ -42,6 +42,23 @@ def frontiers(held: Iterable[HeldBack]) -> dict[Hashable, Wait]:
         )
         for one in held
         if one.awaited
+    }
+
+
+def calls(long: Iterable[LongCall]) -> dict[Hashable, Wait]:
+    """The workers whose loops one call, or one turn, keeps for long."""
+    return {
+        (one.worker, one.operator): Wait(
+            f"operator {one.operator!r} on {member_name(WorkerId(one.worker))}, where one call of a"
+            " function takes long",
+            "that call returns; the worker does nothing else meanwhile",
+        )
+        if one.operator
+        else Wait(
+            f"the loop of {member_name(WorkerId(one.worker))}, which is silent",
+            "it takes its next turn; the process lives",
+        )
+        for one in long
     }
 
 

@@ -39,6 +39,9 @@ LAST_WORD = 0.5
 MOST_MOVING = 80
 """Migrations told of with each heartbeat: some 20 kB."""
 
+MOST_CALLS = 10
+"""Calls that keep a worker's loop told of with each heartbeat."""
+
 ROOM = 3 * 1024
 """Bytes of a heartbeat for each list of lags, rates, frontiers, links and durations."""
 
@@ -98,6 +101,7 @@ class FlowStatus:
             ]
         )
         throughput, held = fitting(figures.throughput), fitting(figures.held)
+        calls = list(figures.calls[:MOST_CALLS])
         heard = figures.heard
         of_links, of_partitions, of_time = queues(heard), partitions(heard), latencies(heard)
         links, fronts, times = fitting(of_links), fitting(of_partitions), fitting(of_time)
@@ -114,6 +118,7 @@ class FlowStatus:
                 lags=lags, lags_untold=len(figures.lags) - len(lags),
                 throughput=throughput, throughput_untold=len(figures.throughput) - len(throughput),
                 held=held, held_untold=len(figures.held) - len(held),
+                calls=calls, calls_untold=len(figures.calls) - len(calls),
                 queues=links, queues_untold=len(of_links) - len(links),
                 partitions=fronts, partitions_untold=len(of_partitions) - len(fronts),
                 latencies=times, latencies_untold=len(of_time) - len(times),

@@ -1,16 +1,17 @@
 """One worker in one life of its flow, from its registration to its end.
 
 Guarantees that the process ends by itself within about `lease` seconds when the coordinator is
-gone; nothing here relies on being asked to. It ends regularly in two steps, as told by the
-coordinator: first everybody stops, then everybody closes its links, and ends, or goes on in another
-life. One that leaves the flow says so as its last word on each link, and closes them when all have
-heard it. Cost: one loop; turns with little to do keep a pace, as each costs more than a record, and
-an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
+gone, also within a call that takes longer (`app.lifeline`). It ends regularly in two steps, as told
+by the coordinator: first everybody stops, then everybody closes its links, and ends, or goes on in
+another life. One that leaves the flow says so as its last word on each link, and closes them when
+all have heard it. Cost: one loop; turns with little to do keep a pace, as each costs more than a
+record, and an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import logging
 import os
@@ -25,6 +26,7 @@ from typing import NamedTuple
 from app.arguments import Arguments
 from app.clock import SystemClock
 from app.kept import Kept
+from app.lifeline import Lifeline
 from app.lives import history_of
 from app.messages import (
     FROM_PEER,
@@ -110,6 +112,7 @@ class Member:
         self._me = WorkerId(arguments.worker)
         self._beat_every = min(1.0, arguments.lease / 5)
         self._heard = self._beat_at = time.monotonic()
+        self._working = False
         self._silence = silence(arguments.lease)
         self._stop = self._bye = self._left = self._over = False
         self._again: Again | None = None
@@ -201,9 +204,15 @@ class Member:
         )
 
     def _work(self, worker: Worker) -> None:
-        self._heard = time.monotonic()
+        self._heard = self._pulse.since = time.monotonic()
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
-        self._beat_at, self._worker = 0.0, worker
+        self._beat_at, self._worker, self._working = 0.0, worker, True
+        try:
+            self._turns(worker)
+        finally:
+            self._working = False
+
+    def _turns(self, worker: Worker) -> None:
         gc.freeze()
         gc.set_threshold(GARBAGE)
         told_done = False
@@ -211,7 +220,7 @@ class Member:
             self._hear()
             if self._stop:
                 return
-            began = time.monotonic()
+            began = self._pulse.since = time.monotonic()
             worked = worker.step()
             self._waits.look("credit", CREDIT if worker.full else NOTHING)
             self._waits.look("links", links(worker.starved()))
@@ -240,7 +249,7 @@ class Member:
 
     def _alive(self) -> None:
         """Keep contact in the middle of a turn that user functions make long."""
-        self._pulse.due = False
+        self._pulse.due, self._pulse.since = False, time.monotonic()
         if self._worker is not None and time.monotonic() >= self._beat_at:
             self._hear()
             self._keep_contact(self._worker)
@@ -252,6 +261,8 @@ class Member:
         if now >= self._beat_at:
             self._beat_at = now + self._beat_every
             self._tell(beat_of(worker))
+        if now - self._heard > self._arguments.lease:
+            self._hear()  # what came while a function took its time
         silent = now - self._heard
         self._waits.look("coordinator", self._silence if silent > 2 * self._beat_every else NOTHING)
         if silent > self._arguments.lease:
@@ -327,14 +338,24 @@ class Member:
         self._links.tell(COORDINATOR, message.to_bytes())
 
     def _watch(self) -> None:
-        """End the process where the loop itself cannot: it hangs, and the coordinator is gone or
-        has given this worker up."""
-        while not self._over:
-            time.sleep(self._beat_every)
-            self._pulse.due = True
-            most = self._farewell if self._stop else self._arguments.lease
-            if time.monotonic() - self._heard > 1.5 * most:
-                os._exit(1)
+        """Say that the process lives, and end it where the loop itself cannot: it is busy or hangs,
+        and the coordinator is gone or has given this worker up; or it hangs in no operator."""
+        every, alone, stood = self._beat_every, 0.0, 0.0
+        with Lifeline(self._arguments.ticket, self._arguments.lease) as line:
+            while not self._over:
+                since, heard = self._pulse.since, self._heard
+                kept = self._working and time.monotonic() - since > every
+                answered = line.speak(self._pulse.operator if kept else "", every)
+                self._pulse.due = True
+                # Both in beats: of what passes while this thread does not run nothing is known.
+                alone = 0.0 if answered or self._heard > heard else alone + every
+                between = self._working and not self._pulse.operator and self._pulse.since == since
+                stood = stood + every if between else 0.0
+                most = 1.5 * (self._farewell if self._stop else self._arguments.lease)
+                if stood > most:
+                    faulthandler.dump_traceback()  # for the log of Spark's executor
+                if stood > most or alone > most:
+                    os._exit(1)
 
 
 def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:

@@ -2,8 +2,8 @@
 
 Guarantees that what is read is one of the messages below, whole and of the right types; anything
 else is a ValueError. Encoded as msgpack: nothing that is received can run code. At the door come
-Register, then Roster or Turned, then Ready, then Go; all else travels on the links. Where a flow
-runs already, each member hears Meet and answers Met between Ready and Go.
+Register, then Roster or Turned, then Ready, then Go, and later Alive and Heard; all else travels on
+the links. Where a flow runs already, each member hears Meet and answers Met between Ready and Go.
 """
 
 from __future__ import annotations
@@ -95,6 +95,21 @@ class Go(_Message):
     """All have admitted each other: connect."""
 
     kind: Literal["go"] = "go"
+
+
+class Alive(_Message):
+    """The sender's process lives, whatever its loop does."""
+
+    kind: Literal["alive"] = "alive"
+    token: bytes
+    operator: str
+    """The one whose turn keeps its loop; '' where none does."""
+
+
+class Heard(_Message):
+    """The flow still has the worker that says it lives."""
+
+    kind: Literal["heard"] = "heard"
 
 
 # -- on the links
@@ -426,8 +441,8 @@ class Again(_Message):
     door_key: Key
 
 
-Knock = Register | Ready
-Reply = Roster | Turned | Go
+Knock = Register | Ready | Alive
+Reply = Roster | Turned | Go | Heard
 ToWorker = Beat | Meet | Forget | Stop | Bye | Again
 FromWorker = Beat | Log | Report | Met | Released | Failure | Done | Stopped
 

@@ -158,7 +158,8 @@ class Newcomers:
         if (ended := hand.task.ended) is not None:
             cause = "it ended by itself" if ended.error is None else ended.error.cause
             return f"{member_name(hand.id)}: {cause}"
-        if hand.working and now - hand.heard > self._lease:
+        silent = hand.working and now - hand.heard > self._lease
+        if silent and not self._door.lives(hand.id, self._lease):
             return f"{member_name(hand.id)}: nothing was heard of it for {self._lease:g} s"
         if hand.working or now <= newcomer.deadline:
             return ""

@@ -20,7 +20,7 @@ from dataflow.histogram import quantile
 from dataflow.holding import Holding
 from dataflow.nested import outer
 from dataflow.protocols import Clock
-from schemas.status import HeldBack, Restoring, Throughput
+from schemas.status import HeldBack, LongCall, Restoring, Throughput
 from state.ids import WorkerId
 from state.time import to_millis
 
@@ -51,6 +51,7 @@ class Figures:
     bins: Mapping[WorkerId, int] = field(default_factory=dict)
     """How many each worker owns; none until all run."""
     held: Sequence[HeldBack] = ()
+    calls: Sequence[LongCall] = ()
     throughput: Sequence[Throughput] = ()
     restoring: Restoring | None = None
     outlooks: Mapping[str, dict[str, object]] = field(default_factory=dict)
@@ -77,9 +78,10 @@ class Observer:
         workers = len(heard.working)
         return Figures(
             workers, workers, heard, frontiers, lag.partitions, bins,
-            self.held(controller.holdings(), controller.furthest(), heard), self.throughput(heard),
-            self.restoring(heard),
-            {
+            self.held(controller.holdings(), controller.furthest(), heard),
+            throughput=self.throughput(heard),
+            restoring=self.restoring(heard),
+            outlooks={
                 name: {"fetched": ready, "eta": eta}
                 for name, (ready, eta) in controller.conductor.outlooks().items()
             },

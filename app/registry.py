@@ -5,6 +5,7 @@ gets the roster, admits everybody, says so, and once all have is told to connect
 flow runs is brought in one by one (`app.newcomers`). Whoever comes with another token, a used one,
 or other versions than the driver's is turned away with a sentence.
 The door's public key travels with the task, so who has not been given one cannot knock at all.
+A worker that works says there that its process lives (`app.lifeline`).
 """
 
 from __future__ import annotations
@@ -23,8 +24,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from app.messages import KNOCK, REPLY, Go, Knock, Listed, Ready, Register, Reply, Roster, Turned
+from app.messages import (
+    KNOCK,
+    REPLY,
+    Alive,
+    Go,
+    Heard,
+    Listed,
+    Ready,
+    Register,
+    Reply,
+    Roster,
+    Turned,
+)
 from connectors.links import CurveLinks, Keys, Peer, member_name
 from schemas.errors import MeanderError, SetupError
 from state.ids import COORDINATOR, WorkerId
@@ -89,6 +103,12 @@ class Guest:
     route: bytes
     ready: bool = False
     inside: bool = False
+    alive: float = 0.0
+    """When its process last said that it lives."""
+    operator: str = ""
+    """The one whose turn kept its loop then."""
+    line: int | None = None
+    """The connection on which it does so, while that is up."""
 
     @property
     def peer(self) -> Peer:
@@ -107,6 +127,7 @@ class Door:
         self._socket.curve_server = True
         self._socket.curve_secretkey = self._keys.secret
         self._socket.maxmsgsize = MAX_KNOCK
+        self._gone = self._socket.get_monitor_socket(zmq.Event.DISCONNECTED)
         self._socket.bind(f"tcp://{host}:*")
         self._address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._tokens: dict[bytes, WorkerId] = {}
@@ -125,15 +146,49 @@ class Door:
     def poll(self) -> None:
         """Answer whoever has come. Raises SetupError when a worker's versions differ."""
         while self._socket.poll(0):
-            route, *parts = self._socket.recv_multipart()
+            route, *parts = self._socket.recv_multipart(copy=False)
             try:
-                knock = KNOCK.read(b"".join(parts))
+                knock = KNOCK.read(b"".join(part.bytes for part in parts))
             except ValueError:
                 log.warning("somebody came to the door who does not speak our language")
                 continue
-            self._answer(route, knock)
+            if isinstance(knock, Alive):
+                self._hear(route, knock)
+            else:
+                self._answer(route.bytes, knock)
+        self._look_at_lines()
 
-    def _answer(self, route: bytes, knock: Knock) -> None:
+    def lives(self, worker: WorkerId, lease: float) -> bool:
+        """Whether the process of a worker that works is known to live."""
+        guest = self.guests.get(worker)
+        if guest is None:
+            return False
+        return guest.line is not None or time.monotonic() - guest.alive < lease
+
+    def alive(self, worker: WorkerId) -> float:
+        """When a worker's process last said that it lives, by this machine's clock."""
+        guest = self.guests.get(worker)
+        return 0.0 if guest is None else guest.alive
+
+    def _hear(self, route: zmq.Frame, knock: Alive) -> None:
+        worker = self._tokens.get(knock.token)
+        if worker is None or worker not in self.guests:
+            return  # the flow has given it up: without an answer its process ends
+        # What is still to be told of a connection of this number is of one before.
+        self._look_at_lines()
+        guest = self.guests[worker]
+        guest.alive, guest.operator = time.monotonic(), knock.operator
+        guest.line = int(route.get(zmq.SRCFD))
+        self._reply(route.bytes, Heard())
+
+    def _look_at_lines(self) -> None:
+        while self._gone.poll(0):
+            line = int(recv_monitor_message(self._gone)["value"])
+            for guest in self.guests.values():
+                if guest.line == line:
+                    guest.line = None
+
+    def _answer(self, route: bytes, knock: Register | Ready) -> None:
         worker = self._tokens.get(knock.token)
         if worker is None:
             self._turn(route, self._unknown)
@@ -256,6 +311,8 @@ def join(ticket: Ticket, keys: Keys, links: CurveLinks, patience: float) -> None
                 case Go():
                     links.connect(peers)
                     return
+                case Heard():
+                    pass
     finally:
         context.destroy(linger=0)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from app.output import Output, at_millis, size
 from app.overview import Overview
 from app.staffing import sentence
 from dataflow.histogram import BOUNDS
-from schemas.status import Migration, Restoring
+from schemas.status import Heartbeat, LongCall, Migration, Restoring
 
 _DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}
 """What of a heartbeat is shown only together with what other events say, or not at all."""
@@ -33,8 +35,8 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
         ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
         [[state, seen.beat.workers, seen.beat.up, seen.beat.lag, age, seen.reason]],
     )
-    if (restoring := seen.beat.restoring) is not None:
-        output.say(_restores(restoring))
+    for line in _awaited(seen.beat):
+        output.say(line)
     output.table(
         "counters", ["counter", "records"], [[*pair] for pair in seen.beat.counters.items()]
     )
@@ -78,6 +80,7 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
         (seen.beat.lags_untold, "partitions, none of them further behind"),
         (seen.beat.throughput_untold, "operators"),
         (seen.beat.held_untold, "frontiers held back"),
+        (seen.beat.calls_untold, "workers kept by a call, none for longer"),
         (seen.beat.latencies_untold, "sources whose deliveries are timed"),
         (seen.beat.partitions_untold, "partitions, none of them at an earlier time"),
         (seen.beat.queues_untold, "links, none of them with more on it"),
@@ -86,6 +89,23 @@ def tables(output: Output, seen: Overview, state: str, now: int) -> None:
             output.say(f"Not shown: {untold:,} more {what}.")
     if seen.beat.metrics and state == "running":
         output.say(f"Metrics: {seen.beat.metrics} on the driver's machine.")
+
+
+def _awaited(beat: Heartbeat) -> Iterator[str]:
+    """What keeps the workers from reading on."""
+    if beat.restoring is not None:
+        yield _restores(beat.restoring)
+    yield from map(_keeps, beat.calls)
+
+
+def _keeps(call: LongCall) -> str:
+    """Which call keeps a worker.
+
+    >>> _keeps(LongCall(worker=1, operator="ask", seconds=13.0))
+    "Worker 1 is kept by operator 'ask' for 13 s."
+    """
+    by = f"operator {call.operator!r}" if call.operator else "a call"
+    return f"Worker {call.worker} is kept by {by} for {call.seconds:g} s."
 
 
 def _bins(one: Migration) -> str:

@@ -37,6 +37,8 @@ class Meters:
 
     def __init__(self, graph: Graph, operators: Sequence[Ports]) -> None:
         self._operators = operators
+        self.names = [ports.name for ports in operators]
+        """Of the operators, by place."""
         self._received, self._sent = [0] * len(graph.edges), [0] * len(graph.edges)
         self._busy = [0.0] * len(operators)
         self._stays = [Stay() for _ in operators]

@@ -1,8 +1,9 @@
 """How a worker is heard of in the middle of a turn that user functions make long.
 
-Guarantees that whoever calls a user's function many times, and looks before each call whether a
-sign of life is due, keeps the worker from being taken for dead. Somebody else's thread says when
-one is due, so looking costs a few nanoseconds a record.
+Guarantees that who calls a user's function many times, and looks before each call whether a sign
+is due, has the worker's figures stay up to date and its links heard. Another thread says when one
+is due, so a look costs a few nanoseconds a record; and that thread sees which operator's turn, or
+which single call of a function, keeps the loop. Cost: two writes per operator and turn.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ class Pulse:
     alive
     """
 
-    __slots__ = ("beat", "due")
+    __slots__ = ("beat", "due", "operator", "since")
 
     def __init__(self, beat: Callable[[], None] = _unheard, due: bool = False) -> None:
         self.beat = beat
         """Gives the sign; raises where nobody hears."""
         self.due = due
         """Whether it is time for one."""
+        self.operator = ""
+        """The one whose turn it is; '' between turns."""
+        self.since = 0.0
+        """When the loop was last seen to do something, by the worker's clock."""
 
 
 UNHEARD = Pulse()

@@ -78,6 +78,7 @@ class Worker:
         self._meters = Meters(plan.graph, operators)
         report = self._reports.append
         self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
+        self._turns = [*zip(self._meters.names, self._assembly.operators, strict=True)]
         self._loading = self._load()
         self._resuming = Resuming(
             site.me, plan, self._assembly.start, self._assembly.inputs, self._progress,
@@ -417,14 +418,16 @@ class Worker:
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""
         worked, busy = self._resuming.step(), 0.0
-        now = self._site.clock.monotonic()
-        for place, operator in enumerate(self._assembly.operators):
+        now, pulse = self._site.clock.monotonic(), self._site.pulse
+        for place, (name, operator) in enumerate(self._turns):
+            pulse.operator, pulse.since = name, now
             did = operator.schedule()
             then, now = now, self._site.clock.monotonic()
             if did:
                 worked = True
                 busy += now - then
                 self._meters.turn(place, then, now)
+        pulse.operator = ""
         self._assembly.pace.turn(busy)
         return worked
 

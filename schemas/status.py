@@ -419,6 +419,18 @@ class HeldBack(BaseModel):
     partition: int | None = None
 
 
+class LongCall(BaseModel):
+    """A worker whose loop is kept by one call of a function of the flow."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    worker: int
+    operator: str
+    """Whose function it is; '' where the worker has not been able to say so."""
+    seconds: float
+    """Since the loop was last heard of."""
+
+
 class _OfFlow(_Event):
     driver: str
     """Names one life of one driver."""
@@ -488,6 +500,10 @@ class Heartbeat(_Living):
     """What holds back each frontier, the one that stands longest first."""
     held_untold: int = 0
     """How many frontiers are left out."""
+    calls: list[LongCall] = []
+    """The calls of functions that keep a worker's loop, the longest first."""
+    calls_untold: int = 0
+    """How many workers with such a call are left out."""
     metrics: str = ""
     """Where the driver serves metrics on its own machine; '' for nowhere."""
     numbers: list[int] = []

@@ -37,6 +37,9 @@ counts.sink(KafkaSink("{prefix}counts", value="json"))
 """
 COUNTING = """
 import logging
+import time
+
+from dataflow.worker import Worker
 
 log = logging.getLogger("the user's own")
 
@@ -49,6 +52,10 @@ def say(line):
     if line == "hello log":
         log.warning("a line for the log")
         print("a line for the terminal")
+    if line == "sleep":
+        time.sleep(600)
+    if line == "hang":  # as a fault of the engine would
+        Worker._give_back = lambda worker: time.sleep(600)
 """
 WHERE = ', "from": __file__'
 

@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from app import coordinator
 from app.options import Options
 from schemas.errors import MeanderError
-from schemas.status import Event, Started
+from schemas.status import Event, Heartbeat, Started
 from tests.brokers import Broker
 from tests.flow_process import UP, FlowProcess, alive, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, await_records, consume_all, until
@@ -59,14 +59,25 @@ def test_a_killed_worker_ends_the_flow_and_is_named(running: FlowProcess) -> Non
     running.until_gone()
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("to be", r"nothing was heard of it for \d+ s: it is stopped"),
+        ("sleep", r"nothing was heard of it for \d+ s: it is stopped"),
+        ("hang", "its process was killed, or crashed"),
+    ],
+    ids=["stopped", "stopped within a call", "its loop hangs"],
+)
 def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
+    text: str,
+    says: str,
     broker: Broker,
     prefix: str,
     tmp_path: Path,
     context: SparkContext,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lines(broker.bootstrap, prefix, ["to be"])
+    lines(broker.bootstrap, prefix, [text])
     options = Options(
         {"bootstrap.servers": broker.bootstrap},
         prefix=prefix,
@@ -78,11 +89,16 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
     def hang(event: Event) -> None:
         if isinstance(event, Started):
             workers.update(UP.findall(caplog.text))
+        calls = event.calls if isinstance(event, Heartbeat) else ()
+        if text == "to be" and isinstance(event, Started):
             os.kill(int(workers["0"]), signal.SIGSTOP)
+        if text == "sleep" and calls and calls[0].seconds > options.lease:
+            assert calls[0].operator == "inspect"
+            os.kill(int(workers[str(calls[0].worker)]), signal.SIGSTOP)
 
     with (
         caplog.at_level(logging.INFO),
-        pytest.raises(MeanderError, match=r"worker 0 .*nothing was heard of it for \d+ s: it is "),
+        pytest.raises(MeanderError, match=rf"worker 0 .*{says}"),
     ):
         coordinator.run(flow_folder(tmp_path / "flow", prefix), options, lambda: context, hang)
     until(lambda: not any(alive(int(pid)) for pid in workers.values()), "both have ended")
@@ -108,7 +124,12 @@ def test_the_workers_of_a_killed_driver_end_themselves(running: FlowProcess) -> 
     running.until_gone()
 
 
-def test_the_workers_of_a_driver_that_hangs_end_themselves(running: FlowProcess) -> None:
+def test_the_workers_of_a_driver_that_hangs_end_themselves(
+    running: FlowProcess, broker: Broker, prefix: str
+) -> None:
+    """One of them within a call that ends long after."""
+    lines(broker.bootstrap, prefix, ["sleep"], create=False)
+    until(lambda: running.of("heartbeat")[-1]["calls"] != [], "the call is told of")
     os.kill(running.process.pid, signal.SIGSTOP)
 
     workers = set(running.workers.values())

@@ -19,7 +19,7 @@ from app.prepare import Prepared, claim, prepare
 from connectors.status import StatusReader, StatusTopic
 from dataflow.histogram import BOUNDS
 from schemas.errors import SetupError
-from schemas.status import Accepted, Completed, Heartbeat, HeldBack, Throughput
+from schemas.status import Accepted, Completed, Heartbeat, HeldBack, LongCall, Throughput
 from state.ids import WorkerId
 from state.time import from_millis
 from tests.flow_process import flow_folder, lines
@@ -127,12 +127,13 @@ def test_heartbeats_stay_small_however_much_is_under_way(
         Throughput(operator=f"fold-{n}", received=1234.5, sent=56.7, count=10**9, p50=0.3, p99=None)
         for n in range(300)
     ]
-    told.alive(Figures(2, 2, MANY, {}, lags, BINS, held, rates))
+    calls = [LongCall(worker=n, operator="ask", seconds=12.5) for n in range(300)]
+    told.alive(Figures(2, 2, MANY, {}, lags, BINS, held, calls, rates))
     topic.flush(30)
 
     (beat,), known = seen(prepared)
     assert (len(beat.moving), beat.untold) == (MOST_MOVING, 7)
-    assert len(beat.to_bytes()) < 32_768
+    assert len(beat.to_bytes()) < 33_792
     assert (len(known.migrations), known.untold) == (MOST_MOVING, 7)
     assert beat.lag == sum(range(5000))
     assert [one.partition for one in beat.lags[:3]] == [4999, 4998, 4997]

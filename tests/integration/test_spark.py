@@ -27,7 +27,16 @@ from app.registry import Door, Ticket, join
 from connectors.links import CurveLinks, Keys
 from connectors.topics import names
 from schemas.errors import MeanderError, SetupError
-from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event, Finished, Started
+from schemas.status import (
+    Accepted,
+    BinMoved,
+    CommandRejected,
+    Completed,
+    Event,
+    Finished,
+    Heartbeat,
+    Started,
+)
 from state.ids import COORDINATOR, WorkerId
 from tests.beside import Beside
 from tests.brokers import Broker
@@ -262,6 +271,24 @@ def test_a_slow_function_is_no_dead_worker(rig: Rig, quick: str, slow: str, answ
     rig.run(replace(rig.options(workers=1), lease=1.0))
 
     assert len(rig.results()) == 40
+
+
+def test_one_call_may_take_longer_than_the_lease_and_is_told_of(rig: Rig) -> None:
+    """One that sleeps, and one that keeps Python's lock meanwhile: no thread runs beside it."""
+    lines(rig.bootstrap, rig.prefix, ["a", "sleeps", "b", "keeps", "c"])
+    source = rig.module.read_text()
+    slowly = (
+        "import ctypes, time\n\nCALLS = {'sleeps': time.sleep, 'keeps': ctypes.PyDLL(None).sleep}\n"
+        "def slowly(line):\n    CALLS.get(line, abs)(4)\n    return line.split()\n"
+    )
+    rig.module.write_text(slowly + source.replace("flat_map(str.split)", "flat_map(slowly)"))
+
+    rig.run(replace(rig.options(), lease=1.0))
+
+    assert len(rig.results()) == 5
+    assert sum(isinstance(event, Started) for event in rig.events) == 1
+    calls = [call for event in rig.events if isinstance(event, Heartbeat) for call in event.calls]
+    assert any(call.operator == "flat_map" and call.seconds > 2 for call in calls)
 
 
 def test_a_function_that_fails_ends_the_flow_with_its_error_and_the_users_own_lines(

@@ -9,7 +9,7 @@ from rich.console import Console
 from app.output import Output
 from app.overview import SILENCE, Overview
 from app.tables import fields, tables
-from schemas.status import HeldBack, Latency, Migration, Throughput
+from schemas.status import HeldBack, Latency, LongCall, Migration, Throughput
 
 
 def said(**fields: object) -> Overview:
@@ -55,6 +55,13 @@ def test_a_migration_of_bins_that_were_there_already_reads_as_complete() -> None
     assert "1,200 migrations completed, 4,000 bins moved" in shown
 
 
+def test_a_call_that_keeps_a_worker_is_told_of() -> None:
+    calls = [LongCall(worker=n, operator=name, seconds=13.0) for n, name in enumerate(["ask", ""])]
+    shown = printed(said(calls=calls))
+    assert "Worker 0 is kept by operator 'ask' for 13 s." in shown
+    assert "Worker 1 is kept by a call for 13 s." in shown
+
+
 def test_deliveries_are_counted_in_chunks() -> None:
     took = Latency(of="delivery", name="lines", count=7, seconds=0.1, p50=0.1, p99=0.1)
     assert "chunks of records" in printed(said(latencies=[took]))
@@ -66,6 +73,7 @@ def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other
         "flow", "state", "reason", "workers", "up", "heartbeat_ms", "heartbeat_age_ms", "lease",
         "lag", "counters", "frontiers", "numbers", "bins", "inflight", "spilled", "metrics",
         "lags", "lags_untold", "throughput", "throughput_untold", "held", "held_untold",
+        "calls", "calls_untold",
         "queues", "queues_untold", "partitions", "partitions_untold",
         "latencies", "latencies_untold", "staffing", "migrations_completed", "bins_moved",
         "migrations", "migrations_ended_since_ms", "migrations_untold", "restoring",
