@@ -43,6 +43,8 @@ class Arguments(BaseModel):
     patience: float
     """Seconds that registration may take."""
     log_level: int
+    outside: dict[str, dict[str, str]] = {}
+    """The settings of the topics that sinks write to."""
 
     def anew(self, again: Again) -> Arguments:
         """Those in another life of the flow, for the same process."""
@@ -79,5 +81,5 @@ class Arguments(BaseModel):
         """What connectors get."""
         return WorkerContext(
             self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),
-            self.until_end, self.start, wakeup, max_waiting, pulse,
+            self.until_end, self.start, wakeup, max_waiting, pulse, self.outside,
         )  # fmt: skip

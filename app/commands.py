@@ -1,13 +1,14 @@
 """Commands of a flow on their way from the control topic to the controller, and what becomes of
 them on its way to the status topic.
 
-Guarantees that every record of the control topic gets an answer, also one whose command has not
-ended when a life of the flow does, and that a command is marked as dealt with only when all
-decisions up to it are durable.
+Guarantees that every command on the control topic gets an answer, also one that has not ended when
+a life of the flow does, and that a command is marked as dealt with only when all decisions up to it
+are durable. Other records there are passed over.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ from schemas.status import (
     Rescaled,
     Rescaling,
 )
+
+log = logging.getLogger(__name__)
 
 _Told = (
     PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
@@ -130,6 +133,9 @@ class Commands:
         for raw in self._topic.poll():
             name = f"offset {raw.offset}"
             self._open.append(Open(raw.offset))
+            if not control.meant(raw.value):
+                log.debug("control topic, %s: the record is no command", name)
+                continue
             try:
                 command = control.parse_command(raw.value, self._plan.flow.space.count)
                 name = command.id

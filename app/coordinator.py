@@ -318,6 +318,7 @@ def _arguments(
         lease=options.lease,
         patience=options.patience,
         log_level=options.log_level,
+        outside=dict(prepared.outside),
     )
 
 

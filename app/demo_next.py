@@ -19,7 +19,7 @@ def show(console: Console, bootstrap: str, prefix: str, *, local: bool) -> None:
     flow = f"--prefix {prefix} --bootstrap {bootstrap}"
     jars = f"java -cp '{kafka_jars()}/*' org.apache.kafka.tools"
     last = flights.topics(prefix)[-1]
-    moves = '{"type":"migrate","id":"mine","bins":[0,1,2,3],"worker":0}'
+    moves = '{"meander":"command","type":"migrate","id":"mine","bins":[0,1,2,3],"worker":0}'
     steps = {
         "Run the flow again: it reads the year from the start, adds its results to the demo's\n"
         "(what came late there, and was bumped, may come in time now), and waits for more": (

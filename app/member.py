@@ -56,7 +56,7 @@ from app.side_by_side import SideBySide, side_by_side
 from connectors import checkpoints
 from connectors.dead_letter import KafkaDeadLetters
 from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
-from connectors.sink import KafkaSink
+from connectors.sink import KafkaSink, batch_bytes
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import Names, names
 from connectors.transactions import KafkaTransactions, transactional_id
@@ -200,8 +200,9 @@ class Member:
             return None
         id = transactional_id(context.topic_prefix, context.flow, self._me)
         return KafkaTransactions(
-            context.settings, id, topics.marks, context.wakeup, context.max_waiting
-        )
+            context.settings, id, topics.marks, context.wakeup, context.max_waiting,
+            batch_bytes(context.outside, context.outside),
+        )  # fmt: skip
 
     def _work(self, worker: Worker) -> None:
         self._heard = self._pulse.since = time.monotonic()

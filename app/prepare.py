@@ -1,14 +1,16 @@
 """What is seen to before a flow is launched.
 
 Guarantees that all that can be checked at the driver has been: where to start is a position, the
-module loads and defines a flow, the topics it reads and writes exist, the internal topics are as
-they must be, and the flow is this driver's and no other's. Cost: some round trips to Kafka.
+module loads and defines a flow, the topics it reads and writes exist and are none of its own, the
+internal topics are as they must be, and the flow is this driver's and no other's. Cost: some round
+trips to Kafka.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -21,8 +23,17 @@ from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
 from connectors.status import StatusTopic
-from connectors.topics import Names, ensure_internal, group, identity, partitions_of
-from dataflow.nodes import ProbeNode, SinkNode
+from connectors.topics import (
+    Names,
+    compacted,
+    configs_of,
+    ensure_internal,
+    group,
+    identity,
+    internal,
+    partitions_of,
+)
+from dataflow.nodes import ProbeNode, SinkNode, has_keys
 from dataflow.plan import Plan
 from schemas.errors import SetupError
 from schemas.status import Claimed
@@ -41,6 +52,8 @@ class Prepared:
     names: Names
     topics: tuple[str, ...]
     """What each source reads, by number: '' where that is no topic."""
+    outside: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The settings of the topics that sinks write to, as far as they may be seen."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
     incarnation: Incarnation = field(
         # Grows from life to life, as no two drivers of a flow start within one lease.
@@ -74,12 +87,15 @@ def prepare(module: Path, options: Options) -> Prepared:
         )
     if plan.flow.delivery == "exactly_once":
         _expect_committable(plan)
+    _expect_others(plan, options.prefix)
     expect_reachable(options.kafka)
     admin = client.admin(options.kafka)
-    for topic in _topics(plan):
+    for _, topic in _topics(plan):
         partitions_of(admin, topic)
+    outside = configs_of(admin, [spec.topic for _, spec in _sinks(plan)])
+    _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
-    return Prepared(plan, source, options, names, _read(admin, plan))
+    return Prepared(plan, source, options, names, _read(admin, plan), outside)
 
 
 def _expect_committable(plan: Plan) -> None:
@@ -93,6 +109,35 @@ def _expect_committable(plan: Plan) -> None:
             )
 
 
+def _expect_others(plan: Plan, prefix: str) -> None:
+    """Raises SetupError for a source or sink whose topic is one of the flow's own."""
+    own = {topic.name: topic.purpose for topic in internal(prefix, plan.flow.name)}
+    for kind, topic in _topics(plan):
+        if topic in own:
+            raise SetupError(
+                f"{kind} topic {topic!r}",
+                f"it is the flow's own ({own[topic]})",
+                "give the flow or the topic another name, or the flow's topics a --prefix",
+            )
+
+
+def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
+    """Raises SetupError for a sink of records without keys whose topic takes none of these."""
+    for node, spec in _sinks(plan):
+        if compacted(outside.get(spec.topic, {})) and not has_keys(node.upstream):
+            raise SetupError(
+                f"sink {node.name!r}",
+                f"topic {spec.topic!r} is compacted and takes no records without keys",
+                "call key_by before the sink, or name a topic with cleanup.policy=delete",
+            )
+
+
+def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
+    for node in plan.nodes:
+        if isinstance(node, SinkNode) and isinstance(node.spec, KafkaSink):
+            yield node, node.spec
+
+
 def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
     specs = [source.spec for source in plan.sources]
     return tuple(
@@ -100,10 +145,13 @@ def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _topics(plan: Plan) -> list[str]:
-    specs = [node.spec for node in plan.sources]
-    sinks = [node.spec for node in plan.nodes if isinstance(node, SinkNode)]
-    return [spec.topic for spec in [*specs, *sinks] if isinstance(spec, KafkaSource | KafkaSink)]
+def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What each topic is for, and its name."""
+    for source in plan.sources:
+        if isinstance(source.spec, KafkaSource):
+            yield "source", source.spec.topic
+    for _, spec in _sinks(plan):
+        yield "sink", spec.topic
 
 
 def claim(prepared: Prepared, status: StatusTopic) -> None:

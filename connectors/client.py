@@ -165,10 +165,10 @@ def producer(settings: Settings, **tuning: str | float) -> Producer:
         raise translate(error, "Kafka settings") from None
 
 
-def transactional(settings: Settings, id: str) -> Producer:
+def transactional(settings: Settings, id: str, **tuning: str | float) -> Producer:
     """A producer under an id: whoever had it before commits nothing any more, and what that one had
     begun is undone. Raises MeanderError, after `ANSWER` seconds."""
-    values = _ALWAYS | _PRODUCER | dict(settings) | _TRANSACTIONAL_MUST
+    values = _ALWAYS | _PRODUCER | _dotted(tuning) | dict(settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
         # While Kafka undoes what the id had begun it says so; the client by itself would then wait
@@ -387,6 +387,18 @@ def translate(
         return unreachable(concerns, text, bootstrap)
     if code == KafkaError._INVALID_ARG:
         return SetupError(concerns, text, "correct it: meander config shows where it comes from")
+    if code == KafkaError.TOPIC_EXCEPTION:
+        return SetupError(
+            concerns,
+            "that is no name of a topic",
+            "use letters, digits, '.', '_' and '-' only, at most 249",
+        )
+    if code == KafkaError.INVALID_RECORD:
+        return MeanderError(
+            concerns,
+            "the broker refuses a record, as a compacted topic does one without a key",
+            "call key_by before the sink, or set the topic's cleanup.policy to delete",
+        )
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return MeanderError(
             concerns,
@@ -404,7 +416,8 @@ def translate(
 
 def _refusal(error: KafkaError) -> KafkaError:
     """Where a producer has ended because the broker refused a record, that refusal."""
-    known = map(KafkaError, [KafkaError.MSG_SIZE_TOO_LARGE, *_REFUSED, *_MISSING])
+    records = [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD]
+    known = map(KafkaError, [*records, *_REFUSED, *_MISSING])
     ended = error.code() == KafkaError._GAPLESS_GUARANTEE
     return next((one for one in known if ended and one.str() in error.str()), error)
 

@@ -67,11 +67,13 @@ Lot = Sequence[Parcel]
 class Committer:
     """Commits lots under an id; `done` is called, in its thread, after each."""
 
-    def __init__(self, settings: Settings, id: str, done: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, id: str, done: Callable[[], None], **tuning: str | float
+    ) -> None:
         """Whoever had the id before commits nothing any more. Raises MeanderError."""
         self._id, self._done = id, done
         self._contact = contact(settings)
-        self._producer = transactional(settings, id)
+        self._producer = transactional(settings, id, **tuning)
         self._lots = SimpleQueue[Lot | None]()
         self._begun = self._ended = 0
         self._failure: Exception | None = None

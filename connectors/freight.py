@@ -39,10 +39,10 @@ class _Lot:
 
 
 class Freight(Producing):
-    """One producer for one topic; `most` bounds the bytes under way."""
+    """One producer for one topic; `most` bounds the bytes under way, `batch` those of one batch."""
 
-    def __init__(self, settings: Settings, topic: str, most: int) -> None:
-        super().__init__(settings, topic, most, delivery_report_only_error=True)
+    def __init__(self, settings: Settings, topic: str, most: int, batch: int) -> None:
+        super().__init__(settings, topic, most, delivery_report_only_error=True, batch_size=batch)
         self._lots: deque[_Lot] = deque()
         self._away: list[_Lot] = []
         self._row = 0

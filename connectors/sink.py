@@ -8,9 +8,9 @@ meander.time, .origin, .partition, .offset, .index (its place in the flow's orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Generic, Literal, TypeVar
 
 from connectors import client, topics
@@ -27,6 +27,17 @@ from state import codec
 from state.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
+CLIENT_MOST = 1_000_000
+"""Bytes that librdkafka takes as one record unless it is told otherwise."""
+AROUND = 61
+"""Bytes of a batch of records beside these."""
+OVERHEAD = 36
+"""Bytes of a record at most, beside its key, value and headers."""
+HEADERS = 185
+"""Bytes of the headers of one record at most."""
+COMPRESSING = "compression.type", "compression.codec"
+QUOTED = 60
+"""Characters of a key that a message quotes."""
 T = TypeVar("T")
 
 
@@ -62,8 +73,9 @@ class KafkaWriter:
     """Implements `SinkWriter`."""
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
-        self._rows = Rows(spec, context.worker, context.pulse)
-        self._freight = Freight(context.settings, spec.topic, context.max_waiting)
+        self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
+        most = batch_bytes([spec.topic], context.outside)
+        self._freight = Freight(context.settings, spec.topic, context.max_waiting, most)
 
     def write(self, batch: Batch) -> int:
         """Take over one batch; returns its ticket: 1, 2, 3, ...
@@ -86,14 +98,72 @@ class KafkaWriter:
         self._freight.close()
 
 
+def batch_bytes(written: Iterable[str], outside: Mapping[str, Mapping[str, str]]) -> int:
+    """What a batch of records may take that any of these topics takes: the client itself asks no
+    broker, and one that is refused ends the producer."""
+    known = (outside.get(topic, {}).get("max.message.bytes", CLIENT_MOST) for topic in written)
+    return min([CLIENT_MOST, *map(int, known)])
+
+
 Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
 """Values, keys and, where records are to have them, headers, each of shape (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Which records a topic takes, and the client before it.
+
+    A record that a broker refuses ends the producer, and with it a transaction or the flow; known
+    before, it is that record's own failure. Cost: a sum per batch, unless that exceeds the bound.
+    """
+
+    most: int
+    """Bytes of one record, its headers and what is around it included."""
+    setting: str
+    """Which one bounds it."""
+    keyless: bool
+    """Whether a record may be without a key."""
+
+    @staticmethod
+    def by(topic: str, context: WorkerContext) -> Taken:
+        """As the client's settings say and, where they were seen, the topic's."""
+        theirs, ours = context.outside.get(topic, {}), context.settings
+        client = int(ours.get("message.max.bytes", CLIENT_MOST))
+        broker = int(theirs.get("max.message.bytes", client + AROUND)) - AROUND
+        # What a broker is sent is smaller then, by how much nobody knows.
+        packed = any(ours.get(name, "none") != "none" for name in COMPRESSING)
+        keyless = not topics.compacted(theirs)
+        if broker < client and not packed:
+            return Taken(broker, "max.message.bytes of the topic", keyless)
+        return Taken(client, "message.max.bytes in the settings", keyless)
+
+    def refuses(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        headers: int,
+    ) -> tuple[int, int | None] | None:
+        """The first record that is not taken, each with so many bytes of headers at most: its row,
+        and its size where that is why."""
+        if not self.keyless and None in keys:
+            return keys.index(None), None
+        beside = OVERHEAD + headers
+        if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= self.most:
+            return None
+        for row, (value, key) in enumerate(zip(values, keys, strict=True)):
+            size = len(value or b"") + len(key or b"") + beside
+            if size > self.most:
+                return row, size
+        return None
 
 
 class Rows:
     """How one worker's results become records of a topic; knows no producer."""
 
-    def __init__(self, spec: KafkaSink, worker: WorkerId, pulse: Pulse) -> None:
+    def __init__(
+        self, spec: KafkaSink, worker: WorkerId, pulse: Pulse, taken: Taken | None = None
+    ) -> None:
+        self._taken, self._around = taken, HEADERS if spec.headers else 0
         self._topic, self._with_headers = spec.topic, spec.headers
         self._value = _Part("value", encoder(spec.value), callable(spec.value))
         self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
@@ -115,7 +185,25 @@ class Rows:
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
             keys = self._encoded(self._key, batch.keys, batch)
+        if self._taken and (refused := self._taken.refuses(values, keys, self._around)):
+            raise self._not_taken(self._taken, batch, *refused)
         return values, keys
+
+    def _not_taken(self, taken: Taken, batch: Batch, row: int, size: int | None) -> RowRefused:
+        where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
+        if size is None:
+            cause = f"the result from {where} has no key, and the topic is compacted"
+            return RowRefused(
+                row, f"topic {self._topic!r}", cause, "have the sink's key function return one"
+            )
+        key = "" if batch.keys is None else f" of key {quoted(batch.keys[row])}"
+        return RowRefused(
+            row,
+            f"topic {self._topic!r}",
+            f"the result{key} from {where} takes {size:,} bytes as a record, more than"
+            f" {taken.most:,} ({taken.setting})",
+            "raise that setting, or make results smaller",
+        )
 
     def _headers(self, batch: Batch) -> list[Headers]:
         columns = (
@@ -163,6 +251,16 @@ class _Part(Generic[T]):
     encode: Callable[[T], bytes | None]
     own: bool
     """Whether by a function of the user's, which may take its time."""
+
+
+def quoted(key: bytes) -> str:
+    """A key as messages show it.
+
+    >>> quoted(codec.encode("N14228"))
+    "'N14228'"
+    """
+    text = repr(codec.decode(key))
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
 
 
 def _header(name: str, number: int) -> Header:

@@ -7,6 +7,7 @@ data in silence. Never creates or changes a user's topic. Calls block; they are 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping
@@ -335,6 +336,24 @@ def _describe(client: Admin, topics: list[str]) -> dict[str, TopicDescription | 
                 raise translate(error, f"topic {name!r}", client.bootstrap) from None
             found[name] = None
     return found
+
+
+def configs_of(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
+    """The settings of topics; none of one that the broker does not show to this user."""
+    found: dict[str, dict[str, str]] = {}
+    for topic in topics:
+        with contextlib.suppress(SetupError):
+            found |= _configs(client, [topic])
+    return found
+
+
+def compacted(settings: Mapping[str, str]) -> bool:
+    """Whether a topic keeps the last record of each key, and so takes none without one.
+
+    >>> compacted({"cleanup.policy": "compact,delete"}), compacted({})
+    (True, False)
+    """
+    return "compact" in settings.get("cleanup.policy", "").split(",")
 
 
 def _configs(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from connectors.client import Settings
 from connectors.committer import Committer, Parcel
-from connectors.sink import KafkaSink, Rows
+from connectors.sink import KafkaSink, Rows, Taken
 from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.once.marks import Mark
@@ -32,13 +32,13 @@ def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:
 
 
 class KafkaTransactions:
-    """Implements `Transactions`; `most` bounds the bytes under way."""
+    """Implements `Transactions`; `most` bounds the bytes under way, `batch` those of one batch."""
 
     def __init__(
-        self, settings: Settings, id: str, marks: str, wakeup: Wakeup, most: int
-    ) -> None:  # fmt: skip
+        self, settings: Settings, id: str, marks: str, wakeup: Wakeup, most: int, batch: int
+    ) -> None:
         """Whoever had the id before commits nothing any more. Raises MeanderError."""
-        self._committer = Committer(settings, id, wakeup.set)
+        self._committer = Committer(settings, id, wakeup.set, batch_size=batch)
         self._marks, self._bound = marks, Bound(f"transactions of {id!r}", most)
         self._kept = Bound(f"outboxes of {id!r}", most)
         self._written: list[Parcel] = []
@@ -118,7 +118,7 @@ class _Writer:
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._rows = Rows(spec, context.worker, context.pulse)
+        self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
         self.taken = Tally()
 
     def write(self, batch: Batch) -> int:
@@ -161,7 +161,7 @@ class _Outbox:
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._rows = Rows(spec, context.worker, context.pulse)
+        self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
         self._keeper = Keeper[_Waiting](self._leave)
 
     def write(self, batch: Batch) -> int:

@@ -184,6 +184,8 @@ class WorkerContext:
     """Bytes that may wait to be delivered at one sink."""
     pulse: Pulse
     """How the worker is heard of where user functions take long."""
+    outside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """How each place that a sink writes to is set up there, as far as that is known."""
 
 
 class Wakeup(Protocol):

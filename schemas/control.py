@@ -2,10 +2,11 @@
 
 Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
 nothing besides; whoever asks for less or more gets one sentence that says what would be right.
-Texts are bounded, quoted ones too, so that what is said of a command fits into a record. The
-published schemas are `migrate.schema.json`, `rescale.schema.json`, `abort.schema.json`,
-`checkpoint.schema.json` and `stop.schema.json`. What depends on the flow's past (an id used twice,
-a time already forsworn, who works) is the coordinator's to reject.
+A record without the marker is no command (`meant`). Texts are bounded, quoted ones too, so that
+what is said of a command fits into a record. The published schemas are `migrate.schema.json`,
+`rescale.schema.json`, `abort.schema.json`, `checkpoint.schema.json` and `stop.schema.json`. What
+depends on the flow's past (an id used twice, a time already forsworn, who works) is the
+coordinator's to reject.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pydantic import (
     StrictStr,
     ValidationError,
 )
+from pydantic.config import JsonDict
 from pydantic_core import from_json
 
 from schemas.errors import MeanderError
@@ -51,6 +53,13 @@ PlainKey = (
 MAX_MILLIS = (1 << 43) - 1
 """The last millisecond that a logical time can hold (in the year 2248)."""
 
+MARKER = "meander"
+"""The field that makes a record of the control topic a command: no other has it by chance."""
+
+Marker = Annotated[
+    Literal["command"], Field(description="Says that the record is meant as a command.")
+]
+
 _CHOICE: list[JsonValue] = [
     {"required": ["bins"], "properties": {"bins": {"not": {"type": "null"}}}},
     {
@@ -58,6 +67,18 @@ _CHOICE: list[JsonValue] = [
         "properties": {"keys": {"not": {"type": "null"}}, "whole_bins": {"const": True}},
     },
 ]
+
+
+def _marked(schema: JsonDict) -> None:
+    """The marker has to be written, though a parsed command always has it."""
+    required = schema["required"]
+    assert isinstance(required, list)
+    schema["required"] = [MARKER, *required]
+
+
+def _chosen(schema: JsonDict) -> None:
+    _marked(schema)
+    schema["oneOf"] = _CHOICE
 
 
 class Rejected(MeanderError):
@@ -84,10 +105,9 @@ Savepoint = Annotated[
 class Migrate(BaseModel):
     """Bins of keys move to a worker at a logical time, while the flow runs."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra={"oneOf": _CHOICE}, strict=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_chosen, strict=True)
 
+    meander: Marker = "command"
     type: Literal["migrate"]
     id: Id
     worker: Annotated[
@@ -147,8 +167,9 @@ class Migrate(BaseModel):
 class Abort(BaseModel):
     """A command that moves bins ends once what moves just now has moved; the rest stays."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
 
+    meander: Marker = "command"
     type: Literal["abort"]
     id: Id
     command: Annotated[str, Field(min_length=1, max_length=MAX_ID, description="The one to end.")]
@@ -157,8 +178,9 @@ class Abort(BaseModel):
 class Rescale(BaseModel):
     """Workers join the running flow, or those that joined last leave it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
 
+    meander: Marker = "command"
     type: Literal["rescale"]
     id: Id
     workers: Annotated[
@@ -169,8 +191,9 @@ class Rescale(BaseModel):
 class TakeCheckpoint(BaseModel):
     """A checkpoint of all of the running flow is taken, from which it goes on when run again."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
 
+    meander: Marker = "command"
     type: Literal["checkpoint"]
     id: Id
     policy: Annotated[
@@ -183,8 +206,9 @@ class TakeCheckpoint(BaseModel):
 class Stop(BaseModel):
     """The running flow ends as by Ctrl-C, once the savepoint is taken, if one is asked for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
 
+    meander: Marker = "command"
     type: Literal["stop"]
     id: Id
     savepoint: Savepoint = None
@@ -198,13 +222,29 @@ _KINDS: Mapping[object, type[Command]] = {
 }  # fmt: skip
 
 
+def meant(data: bytes | None) -> bool:
+    """Whether a record of the control topic is meant as a command: it bears the marker, or names it
+    and is no JSON.
+
+    >>> meant(b'{"meander":"command","type":"stop","id":"s1"}'), meant(b'{"type":"stop","id":"s1"}')
+    (True, False)
+    """
+    if data is None or f'"{MARKER}"'.encode() not in data:
+        return False
+    try:
+        fields = from_json(data)
+    except ValueError:
+        return True
+    return isinstance(fields, dict) and MARKER in fields
+
+
 def parse_command(data: bytes | None, bins: int) -> Command:
     """A command as it lies on the control topic, for a flow of so many bins.
 
     Raises Rejected.
 
     >>> parse_command(b'{"type":"rescale","id":"r1","workers":3}', 256)
-    Rescale(type='rescale', id='r1', workers=3)
+    Rescale(meander='command', type='rescale', id='r1', workers=3)
     >>> parse_command(b'{"type":"migrate","id":"m1","bins":[256],"worker":1}', 256)
     Traceback (most recent call last):
     schemas.control.Rejected: command 'm1': there is no bin 256; name bins from 0 to 255.
@@ -223,7 +263,10 @@ def parse_command(data: bytes | None, bins: int) -> Command:
 
 
 def _object(data: bytes | None) -> Mapping[str, object]:
-    right = 'write one JSON object such as {"type":"migrate","id":"m1","bins":[0],"worker":1}'
+    right = (
+        'write one JSON object such as {"meander":"command","type":"migrate","id":"m1","bins":[0],'
+        '"worker":1}'
+    )
     if not data:
         raise Rejected(None, "the record is empty", right)
     if len(data) > MAX_COMMAND:
@@ -239,6 +282,7 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 
 _RIGHT = {
+    MARKER: 'write "meander": "command"',
     "type": "the known types are 'migrate', 'rescale', 'abort', 'checkpoint' and 'stop'",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",

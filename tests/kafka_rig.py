@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -53,10 +53,11 @@ class Rig:
         settings: dict[str, str] | None = None,
         max_waiting: int = 1 << 30,
         pulse: Pulse = UNHEARD,
+        outside: Mapping[str, Mapping[str, str]] | None = None,
     ) -> WorkerContext:
         return WorkerContext(
             flow, self.prefix, WorkerId(worker), workers, self.settings | (settings or {}),
-            until_end, start, self.wakeup, max_waiting, pulse,
+            until_end, start, self.wakeup, max_waiting, pulse, outside or {},
         )  # fmt: skip
 
     @contextmanager

@@ -77,7 +77,14 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
         tmp_path, bootstrap, "run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)
     ) as flow:
         flow.until_event("started")
-        half = {"type": "migrate", "id": "half", "bins": BINS, "worker": 1, "strategy": "fluid"}
+        half = {
+            "meander": "command",
+            "type": "migrate",
+            "id": "half",
+            "bins": BINS,
+            "worker": 1,
+            "strategy": "fluid",
+        }
         produce(bootstrap, called.control, [Record(json.dumps(half).encode())])
         flow.until_event("bin_moved")
         send(producer, f"{prefix}lines", MEANWHILE, failures)

@@ -40,7 +40,14 @@ class Counting:
 
     def migrate(self, id: str, worker: int, **how: object) -> None:
         """Have the bins move, prepared."""
-        command = {"type": "migrate", "id": id, "bins": BINS, "worker": worker, **how}
+        command = {
+            "meander": "command",
+            "type": "migrate",
+            "id": id,
+            "bins": BINS,
+            "worker": worker,
+            **how,
+        }
         record = Record(json.dumps(command).encode())
         produce(self.broker.bootstrap, self.names.control, [record])
 

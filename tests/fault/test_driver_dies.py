@@ -42,7 +42,14 @@ def command(broker: Broker, prefix: str, *words: str) -> list[dict[str, object]]
 
 def give_one_that_does_not_end(broker: Broker, prefix: str, flow: FlowProcess, id: str) -> None:
     """A command for a time that never comes."""
-    late = {"type": "migrate", "id": id, "bins": [0], "worker": 1, "time": 1_900_000_000_000}
+    late = {
+        "meander": "command",
+        "type": "migrate",
+        "id": id,
+        "bins": [0],
+        "worker": 1,
+        "time": 1_900_000_000_000,
+    }
     produce(broker.bootstrap, names(prefix, "counts").control, [Record(json.dumps(late).encode())])
     flow.until_event("accepted")
 

@@ -10,7 +10,7 @@ from connectors.control import ControlTopic
 from connectors.java import java
 from connectors.kafka_jars import cache, kafka_jars
 from connectors.topics import ensure_internal, group
-from schemas.control import Migrate, parse_command
+from schemas.control import Migrate, meant, parse_command
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, consume_all, create_topic, produce, until
@@ -22,7 +22,7 @@ def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
     rig = Rig(broker.bootstrap, prefix)
     names = ensure_internal(admin(rig.settings), prefix, "flow")
     control = ControlTopic(rig.settings, names.control, group(prefix, "flow"))
-    line = b'{"type": "migrate", "id": "m1", "bins": "all", "worker": 1, "strategy": "sudden"}\n'
+    line = b'{"meander": "command", "type": "migrate", "id": "m1", "bins": "all", "worker": 1}\n'
     console = ["org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", rig.bootstrap]
     subprocess.run(
         [java(), "-cp", f"{kafka_jars()}/*", *console, "--topic", names.control],
@@ -36,14 +36,10 @@ def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
 
     until(came, "the command")
     control.close()
+    assert meant(found[0])
     command = parse_command(found[0], 256)
     assert isinstance(command, Migrate)
-    assert (command.id, command.bins, command.worker, command.strategy) == (
-        "m1",
-        "all",
-        1,
-        "sudden",
-    )
+    assert (command.id, command.bins, command.worker) == ("m1", "all", 1)
 
 
 def readme_command(tool: str, broker: Broker, prefix: str, more: str = "") -> str:

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from connectors import KafkaSink
+from connectors.client import admin as client_admin
 from connectors.sender import Sender
+from connectors.topics import configs_of
 from dataflow.batch import Batch
 from dataflow.pulse import Pulse
 from schemas.errors import MeanderError, SetupError
@@ -226,3 +228,21 @@ def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig, behi
     with pytest.raises(MeanderError, match=f"topic '{topic}': a record is larger than it takes"):
         await_ticket(writer, ticket)
     writer.close()
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
+    rig: Rig, headers: bool
+) -> None:
+    topic = rig.topic("out", max_message_bytes="2000")
+    outside = configs_of(client_admin(rig.settings), [topic])
+    assert outside[topic]["max.message.bytes"] == "2000"
+    writer = KafkaSink(topic, "str", headers=headers).open(rig.context(outside=outside))
+    await_ticket(writer, writer.write(batch(["a" * 100] * 500)))
+    with pytest.raises(
+        RowRefused, match=r"takes 2,\d+ bytes .* \(max.message.bytes of the topic\)"
+    ):
+        writer.write(batch(["a" * 2000]))
+    await_ticket(writer, writer.write(batch(["a" * 1700] * 20)))
+    writer.close()
+    assert len(consume_all(rig.bootstrap, topic)) == 520

@@ -229,6 +229,7 @@ class Rig:
 
     def _command(self, command: Migrate) -> Record:
         fields: dict[str, object] = {
+            "meander": "command",
             "type": "migrate",
             "id": command.id,
             "bins": [int(bin) for bin in command.bins],

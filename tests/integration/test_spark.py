@@ -127,14 +127,23 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
     rig.run()  # The control topic stands, and what it holds is of the past.
     rig.events.clear()
     past = {(record.partition, record.offset) for record in rig.results()}
-    move = {"type": "migrate", "id": "m1", "bins": list(range(128)), "worker": 1}
+    move = {
+        "meander": "command",
+        "type": "migrate",
+        "id": "m1",
+        "bins": list(range(128)),
+        "worker": 1,
+    }
 
     def new_results() -> list[Record]:
         return [r for r in rig.results() if (r.partition, r.offset) not in past]
 
     def give_commands() -> None:
         until(lambda: any(isinstance(e, Started) for e in rig.events), "the flow runs")
+        # A user's own, and what is none: nothing is said of either.
+        rig.command({"type": "rescale", "id": "order-7", "workers": 1})
         rig.command(b"no JSON")
+        rig.command(b'{"meander": oops')
         rig.command(move | {"strategy": "sudden"})
         rig.command(move | {"strategy": "sudden"})
 
@@ -161,10 +170,33 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
     assert completed.bins == 128
     assert completed.bytes == sum(event.bytes for event in moved) > 0
     refusals = [e.reason for e in rig.events if isinstance(e, CommandRejected)]
+    assert len(refusals) == 2
     assert "it is not JSON" in refusals[0]
     assert "id 'm1' was used before" in refusals[1]
     assert result.migrations == [completed]
     assert last_counts(new_results()) == expected() + Counter({"w1": 100, "w2": 100})
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_result_too_large_for_its_topic_is_a_dead_letter(rig: Rig, delivery: str) -> None:
+    lines(rig.bootstrap, rig.prefix, ["a", "large", "b"])
+    source = rig.module.read_text().replace("import count,", "import count as counted,")
+    count = "def count(s, w):\n    return s + 1, w * (250_000 if w == 'large' else 1)\n"
+    how = f", delivery={delivery!r}, checkpoints=Checkpointing(interval=1)"
+    rig.module.write_text(
+        source.replace("\nflow = Flow(", f"\n{count}\nflow = Flow(", 1).replace(
+            'Flow("counts"', f'Flow("counts"{how}'
+        )
+    )
+
+    result = rig.run()
+
+    values = sorted(json.loads(record.value or b"") for record in rig.results())
+    assert values == ["a", "b"]
+    assert result.counters["dead_letters"] == 1
+    (letter,) = consume_all(rig.bootstrap, names(rig.prefix, "counts").dead)
+    for said in ("key 'large'", "offset 0", "takes 1,250,", "more than 1,000,000"):
+        assert said.encode() in (dict(letter.headers)["meander.reason"] or b"")
 
 
 def test_fewer_slots_than_workers_are_refused_before_anything_starts(

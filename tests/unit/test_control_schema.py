@@ -20,6 +20,7 @@ from schemas.control import (
     Rescale,
     Stop,
     TakeCheckpoint,
+    meant,
     parse_command,
 )
 from schemas.status import CommandRejected
@@ -33,7 +34,8 @@ BINS = 256
 
 
 def command(**fields: object) -> dict[str, object]:
-    return {"type": "migrate", "id": "m1", "worker": 1, "bins": [0], **fields}
+    mark = {"meander": "command", "type": "migrate"}
+    return {**mark, "id": "m1", "worker": 1, "bins": [0], **fields}
 
 
 def without(name: str) -> dict[str, object]:
@@ -86,6 +88,7 @@ def test_a_command_without_time_and_strategy_is_batched_prepared_and_at_once() -
 
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
+    "another marker": (command(meander="order"), "'meander' cannot be 'order'; write \"meander\""),
     "unknown type": (command(type="explode"), "'type' cannot be 'explode'; the known types are"),
     "no type": (without("type"), "it has no 'type'; the known types are 'migrate', '"),
     "no id": (without("id"), "it has no 'id'; give an id"),
@@ -116,7 +119,10 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "unknown strategy": (command(strategy="slow"), "give 'batched', 'fluid' or 'sudden'"),
     "an operator without a name": (command(operator=""), "give the name of an operator that moves"),
     "a long operator": (command(operator="o" * 201), "'operator' cannot be 'ooooo"),
-    "unknown field": (command(bin=3), "it has an unknown field 'bin'; the known fields are type"),
+    "unknown field": (
+        command(bin=3),
+        "it has an unknown field 'bin'; the known fields are meander",
+    ),
 }
 
 
@@ -136,7 +142,7 @@ BAD_RESCALES: dict[str, tuple[dict[str, object], str]] = {
     "nobody": ({"workers": 0}, "'workers' cannot be 0; give how many"),
     "a text": ({"workers": "3"}, "'workers' cannot be '3'; give how many"),
     "too many": ({"workers": MAX_WORKERS}, "'workers' cannot be 65536; give how many"),
-    "bins": ({"workers": 3, "bins": [1]}, "unknown field 'bins'; the known fields are type, id, w"),
+    "bins": ({"workers": 3, "bins": [1]}, "unknown field 'bins'; the known fields are meander, t"),
     "no id": ({"workers": 3, "id": None}, "'id' cannot be None; give an id"),
 }
 
@@ -145,7 +151,7 @@ BAD_RESCALES: dict[str, tuple[dict[str, object], str]] = {
 def test_bad_rescales_are_refused_by_code_and_schema(
     fields: dict[str, object], sentence: str
 ) -> None:
-    asked = {"type": "rescale", "id": "r1"} | fields
+    asked = {"meander": "command", "type": "rescale", "id": "r1"} | fields
     with pytest.raises(Rejected) as refusal:
         parse_any(asked)
     assert sentence in str(refusal.value)
@@ -154,9 +160,27 @@ def test_bad_rescales_are_refused_by_code_and_schema(
 
 
 def test_a_rescale_names_how_many_workers_there_are_to_be() -> None:
-    fields = {"type": "rescale", "id": "r1", "workers": 3}
+    fields = {"meander": "command", "type": "rescale", "id": "r1", "workers": 3}
     jsonschema.validate(fields, json.loads(RESCALE.read_text()))
     assert parse_any(fields) == Rescale(type="rescale", id="r1", workers=3)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_meant"),
+    [
+        (b'{"meander": "command", "type": "explode"}', True),
+        (b'{"meander": "command", "type": ', True),
+        (b'{"type": "rescale", "id": "order-7", "workers": 1}', False),
+        (b'{"type": "stop", "id": "s", "by": "meander"}', False),
+        (b'{"type": "stop", "id": "s", "in": {"meander": 1}}', False),
+        (b'["meander"]', False),
+        (b"no JSON", False),
+        (b"", False),
+        (None, False),
+    ],
+)
+def test_only_a_record_that_bears_the_marker_is_meant(data: bytes | None, is_meant: bool) -> None:
+    assert meant(data) is is_meant
 
 
 def test_a_bin_out_of_range_is_refused_with_the_range() -> None:
@@ -166,7 +190,7 @@ def test_a_bin_out_of_range_is_refused_with_the_range() -> None:
 
 @pytest.mark.parametrize("data", [None, b"", b"migrate", b"[1]", b'{"id": NaN}', b"\xff\xfe"])
 def test_what_is_no_json_object_is_refused_with_an_example(data: bytes | None) -> None:
-    with pytest.raises(Rejected, match='write one JSON object such as {"type":"migrate"'):
+    with pytest.raises(Rejected, match='write one JSON object such as {"meander":"command"'):
         parse_command(data, BINS)
 
 

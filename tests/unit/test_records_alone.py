@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from threading import Event
 
 import pytest
 
 from connectors import KafkaSink, KafkaSource, header
 from connectors.client import Fetched
 from connectors.in_memory import Message, Record
-from connectors.sink import Rows
+from connectors.sink import HEADERS, OVERHEAD, Rows, Taken
 from dataflow.lists import ListDead
-from dataflow.protocols import Chunk, Partition
+from dataflow.protocols import Chunk, Partition, WorkerContext
 from dataflow.pulse import UNHEARD, Pulse
 from schemas.errors import MeanderError
 from schemas.refused import RowRefused
@@ -147,3 +148,56 @@ def test_whatever_a_users_function_raises_is_one_rows_refusal(raised: BaseExcept
     with pytest.raises(RowRefused, match=f"cannot be written: {type(raised).__name__}") as refusal:
         rows(KafkaSink("out", encode)).written(records([1, 2, 3]))
     assert refusal.value.row == 1
+
+
+def context(outside: dict[str, str], **settings: str) -> WorkerContext:
+    return WorkerContext(
+        "f", "", WorkerId(0), 1, settings, True, "earliest", Event(), 1, UNHEARD, {"out": outside}
+    )
+
+
+@pytest.mark.parametrize("headers", [True, False])
+@pytest.mark.parametrize(
+    ("outside", "settings", "setting"),
+    [
+        ({}, {"message_max_bytes": "5000"}, "message.max.bytes in the settings"),
+        ({"max.message.bytes": "5061"}, {}, "max.message.bytes of the topic"),
+        ({"max.message.bytes": "9000"}, {"message_max_bytes": "5000"}, "message.max.bytes in the"),
+        # How small it gets by that is the client's to know.
+        (
+            {"max.message.bytes": "100"},
+            {"message_max_bytes": "5000", "compression_type": "zstd"},
+            "message.max.bytes in the settings",
+        ),
+    ],
+)
+def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
+    outside: dict[str, str], settings: dict[str, str], setting: str, headers: bool
+) -> None:
+    given = context(outside, **{name.replace("_", "."): value for name, value in settings.items()})
+    sink = KafkaSink("out", "str", headers=headers)
+    one = Rows(sink, WorkerId(0), UNHEARD, Taken.by("out", given))
+    fitting = 5000 - OVERHEAD - len("key") - (HEADERS if headers else 0)
+    keys: list[object] = ["key"] * 3
+    one.written(batch(["a" * fitting] * 3, keys))
+    results = batch(["a" * fitting, "a" * (fitting + 1), "a"], keys)
+    for way in one.written, one.tally:
+        with pytest.raises(RowRefused) as refused:
+            way(results)
+        assert refused.value.row == 1
+        for said in (
+            "key 'key'",
+            "partition 1, offset 1",
+            "5,001 bytes",
+            "more than 5,000",
+            setting,
+        ):
+            assert said in str(refused.value)
+
+
+def test_a_record_without_a_key_for_a_compacted_topic_is_refused() -> None:
+    sink = KafkaSink("out", key=lambda key: None if key == "no" else b"k")  # type: ignore[arg-type,return-value]
+    taken = Taken.by("out", context({"cleanup.policy": "compact,delete"}))
+    with pytest.raises(RowRefused, match=r"offset 1 has no key, and the topic is comp") as refused:
+        Rows(sink, WorkerId(0), UNHEARD, taken).written(batch([1, 2], ["yes", "no"]))
+    assert refused.value.row == 1
