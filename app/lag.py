@@ -78,7 +78,7 @@ class Lag:
                 raise client.translate(error, "the lag of the flow") from None
             # What this client knows of the leaders may be out of date, and would stay so.
             # Whether a topic is gone is for its readers to say.
-            self._admin = client.admin(self._settings)
+            self._admin = client.Admin(self._settings)
             return
         self.partitions = {
             (place.topic, place.partition): max(

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from connectors.addresses import knock
 from schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger("meander.kafka")
@@ -29,6 +30,10 @@ Values = dict[str, str | int | float | bool]
 
 ANSWER = 15.0
 """Seconds that a call at start waits for the broker."""
+HANDSHAKE = 2.0
+"""Seconds for which a broker may end connections at once, as one does that starts."""
+_LISTEN = 0.05
+"""Seconds from one look to the next at what is reported beside an answer that is waited for."""
 GRACE = 1.0
 """Seconds of silence that are not worth a word."""
 QUIET = 10.0
@@ -171,9 +176,15 @@ def transactional(settings: Settings, id: str, **tuning: str | float) -> Produce
     values = _ALWAYS | _PRODUCER | _dotted(tuning) | dict(settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
+
         # While Kafka undoes what the id had begun it says so; the client by itself would then wait
         # for half a second, and longer, though that takes some milliseconds.
-        patiently(lambda: made.init_transactions(AGAIN), ANSWER)
+        def begin() -> None:
+            made.poll(0)
+            contact(settings).check()
+            made.init_transactions(AGAIN)
+
+        patiently(begin, ANSWER)
     except KafkaException as error:
         raise translate(error, f"transactions of {id!r}") from None
     return made
@@ -197,17 +208,52 @@ class Admin(AdminClient):
     """A client for what is asked and set up at start; its calls block up to `ANSWER` seconds."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(_ALWAYS | dict(settings))
+        self._refusal: KafkaError | None = None
+        self._down = False
+        super().__init__(_ALWAYS | dict(settings), error_cb=self._on_error)
         self.bootstrap = settings["bootstrap.servers"]
         """Whom it asks."""
 
+    def greet(self) -> None:
+        """Wait until a broker has answered. Raises SetupError at once where one refuses the login,
+        and Unreachable where none answers: soon, where one takes connections and ends them."""
+        asked, soon = self.describe_cluster(request_timeout=ANSWER), time.monotonic() + HANDSHAKE
+        while True:
+            try:
+                asked.result(_LISTEN)
+            except TimeoutError:
+                self.poll(0)
+            except KafkaException as error:
+                raise translate(error, "Kafka", self.bootstrap) from None
+            else:
+                return
+            if self._refusal is not None:
+                raise translate(self._refusal, f"Kafka at {self.bootstrap}")
+            if self._down and time.monotonic() > soon and not knock(self.bootstrap, GRACE):
+                raise Unreachable(
+                    f"Kafka at {self.bootstrap}",
+                    "a broker takes connections and ends them: it is about to start or to stop, or"
+                    " it expects another security.protocol",
+                    "wait for it, or set security.protocol and sasl.* (meander config shows them)",
+                )
+
+    def _on_error(self, error: KafkaError) -> None:
+        """What librdkafka reports beside its answers, in `poll`."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._down = True
+        elif refused(error):
+            self._refusal = error
+
 
 def admin(settings: Settings) -> Admin:
-    """A client for questions at start. Raises SetupError for settings that it does not take."""
+    """A client for questions at start. Raises SetupError for settings that it does not take, and as
+    `Admin.greet`: other clients hear of a refused login when they are looked after."""
     try:
-        return Admin(settings)
+        made = Admin(settings)
     except KafkaException as error:
         raise translate(error, "Kafka settings") from None
+    made.greet()
+    return made
 
 
 def expect_group(settings: Settings, group: str) -> None:

@@ -116,3 +116,5 @@ class Producing:
         except KafkaException as error:
             if not transient(error.args[0]):
                 raise translate(error, f"topic {self.topic!r}") from None
+            self._poll()
+            self._contact.check()

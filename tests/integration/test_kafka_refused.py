@@ -14,28 +14,46 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connectors import KafkaSink, KafkaSource, broker
-from connectors.broker import LocalBroker
-from connectors.client import Unreachable, translate
+from connectors import KafkaSink, KafkaSource, broker, client
+from connectors.broker import LocalBroker, free_port
+from connectors.client import Unreachable, transactional, translate
 from connectors.client import admin as client_admin
 from connectors.control import ControlTopic
+from connectors.sender import Sender
 from connectors.topics import ensure_internal, group
 from schemas.errors import MeanderError, SetupError
 from tests.kafka_rig import Rig, await_ticket, batch
 from tests.kafka_tools import PATIENCE, admin, until
 
+SASL = free_port()
+"""Where the broker asks for a login."""
+
+
+class Guarded(dict[str, str | int]):
+    """A broker's settings with one more listener."""
+
+    def __or__(self, other: dict[str, str | int]) -> dict[str, str | int]:  # type: ignore[override]
+        more = f",SASL://127.0.0.1:{SASL}"
+        listens = {name: f"{other[name]}{more}" for name in ("listeners", "advertised.listeners")}
+        return {**self, **other, **listens}
+
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:
-    """A broker that guards whatever has an access list, and creates topics when asked for one."""
+    """A broker that guards whatever has an access list, creates topics when asked for one, and
+    wants a login on a second port."""
     strict = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+        ",SASL:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain"
+        '.PlainLoginModule required user_ann="annpw";',
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
         "auto.create.topics.enable": "true",
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in strict.items():
-            patch.setitem(broker.SETTINGS, name, value)
+        patch.setattr(broker, "SETTINGS", Guarded({**broker.SETTINGS, **strict}))
         with LocalBroker() as local:
             rig = Rig(local.bootstrap, "t.")
             rig.topic("flow.dead")
@@ -105,6 +123,44 @@ def test_a_group_that_may_not_be_used(rig: Rig) -> None:
     assert said[0].startswith(f"consumer group '{name}': the broker refused access to")
 
 
+def login(user: str, password: str, mechanism: str = "PLAIN") -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
+        "sasl.username": user, "sasl.password": password,
+    }  # fmt: skip
+
+
+REFUSED = "the broker refused the login; .* correct the settings security.protocol and sasl"
+ENDS: dict[str, Callable[[dict[str, str]], object]] = {
+    "questions": client_admin,
+    "records": lambda settings: Sender(settings, "any"),
+    "transactions": lambda settings: transactional(settings, "any"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_login_that_is_refused_is_told_by_whichever_client_is_opened(
+    rig: Rig, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before it is given up that a broker answers at all."""
+    for n, wrong in enumerate([login("ann", "no"), login("ann", "annpw", "SCRAM-SHA-256")]):
+        monkeypatch.setattr(client, "_contacts", {})
+        monkeypatch.setattr(client, "ANSWER", 120.0)
+        settings = {"bootstrap.servers": f"127.0.0.1:{SASL}"} | wrong
+        with pytest.raises(SetupError, match=REFUSED) as raised:
+            ENDS[end](settings)
+        assert not isinstance(raised.value, Unreachable), n
+
+
+def test_a_login_that_is_right_and_one_that_is_missing(rig: Rig) -> None:
+    there = {"bootstrap.servers": f"127.0.0.1:{SASL}"}
+    client_admin(there | login("ann", "annpw"))
+    with pytest.raises(
+        Unreachable, match="or it expects another security.protocol; wait for it, or"
+    ):
+        client_admin(there)
+
+
 def write_one(rig: Rig, topic: str) -> None:
     writer = KafkaSink(topic).open(rig.context())
     await_ticket(writer, writer.write(batch([1])))
@@ -139,7 +195,8 @@ def test_a_missing_topic_is_not_created_even_where_the_broker_would(
             "it does not exist; create it (meander topics create)",
         ),
         (KafkaError._AUTO_OFFSET_RESET, MeanderError, "are no longer on the broker"),
-        (KafkaError.INVALID_RECORD, MeanderError, "Kafka answers INVALID_RECORD"),
+        (KafkaError.INVALID_RECORD, MeanderError, "without a key; call key_by before the sink"),
+        (KafkaError.TOPIC_EXCEPTION, SetupError, "that is no name of a topic; use letters"),
     ],
 )
 def test_errors_of_kafka_are_sentences(code: int, kind: type[MeanderError], words: str) -> None:
