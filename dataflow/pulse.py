@@ -31,7 +31,7 @@ class Pulse:
         self.due = due
         """Whether it is time for one."""
         self.operator = ""
-        """The one whose turn it is; '' between turns."""
+        """The one whose turn it is, of a chain the step; '' between turns."""
         self.since = 0.0
         """When the loop was last seen to do something, by the worker's clock."""
 

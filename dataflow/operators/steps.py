@@ -277,6 +277,8 @@ def each(
     lost: list[int] = []
     results: list[object] = []
     pulse, take = guard.pulse, results.append
+    # A chain bears the name of its last step.
+    pulse.operator = guard.operator
     for row, value in enumerate(batch.values):
         if pulse.due:
             pulse.beat()
