@@ -85,7 +85,9 @@ class Running:
     def give(self, command: Mapping[str, object]) -> float:
         """Put a command on the control topic; when that was, seconds since 1970."""
         at = time.time()
-        self.commands.produce(self.names.control, json.dumps(command))
+        self.commands.produce(
+            self.names.control, json.dumps({"meander": "command"} | dict(command))
+        )
         self.commands.flush()
         return at
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-_MIGRATE: dict[str, object] = {"type": "migrate", "id": "n", "worker": 0, "bins": [0]}
+_MIGRATE: dict[str, object] = {
+    "meander": "command", "type": "migrate", "id": "n", "worker": 0, "bins": [0],
+}  # fmt: skip
 _WRONG: list[dict[str, object]] = [
     {"bins": [10**9]},
     {"bins": [-1]},
@@ -34,6 +36,7 @@ _WRONG: list[dict[str, object]] = [
     {"id": "n" * 100_000},
     {"id": 7},
     {"id": "\ud800"},
+    {"meander": None},
     {"type": "migrated"},
     {"type": None},
     {"unknown": 1},
@@ -58,9 +61,13 @@ NONSENSE: list[bytes | None] = [
     b"\x00\xff\xfe",
     "migrate".encode("utf-16"),
     b"[" * 100_000,
-    b'{"type":' * 50_000,
-    b'{"type": "migrate", "type": "stop", "id": ""}',
-    b'{"type": "migrate", "id": "n", "worker": ' + b"9" * 5_000 + b', "bins": [0]}',
+    b'{"meander": ' + b"[" * 100_000,
+    b'{"meander":' * 50_000,
+    b'{"meander": "command", "type": "migrate", "type": "stop", "id": ""}',
+    b'{"meander": "command", "type": "migrate", "id": "n", "worker": ' + b"9" * 5_000 + b"}",
+    # A user's own.
+    b'{"type": "stop", "id": "order-7"}',
+    b'{"type": "rescale", "id": "order-8", "workers": 1, "by": "meander"}',
     json.dumps(_MIGRATE | {"bins": [0] * 300_000}).encode(),
     b"x" * 900_000,
     *(json.dumps(_MIGRATE | wrong).encode() for wrong in _WRONG),

@@ -184,7 +184,7 @@ class World:
 
     def command(self, command: dict[str, object]) -> str:
         """Give a command."""
-        self.say(json.dumps(command).encode())
+        self.say(json.dumps({"meander": "command"} | command).encode())
         return ""
 
     def say(self, record: bytes | None) -> None:
