@@ -26,14 +26,12 @@ from zmq.utils.monitor import recv_monitor_message
 
 from connectors.wakeup import LoopWakeup
 from dataflow.protocols import Frame
+from dataflow.wire import MAX_FRAME, check_size
 from schemas.errors import MeanderError
 from state.ids import WorkerId
 from state.ids import member_name as member_name
 
 log = logging.getLogger(__name__)
-
-MAX_FRAME = 64 * 2**20
-"""Bytes of one frame; a peer that sends a longer one is cut off."""
 
 _HEADER = struct.Struct("<BQ")
 _ENGINE, _APP = 0, 1
@@ -268,12 +266,7 @@ class CurveLinks:
     def _check(self, peer: WorkerId, frame: Frame) -> None:
         if self._broken is not None:
             raise self._broken
-        if (size := sum(map(len, frame))) > self._max_frame:
-            raise MeanderError(
-                f"a frame for {member_name(peer)}",
-                f"its {size:,} bytes are more than {self._bound}",
-                "make the values of the flow smaller",
-            )
+        check_size(peer, frame, self._max_frame)
 
     def _send(self, peer: WorkerId, channel: int, lengths: bytes, parts: Frame) -> None:
         sequence = self._sent[peer]

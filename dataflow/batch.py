@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from sys import getsizeof
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from dataflow.packing import guessed_size_of, size_of
 from state import codec
 from state.cells import pick
 from state.codec import UnencodableError
@@ -84,6 +84,10 @@ class Batch:
             self.keys, self.hashes, size, packed,
         )  # fmt: skip
 
+    def with_size(self, size: int) -> Batch:
+        """The same records, whose values take so many bytes when encoded."""
+        return self._with(self.values, size, self.packed)
+
     @property
     def places(self) -> UInt64s:
         """The hashes whose top bits are the records' bins: those of their keys, or where they have
@@ -99,6 +103,13 @@ class Batch:
         """About how many bytes it takes in memory, once measured."""
         return self.size + ROW_BYTES * len(self)
 
+    @property
+    def guessed_weight(self) -> int:
+        """The same, of a sample of the values where it has not been measured."""
+        if self.size:
+            return self.weight
+        return guessed_size_of(self.values) + ROW_BYTES * len(self)
+
     def measured(self) -> Batch:
         """The same with `size` known; values that cannot be encoded count as they lie in memory."""
         if self.size or not self.values:
@@ -106,11 +117,7 @@ class Batch:
         if {*map(type, self.values)} == {bytes}:
             size = sum(map(len, cast(list[bytes], self.values))) + _HEAD * len(self)
             return self._with(self.values, size, self.packed)
-        try:
-            size = len(codec.encode(self.values))
-        except UnencodableError:
-            size = sum(map(getsizeof, self.values))
-        return self._with(self.values, size, self.packed)
+        return self._with(self.values, size_of(self.values), self.packed)
 
     def isolated(self) -> Batch:
         """The same records with values of their own: who changes one in place changes it here

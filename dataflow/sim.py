@@ -28,7 +28,7 @@ from dataflow.once.simulated import Ledger
 from dataflow.plan import Plan
 from dataflow.protocols import Frame, Links
 from dataflow.rulings import NO_PAST, Past
-from dataflow.wire import of_progress
+from dataflow.wire import check_size, of_progress
 from dataflow.worker import Worker
 from schemas.errors import MeanderError
 from state.checkpoint import Checkpoint
@@ -122,7 +122,8 @@ class SimLinks:
         self._network, self._me = network, me
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
-        """Put a frame under way."""
+        """Put a frame under way. Raises MeanderError when it is longer than a real link takes."""
+        check_size(peer, frame)
         lane: Lane = (self._me, peer, "progress" if of_progress(frame) else "data")
         self._network.lanes.setdefault(lane, deque()).append(frame)
 

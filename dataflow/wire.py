@@ -29,13 +29,21 @@ from dataflow.rulings import Ruling
 from schemas.errors import MeanderError
 from state import codec
 from state.antichain import Antichain
-from state.ids import WorkerId
+from state.ids import WorkerId, member_name
 from state.time import Time
 
 Whole = Delivery | Moves | Instruction | Order | Parcel
 Payload = Batch | Whole
 Change = tuple[Location, Time, int]
 
+MAX_FRAME: Final = 64 << 20
+"""Bytes of the largest frame that a link takes."""
+MESSAGE_BYTES: Final = 1 << 20
+"""Bytes of a message of several records at most."""
+COLUMN_BYTES: Final = 56
+"""What a record takes in a message besides its value and its key."""
+RECORD_BYTES: Final = MAX_FRAME - MESSAGE_BYTES
+"""Bytes of a value and its key at most, so that a frame has room for them."""
 PROGRESS, HEARD, MEMBERS, DATA, TAKEN, CUT = b"P", b"H", b"M", b"D", b"T", b"C"
 _PLACE = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
 _PLAIN = Layout(pa.schema(_PLACE))
@@ -226,6 +234,16 @@ def encode_cut(frame: CutFrame) -> Frame:
     FreezeFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
     """
     return [CUT + msgpack.packb((CUTS[type(frame)], *astuple(frame)))]
+
+
+def check_size(peer: WorkerId, frame: Frame, most: int = MAX_FRAME) -> None:
+    """Raises MeanderError for a frame that is longer than a link takes."""
+    if (size := sum(map(len, frame))) > most:
+        raise MeanderError(
+            f"a frame for {member_name(peer)}",
+            f"its {size:,} bytes are more than the bound of {most:,} bytes",
+            "make the values of the flow smaller",
+        )
 
 
 def of_progress(frame: Frame) -> bool:

@@ -383,6 +383,7 @@ class Keyed(Quiet):
             self._notices.ask(at(time, rounds), key)
         for number, batch in enumerate((results, *beside.batches)):
             if len(batch):
+                self._slices.gave(batch.guessed_weight)
                 self._outputs.send(at(int(batch.times.min()), rounds), batch, number)
 
     # -- what is owed

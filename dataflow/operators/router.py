@@ -2,15 +2,17 @@
 
 Guarantees I2: a record of time s leaves once the control frontier has passed s, to the owner of
 its bin at s; until then it is stashed, under a capability for its time. Records of one partition
-keep their order. Past a bound the stash spills; what an owner gives no credit for is kept back, and
-past a window of that nothing more is taken (I6). Cost: one look-up per record, one message per
-destination and batch.
+keep their order. A message has a bound of bytes, and values are encoded when it leaves (I6). Past a
+bound the stash spills; what an owner gives no credit for is kept back, and past a window of that
+nothing more is taken. Cost: one look-up per record, one message per destination and batch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -23,12 +25,40 @@ from dataflow.nested import at, outward, rounds_of
 from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
 from dataflow.operators.errors import Guard
 from dataflow.operators.pool import Pool
-from dataflow.operators.rows import Rows
-from state import codec
+from dataflow.operators.rows import NONE, Rows
+from dataflow.packing import Piece, joined, pieces
+from dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
 from state.antichain import Antichain
-from state.codec import UnencodableError
 from state.ids import WorkerId
 from state.time import Time
+
+
+@dataclass(slots=True)
+class _Share:
+    """The records that one owner gets of some, from the first on that has not been sent."""
+
+    rows: Rows
+    first: int = 0
+    least_time: Time = field(init=False)
+    """A lower bound of their times."""
+
+    def __post_init__(self) -> None:
+        self.least_time = self.rows.least_time
+
+    @property
+    def left(self) -> int:
+        """How many have not been sent."""
+        return len(self.rows) - self.first
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes these take in memory."""
+        return self.rows.batch.weight * self.left // max(1, len(self.rows))
+
+    @property
+    def rest(self) -> Rows:
+        """Those that have not been sent."""
+        return self.rows.cut(self.first)[1] if self.first else self.rows
 
 
 class Router(Quiet):
@@ -51,7 +81,7 @@ class Router(Quiet):
         self._control, self._guard = control, guard
         self._first = first
         self.stash, self._most, self._window = stash, most, window
-        self._kept: dict[WorkerId, deque[tuple[Time, Batch, Int64s]]] = {}
+        self._kept: dict[WorkerId, deque[_Share]] = {}
         self._kept_bytes = 0
         self._over = False
         self._held = Held()
@@ -67,16 +97,16 @@ class Router(Quiet):
             worked = worked or received or bool(ready) or more
         if worked or self._over:
             worked |= self._relieve()
-            kept = (time for shares in self._kept.values() for time, _, _ in shares)
+            kept = (share.least_time for shares in self._kept.values() for share in shares)
             self._held.keep(*least_of(*self.stash.owed, *kept))
         return worked
 
     def underway(self) -> Iterable[Underway]:
         """What is kept back, and what is stashed."""
-        at = self._input.location
-        kept = [Underway.held(at, time, batch) for s in self._kept.values() for time, batch, _ in s]
-        stashed = self.stash.rows()
-        return chain(kept, (Underway(at, rows.least_time, rows.batch) for rows in stashed))
+        at, shares = self._input.location, chain.from_iterable(self._kept.values())
+        kept = [share.rest.isolated() for share in shares]
+        rows = chain(kept, self.stash.rows())
+        return (Underway(at, some.least_time, some.batch) for some in rows)
 
     @property
     def output(self) -> Location:
@@ -115,54 +145,88 @@ class Router(Quiet):
         several = sorted(set(owners.tolist()))
         for owner in several:
             mine = rows.take(np.flatnonzero(owners == owner)) if len(several) > 1 else rows
-            share = self._plain(mine.batch)
-            if len(share):
-                time = at(int(share.times.min()), rows.rounds)
-                self._send_or_keep(WorkerId(owner), time, share, mine.arrived)
-            else:
-                self._input.stay.over_each(mine.arrived)
+            self._send_or_keep(WorkerId(owner), _Share(mine))
 
-    def _send_or_keep(self, owner: WorkerId, time: Time, share: Batch, arrived: Int64s) -> None:
-        if owner not in self._kept and not self._output.blocked(owner):
-            self._send(owner, time, share, arrived)
-            return
-        self._kept.setdefault(owner, deque()).append((time, share, arrived))
-        self._kept_bytes += share.weight
+    def _send_or_keep(self, owner: WorkerId, share: _Share) -> None:
+        if owner not in self._kept:
+            self._send_of(owner, share)
+        if share.left and len(rows := self._travelling(share)):
+            self._kept.setdefault(owner, deque()).append(_Share(rows))
+            self._kept_bytes += rows.batch.weight
 
     def _send_kept(self) -> bool:
         sent = False
         for owner, shares in list(self._kept.items()):
             while shares and not self._output.blocked(owner):
-                time, share, arrived = shares.popleft()
-                self._kept_bytes -= share.weight
-                self._send(owner, time, share, arrived)
+                self._kept_bytes -= shares[0].weight
+                self._send_of(owner, shares[0])
+                self._kept_bytes += shares[0].weight
                 sent = True
+                if not shares[0].left:
+                    shares.popleft()
             if not shares:
                 del self._kept[owner]
         return sent
 
-    def _send(self, owner: WorkerId, time: Time, share: Batch, arrived: Int64s) -> None:
-        """What a flow answers does not depend on who owns which bin: values that stay here become
+    def _send_of(self, owner: WorkerId, share: _Share) -> None:
+        """Send of a share, message after message, what its owner gives credit for.
+
+        What a flow answers does not depend on who owns which bin: values that stay here become
         values of their own too."""
-        if owner == self._me:
-            share = share.isolated()
-        self._output.send(self._held.permitting(time), time, share, owner)
-        self._input.stay.over_each(arrived)
+        while share.left and not self._output.blocked(owner):
+            arrived, batch = self._message(share)
+            if len(batch):
+                time = at(int(batch.times.min()), share.rows.rounds)
+                batch = batch.isolated() if owner == self._me else batch
+                self._output.send(self._held.permitting(time), time, batch, owner)
+            self._input.stay.over_each(arrived)
 
-    def _plain(self, batch: Batch) -> Batch:
-        """Packed, without the values that could not travel, wherever they would go."""
-        try:
-            packed = codec.encode(batch.values)
-        except UnencodableError:
-            kept = [row for row in range(len(batch)) if self._travels(batch, row)]
-            batch = batch.take(np.array(kept, np.int64))
-            packed = codec.encode(batch.values)
-        return batch.with_packed(packed)
+    def _message(self, share: _Share) -> tuple[Int64s, Batch]:
+        """Take of a share what one message holds: when all of it has arrived, and what can travel
+        of it, packed."""
+        first, size, parts = share.first, 0, list[Piece]()
+        share.first = len(share.rows)
+        for piece in self._pieces(share.rows.batch, first):
+            size += piece.size + COLUMN_BYTES * len(piece.rows)
+            if parts and size > MESSAGE_BYTES:
+                share.first = piece.rows.start
+                break
+            parts.append(piece)
+        batch, numbers = share.rows.batch, _numbers(parts)
+        if len(numbers) < len(batch):
+            batch = batch.take(numbers)
+        return share.rows.arrived[first : share.first], batch.with_packed(joined(parts))
 
-    def _travels(self, batch: Batch, row: int) -> bool:
-        try:
-            codec.encode(batch.values[row])
-        except UnencodableError as error:
-            self._guard.failed(batch, row, error)
-            return False
-        return True
+    def _travelling(self, share: _Share) -> Rows:
+        """What is left of a share and can travel, so that a checkpoint can have it; measured."""
+        numbers = np.arange(share.first, len(share.rows))
+        parts = [piece._replace(data=b"") for piece in self._pieces(share.rows.batch, share.first)]
+        kept = _numbers(parts)
+        self._input.stay.over_each(share.rows.arrived[np.setdiff1d(numbers, kept)])
+        rows = share.rows.take(kept)
+        size = sum(piece.size for piece in parts)
+        return replace(rows, batch=rows.batch.with_size(size))
+
+    def _pieces(self, batch: Batch, first: int) -> Iterator[Piece]:
+        """Values encoded, some at a time, without those that could not travel, wherever they would
+        go: these have failed."""
+        refuse = partial(self._guard.failed, batch)
+        for piece in pieces(batch.values, refuse, first, batch.keys):
+            if len(piece.rows) == 1 and piece.size > RECORD_BYTES:
+                refuse(piece.rows.start, RecordTooLargeError(piece.size))
+            else:
+                yield piece
+
+
+class RecordTooLargeError(ValueError):
+    """A record that no link takes, alone in its message."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"it takes {size:,} bytes with its key, and a link between workers takes "
+            f"{RECORD_BYTES:,}: make it smaller, or several of it"
+        )
+
+
+def _numbers(parts: Sequence[Piece]) -> Int64s:
+    return np.concatenate([np.arange(p.rows.start, p.rows.stop) for p in parts] or [NONE])

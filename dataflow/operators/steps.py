@@ -17,7 +17,7 @@ import numpy as np
 from dataflow.batch import Batch, Int64s
 from dataflow.operators.base import InputPort, Message, OutputPort, Quiet
 from dataflow.operators.errors import Guard, OnError, failure
-from dataflow.operators.slices import Slices
+from dataflow.operators.slices import BYTES, Slices
 from dataflow.protocols import Clock
 from state import codec
 from state.bins import BinSpace
@@ -30,7 +30,7 @@ MOST_OUTPUTS = 1 << INDEX_BITS
 MOST_INDEX = 1 << (62 - INDEX_BITS)
 """From here on an index has no room for one more position."""
 ROWS = 1 << 16
-"""Records sent after which a turn ends, so that many outputs of one input do not pile up."""
+"""Records of a slice at most."""
 
 
 class TooManyOutputsError(ValueError):
@@ -207,24 +207,29 @@ class Steps(Quiet):
         """Pass on what has come, unless what was passed on before still waits."""
         if self._output.blocked():
             return False
-        worked, left, sent = False, self._slices.rows, 0
-        while left > 0 and sent < ROWS and (message := self._input.take(left)) is not None:
+        worked, left, room = False, self._slices.rows, BYTES
+        while left > 0 and room > 0 and (message := self._input.take(left)) is not None:
             assert isinstance(message.payload, Batch)
             worked = True
             left -= len(message.payload)
             with self._slices.of(len(message.payload)):
-                sent += self._pass_on(message, message.payload)
+                gave = self._pass_on(message, message.payload)
+                self._slices.gave(gave)
+            room -= gave
         return worked
 
     def _pass_on(self, message: Message, batch: Batch) -> int:
-        """How many records come of it."""
+        """About how many bytes its functions have given, between any two of them at most."""
+        gave = 0
         with self._output.mint(message) as capability:
             for step, guard in self._chain:
                 if len(batch):
                     batch = step.apply(batch, guard)
+                    if isinstance(step, Map | FlatMap):
+                        gave = max(gave, batch.guessed_weight)
             if len(batch):
                 self._output.send(capability, message.time, batch)
-        return len(batch)
+        return gave
 
 
 def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, list[bytes]]:

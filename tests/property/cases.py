@@ -6,7 +6,7 @@ import random
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,7 +17,7 @@ from state.ids import Bin, WorkerId
 from state.time import from_millis
 
 R = TypeVar("R")
-Entry = tuple[int, dict[str, int]]
+Entry = tuple[int, dict[str, Any]]
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,21 @@ from itertools import chain, count
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 
+from dataflow import packing
+from dataflow.batch import Batch
 from dataflow.capability import CapabilityError
 from dataflow.credit import Credit
-from dataflow.operators import overflow, pool
+from dataflow.operators import overflow, pool, router, steps
 from dataflow.operators.base import least_of
 from dataflow.operators.keyed import Keyed
 from dataflow.operators.loop import Enter
 from dataflow.operators.pool import Pool
 from dataflow.operators.router import Router
 from dataflow.testing import TestFlow
-from dataflow.wire import DATA
+from dataflow.wire import DATA, Anything, DataFrame, decode
 from schemas.errors import MeanderError
 from state.ids import WorkerId
 from state.store import Databases
@@ -38,6 +41,10 @@ from tests.property.test_loops import told
 from tests.property.test_migration_oracle import Cramped, Run
 
 FLOOR, PLANTED_RUNS, SLICE = 10, 20, 3
+MESSAGE = 1000
+"""Bytes of a message of several records, here."""
+HEAD = 1000
+"""Bytes of a frame besides what its message is counted with: its kind, and Arrow's schema."""
 Way = tuple[WorkerId, WorkerId, int]
 """Sender, receiver and edge."""
 
@@ -45,12 +52,14 @@ Way = tuple[WorkerId, WorkerId, int]
 def case_of(seed: int) -> Case:
     rng = random.Random(f"credit {seed}")
     span, skew = rng.choice([0, 3, 50, 2000]), rng.choice([0.0, 0.9])
+    pads = rng.choice([[0], [0, 0, 100], [0, MESSAGE // 2, MESSAGE - 1, 9 * MESSAGE]])
 
     def partition() -> tuple[Entry, ...]:
         times = sorted(rng.randint(0, span) for _ in range(rng.randint(0, 30)))
         keys = [0 if rng.random() < skew else rng.randrange(10) for _ in times]
         return tuple(
-            (ms, {"k": k, "v": rng.randint(-9, 9)}) for ms, k in zip(times, keys, strict=True)
+            (ms, {"k": k, "v": rng.randint(-9, 9), "pad": "x" * rng.choice(pads)})
+            for ms, k in zip(times, keys, strict=True)
         )
 
     case, workers = random_case(seed, ("loops",)), rng.randint(1, 8)
@@ -71,6 +80,7 @@ class Watched(Cramped):
 
     def run(self) -> None:
         self.largest: Counter[int] = Counter()
+        self.alone = self.cut = 0
         self.loops_spilled = False
         while not self.sim.done:
             self.sim.act()
@@ -83,11 +93,12 @@ class Watched(Cramped):
         under_way: Counter[Way] = Counter()
         for sender, receiver, edge, size in self._messages():
             under_way[sender, receiver, edge] += size
-            self.largest[edge] = max(self.largest[edge], size)
+            self.largest[edge] = max(self.largest[edge], size, MESSAGE + HEAD)
         for loop in chain.from_iterable(map(loops, self.workers)):
             assert loop.waiting.size <= loop._most, "what has come back has its bound (I6)"
             self.loops_spilled |= loop.waiting.spilled
         for way, size in under_way.items():
+            # A message is of a bound, or of one record.
             most = window - 1 + self.largest[way[2]]
             assert size <= most, f"{size} bytes are under way on {way} (I6)"
 
@@ -100,6 +111,7 @@ class Watched(Cramped):
             if frame[0][:1] == DATA:
                 edge = msgpack.unpackb(frame[0][1:], use_list=False)[0]
                 if edges[edge].credit:
+                    self._check_message(decode(frame), sum(map(len, frame)))
                     yield sender, receiver, edge, sum(map(len, frame))
         for worker in self.workers:
             for port in assembly(worker).inputs.values():
@@ -108,6 +120,13 @@ class Watched(Cramped):
                         assert isinstance(message.taken, partial)
                         edge, sender, size = message.taken.args
                         yield sender, worker.me, edge, size
+
+    def _check_message(self, frame: Anything, size: int) -> None:
+        assert isinstance(frame, DataFrame) and isinstance(frame.payload, Batch)
+        alone = len(frame.payload) == 1
+        assert alone or size <= MESSAGE + HEAD, f"a frame of {size} bytes left at once (I6)"
+        self.alone += alone and size > MESSAGE + HEAD
+        self.cut += not alone and size > MESSAGE
 
 
 class CreditRun(Run):
@@ -123,6 +142,7 @@ class CreditRun(Run):
         super().check_times(run)
         assert isinstance(run, Watched)
         self.loops_spilled = run.loops_spilled
+        self.alone, self.cut = run.alone, run.cut
 
 
 def _memory(operator: Any) -> int:
@@ -144,6 +164,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies on disk comes back in many slices, and whoever takes messages has room for them."""
     for module in (overflow, pool):
         monkeypatch.setattr(module, "SLICE_ROWS", SLICE)
+    monkeypatch.setattr(router, "MESSAGE_BYTES", MESSAGE)
+    monkeypatch.setattr(packing, "PIECE", MESSAGE // 2)
+    monkeypatch.setattr(steps, "BYTES", MESSAGE)
     for operator in (Router, Keyed):
         monkeypatch.setattr(operator, "_receive", _frugal(operator._receive))
 
@@ -171,12 +194,16 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
         done["runs"] += 1
         done["spilled"] += run.spilled
         done["loops spilled"] += run.loops_spilled
+        done["alone"] += run.alone
+        done["cut"] += run.cut
         done["results"] += len(run.sink.results)
         done.update(run.changes)
     record_property(f"{SCHEDULES}flows with next to no credit", done["runs"])
     record_property("of these went to disk", done["spilled"])
     record_property("of these at a loop's beginning", done["loops spilled"])
     record_property("results of these", done["results"])
+    record_property("messages of one large record under way in these", done["alone"])
+    record_property("messages near their bound under way in these", done["cut"])
     record_property("moves of bins in these", done["bin_moved"])
     record_property("workers that joined, with next to no credit", done["joined"])
     record_property("workers that left, with next to no credit", done["left"])
@@ -185,6 +212,7 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
 # -- bugs that are caught
 
 _owed, _passed, _schedule = Credit.owed, Pool.passed, Enter.schedule
+_message = Router._message
 
 
 def _twice(credit: Any) -> Iterator[Any]:
@@ -204,6 +232,12 @@ def _memory_first(waiting: Any, frontier: Any) -> Any:
     return (near, True) if near else _passed(waiting, frontier)
 
 
+def _all_at_once(exchange: Any, share: Any) -> Any:
+    """A message is as large as what has come."""
+    arrived, batches = zip(*iter(lambda: share.left and _message(exchange, share), 0), strict=True)
+    return np.concatenate(arrived), Batch.concat([*batches])
+
+
 def _forgetful(loop: Any) -> bool:
     """What has come back to a loop's beginning is owed no longer once it is on disk."""
     worked = _schedule(loop)
@@ -216,6 +250,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "credit is returned twice": (Credit, "owed", _twice, "acknowledged more"),
     "more credit is returned than was used": (Credit, "owed", _more, "acknowledged more"),
     "nobody looks at the credit": (Credit, "left", lambda self, edge, to: True, "I6"),
+    "a message has no bound": (Router, "_message", _all_at_once, "left at once"),
     "what is on disk is overtaken": (Pool, "passed", _memory_first, "assert"),
     "nothing goes to disk": (Pool, "shed", lambda self: 0, "I[67]"),
     "what goes round is forgotten": (Enter, "schedule", _forgetful, "nothing is held|not permit"),
