@@ -1,4 +1,4 @@
-"""That each record of the control topic has been answered to its end, also where the driver that
+"""That each command on the control topic has been answered to its end, also where the driver that
 had obeyed it was lost."""
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ import json
 from connectors.topics import Names
 from tests.kafka_tools import consume_all
 
+MARKED = b'"meander"'
+"""What a record has that is meant as a command; others are passed over."""
 ENDS = "rejected", "completed", "aborted", "rescaled", "checkpointed", "checkpoint_failed"
 
 
 def unanswered(bootstrap: str, called: Names) -> list[str]:
-    """Records of the control topic for which the status topic tells no end, but for stops."""
+    """Commands on the control topic for which the status topic tells no end, but for stops."""
     events = [json.loads(one.value or b"") for one in consume_all(bootstrap, called.status)]
     ends = [event for event in events if event["type"] in ENDS]
     ids = {end.get(field) for end in ends for field in ("id", "by")}
@@ -20,7 +22,9 @@ def unanswered(bootstrap: str, called: Names) -> list[str]:
     return [
         f"offset {record.offset}: {record.value!r:.300}"
         for record in consume_all(bootstrap, called.control)
-        if record.offset not in offsets and _awaited(record.value) not in {None, *ids}
+        if MARKED in (record.value or b"")
+        and record.offset not in offsets
+        and _awaited(record.value) not in {None, *ids}
     ]
 
 

@@ -30,6 +30,8 @@ class Driver:
     """Whether the broker was, at some time since it was run."""
     struck: list[int] = field(default_factory=list)
     """How many events there were at each strike on a worker."""
+    killed: set[int] = field(default_factory=set)
+    """Processes of workers that are as good as dead."""
     _excuses: list[tuple[str, float]] = field(default_factory=list)
 
     @property
@@ -43,7 +45,8 @@ class Driver:
     @property
     def workers(self) -> list[tuple[int, int]]:
         """The numbers and processes of those that live."""
-        return [(worker, pid) for worker, pid in self.flow.workers.items() if alive(pid)]
+        known = self.flow.workers.items()
+        return [(one, pid) for one, pid in known if alive(pid) and pid not in self.killed]
 
     @property
     def losses(self) -> int:

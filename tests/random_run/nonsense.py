@@ -40,6 +40,8 @@ _WRONG: list[dict[str, object]] = [
     {"type": "migrated"},
     {"type": None},
     {"unknown": 1},
+    {"meander": "something else"},
+    {"meander": None},
     {"type": "rescale", "workers": 0},
     {"type": "rescale", "id": "n", "workers": 1 << 40},
     {"type": "abort", "id": "n", "command": "there is none"},

@@ -211,6 +211,8 @@ class World:
             return "spared" if living else "there is none"
         self.drivers.now.strike()
         worker, pid = living[int(victim * len(living))]
+        if number == signal.SIGKILL:
+            self.drivers.now.killed.add(pid)
         kill(pid, number)
         return f"worker {worker}, process {pid}"
 
