@@ -3,11 +3,13 @@
 `Antichain` is a value; `MutableAntichain` counts pointstamps and keeps the antichain of those whose
 count is positive. Counts may pass through negative values, as updates of different members may
 arrive in any order; only positive counts bound a frontier (timely dataflow, `MutableAntichain`).
-Cost: an update is O(1) unless it touches the frontier, then O(distinct times held).
+Cost: an update is O(log n) in the times held; one that touches the frontier looks at the least time
+of each combination of rounds, of which the outer scope has one.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +17,8 @@ from state.time import Time, less_equal, less_than
 
 _OUTER = {int}
 """The types of times whose order is total."""
+SPARE = 64
+"""Times that may lie in a heap without a count, however few have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,15 @@ class MutableAntichain:
     (True, False, True, (7,))
     """
 
-    __slots__ = ("_counts", "frontier")
+    __slots__ = ("_counts", "_heaps", "_queued", "frontier")
 
     def __init__(self) -> None:
         self._counts: dict[Time, int] = {}
+        self._heaps: dict[tuple[int, ...], list[Time]] = {}
+        """By rounds, all times with a positive count, and some that had one: of equal rounds only
+        the least can be minimal."""
+        self._queued = 0
+        """How many times lie in the heaps."""
         self.frontier = Antichain()
 
     def update(self, time: Time, delta: int) -> bool:
@@ -127,9 +136,12 @@ class MutableAntichain:
         if before > 0:
             if after > 0 or time not in bound:
                 return False
-            self.frontier = Antichain(minimal(self.positive())) if counts else NOTHING
+            self.frontier = Antichain(minimal(self._leasts())) if counts else NOTHING
             return True
-        if after <= 0 or self.frontier.less_equal(time):
+        if after <= 0:
+            return False
+        self._queue(time)
+        if self.frontier.less_equal(time):
             return False
         self.frontier = Antichain(minimal((*bound, time)))
         return True
@@ -142,7 +154,7 @@ class MutableAntichain:
         (True, False, True, (7,))
         """
         self._counts = {t: count for t, count in self._counts.items() if bound.less_equal(t)}
-        before, self.frontier = self.frontier, Antichain(minimal(self.positive()))
+        before, self.frontier = self.frontier, Antichain(minimal(self._leasts()))
         return set(before) != set(self.frontier)
 
     def positive(self) -> Iterator[Time]:
@@ -157,3 +169,23 @@ class MutableAntichain:
         (False, False)
         """
         return not self._counts
+
+    def _queue(self, time: Time) -> None:
+        heapq.heappush(self._heaps.setdefault(() if isinstance(time, int) else time[1:], []), time)
+        self._queued += 1
+        # Times that have lost their count below the least one would stay for ever.
+        if self._queued > 2 * len(self._counts) + SPARE:
+            times, self._heaps, self._queued = [*self.positive()], {}, 0
+            for one in times:
+                self._queue(one)
+
+    def _leasts(self) -> Iterator[Time]:
+        """The least time with a positive count, of each rounds."""
+        for rounds, heap in list(self._heaps.items()):
+            while heap and self._counts.get(heap[0], 0) <= 0:
+                heapq.heappop(heap)
+                self._queued -= 1
+            if heap:
+                yield heap[0]
+            else:
+                del self._heaps[rounds]

@@ -13,16 +13,20 @@ import numpy as np
 
 from dataflow.batch import Batch, Int64s
 from dataflow.graph import Edge, Graph, Location
-from dataflow.nested import Rounds
+from dataflow.nested import Rounds, settled
 from dataflow.operators.base import InputPort, Message, OutputPort
+from dataflow.operators.calls import Calls, Why
 from dataflow.operators.errors import Guard, OnError
+from dataflow.operators.notices import Notices
 from dataflow.operators.overflow import Disk, Overflow
 from dataflow.operators.pool import Pool
+from dataflow.operators.timers import Timers
 from dataflow.progress import Progress
 from dataflow.sim import SimLinks, SimNetwork
 from dataflow.stay import Stay
 from dataflow.wire import Payload
 from state import codec
+from state.antichain import NOTHING, Antichain
 from state.bins import BinSpace
 from state.codec import PLAIN, StateCodec
 from state.columns import Layout
@@ -146,6 +150,19 @@ def bins_of(batch: Batch) -> Int64s:
     """The bins of a batch's keys."""
     assert batch.hashes is not None
     return BinSpace().bins_of(batch.hashes)
+
+
+def calls(
+    answers: Sequence[Why] = (),
+    timers: Timers | None = None,
+    notices: Notices | None = None,
+    passed: Antichain = NOTHING,
+    rounds: Rounds = (),
+    most: int = 1000,
+) -> Calls:
+    """What a stateful operator calls back in one pass, where a frontier has passed that."""
+    of = timers or Timers(), notices or Notices()
+    return Calls("op", 9, BinSpace(), *of, answers, rounds, settled(passed, rounds), most)
 
 
 def records(

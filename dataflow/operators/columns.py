@@ -9,7 +9,7 @@ is in the next round. Cost: O(rounds) calls per batch, where a round holds each 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataflow.batch import Batch, Int64s, UInt64s
+from dataflow.operators.calls import Calls, Why
 from dataflow.operators.errors import Guard, failure
-from dataflow.operators.logic import NOTHING, Beside, Sealing, Why
+from dataflow.operators.logic import Applied, Sealing
 from dataflow.operators.rows import Rows
 from schemas.errors import SetupError
 from state import codec
@@ -173,14 +174,14 @@ _Lent = _Numbers | _Sealed
 class Columnar:
     """The logic of a columnar fold."""
 
-    timed = False
+    answers: Collection[Why] = ()
 
     def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._fold, self._guard = fold, guard
         self._whole = np.dtype(fold.dtype).kind in "iu"
         self._sealing = sealing
 
-    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """One result per record, in order."""
         taken, values = self._values(rows.batch)
         batch = rows.batch.take(taken) if len(taken) < len(bins) else rows.batch
@@ -193,17 +194,10 @@ class Columnar:
             for chosen in _rounds(batch.hashes):
                 answered[chosen] = self._round(states, batch, values, chosen, results)
         if answered.all():
-            return batch.with_values(results)
+            return Applied(batch.with_values(results), len(rows))
         kept = np.flatnonzero(answered)
-        return batch.take(kept).with_values([results[i] for i in kept.tolist()])
-
-    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
-        """A fold asks for nothing."""
-        raise AssertionError("a fold has no timers")
-
-    def beside(self) -> Beside:
-        """Nothing ever."""
-        return NOTHING
+        kept_results = [results[i] for i in kept.tolist()]
+        return Applied(batch.take(kept).with_values(kept_results), len(rows))
 
     def _columns(self, store: Store, lent: Loan, keys: list[bytes]) -> _Lent:
         if store.layout is None:

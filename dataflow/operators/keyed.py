@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Literal
 
 import numpy as np
@@ -22,13 +21,14 @@ from dataflow.batch import Batch, Int64s
 from dataflow.bound import Bound
 from dataflow.migrate.arrivals import Arrivals
 from dataflow.migrate.delivery import Delivery
-from dataflow.nested import Rounds, at, outer, outward, place, rounds_of
+from dataflow.nested import Rounds, at, outer, outward, place, rounds_of, settled
 from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
-from dataflow.operators.logic import Logic, Why
+from dataflow.operators.calls import Calls
+from dataflow.operators.logic import Logic
 from dataflow.operators.notices import Notices
 from dataflow.operators.outputs import Outputs
 from dataflow.operators.pool import Pool
-from dataflow.operators.rows import Rows, in_order
+from dataflow.operators.rows import EMPTY, Rows, in_order
 from dataflow.operators.slices import Slices
 from dataflow.operators.timers import Timers
 from dataflow.pace import Pace
@@ -39,15 +39,12 @@ from state.extraction import Extraction
 from state.ids import Bin, CheckpointId, LayerId
 from state.manifest import Manifest
 from state.retention import Retention
-from state.store import Bins, Store
+from state.store import Store
 from state.time import MIN_TIME, Time, to_millis
 from state.topic import StateTopic
 from state.trace import Trace
 
 Order = Literal["time", "arrival"]
-Work = Callable[[Store, Bins], Batch]
-"""What is done with the states of a batch's keys, which lie in these bins."""
-
 SLICE = 3072
 """Records applied per turn, so that no turn is long."""
 
@@ -92,7 +89,7 @@ class Keyed(Quiet):
         )
         self._waiting, self._most_delivered = pools("records"), most_delivered
         self._most, self._over = bound.most, False
-        self._slices = Slices(clock, SLICE)
+        self._clock, self._slices = clock, Slices(clock, SLICE)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -233,7 +230,7 @@ class Keyed(Quiet):
         too many timers do, which stay in memory."""
         calls = self.timers.size + self._notices.size
         if calls > self._bound.most:
-            since = to_millis(min(map(outer, self._calls())))
+            since = to_millis(min(map(outer, self._owed_calls())))
             self._bound.check(calls, f"timers wait for its time to pass {since} ms")
         waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
         self._over = waiting > self._most
@@ -309,19 +306,57 @@ class Keyed(Quiet):
         return applied
 
     def _apply_some(self, frontier: Antichain, most: int) -> int:
-        """The timers or notices that come next, or else the next records; how many."""
-        due, notice = self.timers.next_due(frontier), self._notices.next_due(frontier)
-        if due is not None and self._before_all(due) and (notice is None or due <= outer(notice)):
-            return self._call_back(self.timers.take(due), due, "timer")
-        if notice is not None and self._before_all(notice):
-            return self._call_back(self._notices.take(notice), notice, "notice")
-        if not self._queue or self._overtakes():
+        """The next records, with the calls that come before, between and behind them; how many of
+        both."""
+        rows, calls = self._next(frontier, most)
+        if calls.next() is None and not len(rows):
             return 0
+        began = self._clock.monotonic()
+        bins = self._bins(rows.batch)
+        applied = self._logic.apply(self.store, bins, rows, calls)
+        np.add.at(self.heat, bins[: applied.rows], 1)
+        if applied.called is not None:
+            np.add.at(self.heat, self._bins(applied.called), 1)
+        for number, batch in enumerate((applied.results, *applied.beside)):
+            if len(batch):
+                self._slices.gave(batch.guessed_weight)
+                self._outputs.send(at(int(batch.times.min()), calls.rounds), batch, number)
+        done = self._front(rows, applied.rows)
+        self._inputs[0].stay.over_each(done.arrived)
+        count = len(done) + (0 if applied.called is None else len(applied.called))
+        self._slices.took(count, self._clock.monotonic() - began)
+        return count
+
+    def _next(self, frontier: Antichain, most: int) -> tuple[Rows, Calls]:
+        """What is queued first, off the queue, and what is called along with it."""
+        if self._order == "time" and not self._in_loop:
+            rows = self._slice(most)
+            calls = self._calls(self._until(frontier), (), most)
+            fit = calls.fits(rows.batch.times) if self._logic.answers else len(rows)
+            return self._front(rows, fit), calls
+        # Records as they arrive are in no order of time, and in a loop those of a time are apart:
+        # what is called comes before them.
+        bound = self._until(frontier)
+        calls = self._calls(bound, self._notices.rounds, most)
+        if calls.next() is not None:
+            return EMPTY, calls
         rows = self._slice(most)
-        with self._slices.of(len(rows)):
-            self._run(rows.batch, partial(self._logic.apply, rows=rows), rows.rounds)
-        self._inputs[0].stay.over_each(rows.arrived)
-        return len(rows)
+        return rows, self._calls(bound, rows.rounds, most)
+
+    @property
+    def _in_loop(self) -> bool:
+        return bool(self._notices.rounds or (self._queue and self._queue[0][1].rounds))
+
+    def _calls(self, bound: Antichain, rounds: Rounds, most: int) -> Calls:
+        return Calls(
+            self.name, self._origin, self._space, self.timers, self._notices, self._logic.answers,
+            rounds, settled(bound, rounds), most,
+        )  # fmt: skip
+
+    def _until(self, frontier: Antichain) -> Antichain:
+        """Before it, in the total order, are only calls: all records that need wait no longer, and
+        all to come, are later or of its time."""
+        return Antichain.of(*frontier, *self._ahead())
 
     def _overtakes(self) -> bool:
         """Whether what is queued has to wait for slices of what is on disk: timers between the two
@@ -330,68 +365,35 @@ class Keyed(Quiet):
             return False
         return self._precedes(chain(self._waiting.owed, self.arrivals.ahead))
 
-    def _before_all(self, time: Time) -> bool:
-        """Whether all records that need wait no longer come later in the total order."""
-        return all(place(time) < place(ahead) for ahead in self._ahead())
-
     def _ahead(self) -> Iterator[Time]:
-        """The times of records that are applied before later timers and notices."""
-        yield from (at(least, rows.rounds) for least, rows in self._queue)
+        """The times of records that are applied before later timers and notices, or the first of
+        them."""
+        queued = islice(self._queue, 1 if self._order == "time" else None)
+        yield from (at(least, rows.rounds) for least, rows in queued)
         yield from self._waiting.owed
         yield from self.arrivals.ahead
 
     def _slice(self, most: int) -> Rows:
-        least, rows = self._queue.popleft()
+        if not self._queue or self._overtakes():
+            return EMPTY
+        _, rows = self._queue.popleft()
         self._queued_bytes -= rows.batch.weight
-        rows, rest = rows.cut(most)
+        return self._front(rows, most)
+
+    def _front(self, rows: Rows, count: int) -> Rows:
+        """The first so many; the others go back to where they were, ahead of all that is queued."""
+        rows, rest = rows.cut(count)
         if len(rest):
             self._queue.appendleft((rest.least, rest))
             self._queued_bytes += rest.batch.weight
-        if self._logic.timed and self._order == "time":
-            # A timer set by these records may come before the next time's records.
-            chosen = rows.batch.times == least
-            rows, rest = rows.split(chosen)
-            if len(rest):
-                self._queue.appendleft((rest.least, rest))
-                self._queued_bytes += rest.batch.weight
         return rows
-
-    def _call_back(self, keys: list[bytes], time: Time, why: Why) -> int:
-        hashes = self._space.hash_keys(keys)
-        zeros = np.zeros(len(keys), np.int64)
-        fired = Batch(
-            zeros + outer(time),
-            zeros + self._origin,
-            hashes.view(np.int64),
-            zeros + (why == "notice"),
-            zeros,
-            [None] * len(keys),
-            keys,
-            hashes,
-        )
-        self._run(fired, partial(self._logic.fire, fired=fired, why=why), rounds_of(time))
-        return len(keys)
-
-    def _run(self, batch: Batch, work: Work, rounds: Rounds = ()) -> None:
-        bins = self._bins(batch)
-        np.add.at(self.heat, bins, 1)
-        results = work(self.store, bins)
-        beside = self._logic.beside()
-        for time, key in beside.timers:
-            self.timers.set(Bin(self._space.bin_of(key)), time, key)
-        for time, key in beside.notices:
-            self._notices.ask(at(time, rounds), key)
-        for number, batch in enumerate((results, *beside.batches)):
-            if len(batch):
-                self._slices.gave(batch.guessed_weight)
-                self._outputs.send(at(int(batch.times.min()), rounds), batch, number)
 
     # -- what is owed
 
     def _keep(self) -> None:
         queued = (at(least, rows.rounds) for least, rows in self._queue)
         waiting = (*self._waiting.owed, *queued, *self.arrivals.owed)
-        self._outputs.keep(*least_of(*waiting, *self._calls()))
+        self._outputs.keep(*least_of(*waiting, *self._owed_calls()))
 
-    def _calls(self) -> tuple[Time, ...]:
+    def _owed_calls(self) -> tuple[Time, ...]:
         return least_of(self.timers.least, *self._notices.owed)

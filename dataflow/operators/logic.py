@@ -1,20 +1,22 @@
 """What a stateful operator does with its records: fold, or the general process function.
 
-A logic is lent the states of the keys at hand and sees the records in order; it changes the states
-and yields results. States are sealed after each record (`state.codec`): a function that fails
-half-way leaves the state as it was, and nobody keeps a reference to a state that changes.
+A logic is lent the states of the keys at hand and sees the records in order, with the calls that
+keys have asked for in their places between them; it changes the states and yields results. States
+are sealed after each record (`state.codec`): a function that fails half-way leaves the state as it
+was, and nobody keeps a reference to a state that changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from dataflow.batch import Batch
+from dataflow.operators.calls import Call, Calls, Why
 from dataflow.operators.errors import Guard, failure
 from dataflow.operators.rows import Rows
 from dataflow.operators.steps import (
@@ -29,7 +31,7 @@ from state import codec
 from state.cells import ABSENT, weigh
 from state.codec import StateCodec
 from state.extraction import ENTRY_BYTES, STATE_LIMIT
-from state.store import Bins, Loan, Store
+from state.store import Bins, Store
 from state.time import from_millis, to_millis, whole
 
 States = list[object]
@@ -40,43 +42,30 @@ LARGEST = STATE_LIMIT - ENTRY_BYTES
 
 _WORD = 1 << 63
 
-Timer = tuple[int, bytes]
-"""A time and the encoded key that wants to be called then."""
-
-
-Why = Literal["timer", "notice"]
-"""Why a key is called back: its timer is due, or all of a time has come."""
-
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What a call has brought about besides results at the first output."""
+class Applied:
+    """What a pass has brought about."""
 
-    timers: Sequence[Timer] = ()
-    notices: Sequence[Timer] = ()
-    """Outer times and keys to be called once all of that time, in the call's rounds, has come."""
-    batches: Sequence[Batch] = ()
+    results: Batch
+    """At the first output, each under its input's place in the order."""
+    rows: int
+    """How many of the records have been applied: the first ones."""
+    called: Batch | None = None
+    """The keys that have been called back."""
+    beside: Sequence[Batch] = ()
     """What goes to the other outputs, one batch each."""
-
-
-NOTHING = Beside()
 
 
 class Logic(Protocol):
     """The part of a stateful operator that differs."""
 
-    timed: bool
-    """Whether records of one time must be applied before later ones are begun, as something of its
-    own may come between."""
+    answers: Collection[Why]
+    """For what it may call keys back."""
 
-    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
-        """Apply records in order; the results, each under its input's place in the order."""
-
-    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
-        """Call back the keys of `fired`, a batch without values, one row per key and time."""
-
-    def beside(self) -> Beside:
-        """What the last call has brought about besides its results."""
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        """Apply records in order, and call keys back where their time is between those of records,
+        or later: at most as many of both as the calls say, but at least all records of a fold."""
 
 
 class StateTooLargeError(MeanderError):
@@ -129,7 +118,7 @@ class Sealing:
 class Fold:
     """`(state, value) -> (state, result)`, one result per record."""
 
-    timed = False
+    answers: Collection[Why] = ()
 
     def __init__(
         self,
@@ -141,11 +130,11 @@ class Fold:
         self._init, self._step, self._sealing, self._guard = init, step, sealing, guard
         self._plain = sealing.plain
 
-    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """One result per record that the function took."""
         assert rows.batch.keys is not None
         with store.lend(rows.batch.keys, bins) as lent:
-            return self._fold(lent.sealed, lent.slots.tolist(), rows.batch)
+            return Applied(self._fold(lent.sealed, lent.slots.tolist(), rows.batch), len(rows))
 
     def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
         seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
@@ -175,21 +164,13 @@ class Fold:
         answered = batch.take(np.delete(np.arange(len(batch)), lost)) if lost else batch
         return answered.with_values(results)
 
-    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
-        """A fold asks for nothing."""
-        raise AssertionError("a fold has no timers")
-
-    def beside(self) -> Beside:
-        """Nothing ever."""
-        return NOTHING
-
 
 class Context:
     """What a process function may do besides changing its state."""
 
     __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
 
-    def __init__(self, key: bytes, time: int, calls: Sequence[Why], side: Sequence[str]) -> None:
+    def __init__(self, key: bytes, time: int, calls: Collection[Why], side: Sequence[str]) -> None:
         self._key, self._time, self._calls = key, time, calls
         self._notice = False
         self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
@@ -260,26 +241,20 @@ class _Emitted:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What the process functions of one batch have brought about, and may ask for."""
+    """What the process functions of one pass have emitted, by the output's name; the first has
+    none."""
 
-    calls: Sequence[Why]
     emitted: dict[str | None, _Emitted]
-    """By the output's name; the first has none."""
-    timers: list[Timer]
-    notices: list[Timer]
 
     @staticmethod
-    def of(calls: Sequence[Why], side: Sequence[str]) -> _Outcome:
+    def of(side: Sequence[str]) -> _Outcome:
         """Nothing so far."""
-        return _Outcome(calls, {name: _Emitted([], [], []) for name in (None, *side)}, [], [])
+        return _Outcome({name: _Emitted([], [], []) for name in (None, *side)})
 
-    def add(self, row: int, key: bytes, context: Context) -> None:
-        """What one call has asked for."""
+    def add(self, row: int, context: Context) -> None:
+        """What one call has emitted."""
         for name, emitted in context._emitted.items():
             self.emitted[name].add(row, emitted)
-        self.timers.extend((time, key) for time in context._timers)
-        if context._notice:
-            self.notices.append((context._time, key))
 
 
 class Process:
@@ -300,63 +275,70 @@ class Process:
         given: dict[Why, OnTimer | None] = {"timer": on_timer, "notice": on_notify}
         self._back = {why: function for why, function in given.items() if function is not None}
         self._side, self._sealing, self._guard = side, sealing, guard
-        self._beside = NOTHING
-        self.timed = bool(self._back)
+        self.answers: Collection[Why] = tuple(self._back)
+        self._in_notice = tuple(why for why in self._back if why != "notice")
+        """A notice that asks for another of its time would never end."""
 
-    def apply(self, store: Store, bins: Bins, rows: Rows) -> Batch:
-        """Call the function of each record's input."""
-        batch, sides = rows.batch, rows.sides.tolist()
-        outcome = _Outcome.of(tuple(self._back), self._side)
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        """Call the function of each record's input, and those for timers and notices."""
+        batch, times, sides = rows.batch, rows.batch.times.tolist(), rows.sides.tolist()
+        full = (batch.indexes >= MOST_INDEX).tolist()
+        outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         assert batch.keys is not None
-        with store.lend(batch.keys, bins) as lent:
-            for row, value in enumerate(batch.values):
-                on_value = self._on_values[sides[row]]
-                self._call(lent, batch, row, outcome, partial(_with_value, on_value, value))
-        return self._results(batch, outcome)
-
-    def fire(self, store: Store, bins: Bins, fired: Batch, why: Why) -> Batch:
-        """Call the timer function of each row's key, or that for notices."""
-        if why not in self._back:
-            raise MeanderError(
-                f"operator {self._operator!r}", f"a {why} is due and it has no function for it"
-            )
-        # A notice that asks for another of its time would never end.
-        calls = tuple(call for call in self._back if why != "notice" or call != why)
-        outcome = _Outcome.of(calls, self._side)
-        assert fired.keys is not None
-        with store.lend(fired.keys, bins) as lent:
-            for row in range(len(fired)):
-                self._call(lent, fired, row, outcome, self._back[why])
-        return self._results(fired, outcome)
-
-    def beside(self) -> Beside:
-        """Timers and notices asked for, and what has been emitted to each side output."""
-        return self._beside
+        keys, bins = calls.along(batch.keys, bins)
+        with store.lend(keys, bins) as lent:
+            states, slots = lent.sealed, dict(zip(keys, lent.slots.tolist(), strict=True))
+            due = calls.next()
+            while row + len(called) < calls.most:
+                if row < len(times) and (due is None or times[row] <= due.time):
+                    place, key = row, batch.keys[row]
+                    on_value = self._on_values[sides[row]]
+                    function: OnTimer = partial(_with_value, on_value, batch.values[row])
+                    context = Context(key, times[row], self.answers, self._side)
+                    row += 1
+                elif due is not None:
+                    place, key = len(times) + len(called), due.key
+                    function = self._back[due.why]
+                    answers = self._in_notice if due.why == "notice" else self.answers
+                    context = Context(key, due.time, answers, self._side)
+                    calls.take(due)
+                    called.append(due)
+                else:
+                    break
+                deepest = place < len(times) and full[place]
+                error = self._call(states, slots[key], context, function, deepest)
+                if error is None:
+                    outcome.add(place, context)
+                    calls.ask(key, context._time, context._timers, context._notice)
+                else:
+                    failed = (batch, place) if place < len(times) else (calls.batch(called[-1:]), 0)
+                    self._guard.failed(*failed, error)
+                if context._timers or context._notice or place >= len(times):
+                    due = calls.next()
+        return self._applied(batch, row, outcome, calls.batch(called) if called else None)
 
     def _call(
-        self, lent: Loan, batch: Batch, row: int, outcome: _Outcome, function: OnTimer
-    ) -> None:
-        assert batch.keys is not None
+        self, states: States, slot: int, context: Context, function: OnTimer, deepest: bool
+    ) -> BaseException | None:
+        """Change a key's state; what has failed: its function, or that it has emitted something at
+        the deepest level that an index can tell."""
         if self._guard.pulse.due:
             self._guard.pulse.beat()
-        key, states, slot = batch.keys[row], lent.sealed, int(lent.slots[row])
-        context = Context(key, int(batch.times[row]), outcome.calls, self._side)
         try:
             sealed = states[slot]
             state = self._init() if sealed is ABSENT else self._sealing.unseal(sealed)
-            sealed = self._sealing.seal(function(context, state), key)
-            if batch.indexes[row] >= MOST_INDEX and any(context._emitted.values()):
+            sealed = self._sealing.seal(function(context, state), context._key)
+            if deepest and any(context._emitted.values()):
                 raise TooManyLevelsError
         except failure() as error:
-            self._guard.failed(batch, row, error)
-            return
+            return error
         states[slot] = sealed
-        outcome.add(row, key, context)
+        return None
 
-    def _results(self, batch: Batch, outcome: _Outcome) -> Batch:
-        first, *others = (self._batch(batch, emitted) for emitted in outcome.emitted.values())
-        self._beside = Beside(outcome.timers, outcome.notices, others)
-        return first
+    def _applied(self, batch: Batch, rows: int, outcome: _Outcome, called: Batch | None) -> Applied:
+        every = batch if called is None else Batch.concat([batch, called])
+        first, *others = (self._batch(every, emitted) for emitted in outcome.emitted.values())
+        return Applied(first, rows, called, others)
 
     def _batch(self, batch: Batch, outcome: _Emitted) -> Batch:
         emitted = batch.take(np.array(outcome.rows, np.int64))

@@ -121,6 +121,10 @@ class Rows:
         return self.take(order)
 
 
+EMPTY = Rows(Batch(NONE, NONE, NONE, NONE, NONE, [], [], NONE.view(np.uint64)), NONE)
+"""No records, keyed."""
+
+
 def in_order(many: list[Rows]) -> list[Rows]:
     """Records of any rounds in the total order; those of one outer time and rounds together."""
     if not any(rows.rounds for rows in many):

@@ -3,8 +3,7 @@
 Guarantees that a turn becomes neither long because functions are slow, nor large because they give
 much: an operator takes as many records as took `SECONDS` and gave `BYTES` last time, one at least,
 and twice as many as then at most. So a function that sleeps delays what else a worker does by one
-call. Not so what is called back: keys that have asked for the same time are called in one turn.
-Cost: two looks at the clock per slice.
+call. Cost: two looks at the clock per slice.
 """
 
 from __future__ import annotations
@@ -47,16 +46,20 @@ class Slices:
     @contextmanager
     def of(self, rows: int) -> Iterator[None]:
         """A slice of so many, for as long as it takes."""
-        began, self._given = self._clock.monotonic(), 0
+        began = self._clock.monotonic()
         yield
-        took = self._clock.monotonic() - began
+        self.took(rows, self._clock.monotonic() - began)
+
+    def took(self, rows: int, seconds: float) -> None:
+        """So many have been handed out, in so many seconds."""
+        given, self._given = self._given, 0
         if not rows:
             return
-        light = max(1, rows * BYTES // self._given) if self._given else self._most
-        if took <= 0:
+        light = max(1, rows * BYTES // given) if given else self._most
+        if seconds <= 0:
             self.rows = min(light, self._most)
             return
-        fitting = min(light, max(1, int(rows * SECONDS / took)))
+        fitting = min(light, max(1, int(rows * SECONDS / seconds)))
         # A slice with less than was allowed says little of how many more would fit.
         known = max(self.rows, 2 * rows)
         self.rows = min(fitting, known, self._most) if fitting > self.rows else fitting

@@ -10,11 +10,15 @@ import heapq
 from bisect import insort
 from collections.abc import Collection, Iterable
 
-from state.antichain import Antichain
 from state.ids import Bin
 
 TIMER_BYTES = 300
 """About what one timer takes in memory, beside its key."""
+SPARE = 1024
+"""Timers that have left may lie in the heap, however few are here."""
+
+Timer = tuple[int, bytes]
+"""A time and the encoded key that wants to be called then."""
 
 
 class Timers:
@@ -22,17 +26,20 @@ class Timers:
 
     >>> timers = Timers()
     >>> timers.set(Bin(0), 5, b"a"); timers.set(Bin(0), 9, b"a"); timers.depart(Bin(0), 9)
-    >>> timers.next_due(Antichain()), timers.take(5), timers.next_due(Antichain())
-    (5, [b'a'], None)
+    >>> timers.first, timers.pop(), timers.first
+    ((5, b'a'), (5, b'a'), None)
     """
 
     def __init__(self) -> None:
         self.size = 0
         """About how many bytes they take."""
-        self._by_time: dict[int, dict[bytes, Bin]] = {}
-        self._by_bin: dict[Bin, set[tuple[int, bytes]]] = {}
-        self._times: list[int] = []
-        self._frozen: dict[Bin, set[tuple[int, bytes]]] = {}
+        self._bins: dict[Timer, Bin] = {}
+        """Of those that may be fired here."""
+        self._by_bin: dict[Bin, set[Timer]] = {}
+        """The same."""
+        self._heap: list[Timer] = []
+        """The same, and some that have left."""
+        self._frozen: dict[Bin, set[Timer]] = {}
         self._frozen_least: dict[Bin, int] = {}
         self._departures: dict[Bin, list[int]] = {}
 
@@ -41,36 +48,51 @@ class Timers:
         departures = self._departures.get(bin)
         frozen = departures is not None and time >= departures[0]
         timers = (self._frozen if frozen else self._by_bin).setdefault(bin, set())
-        if (time, key) in timers:
+        timer = (time, key)
+        if timer in timers:
             return
-        timers.add((time, key))
+        timers.add(timer)
         self.size += TIMER_BYTES + len(key)
         if frozen:
             self._frozen_least[bin] = min(time, self._frozen_least.get(bin, time))
         else:
-            if time not in self._by_time:
-                self._by_time[time] = {}
-                heapq.heappush(self._times, time)
-            self._by_time[time][key] = bin
+            self._bins[timer] = bin
+            heapq.heappush(self._heap, timer)
 
-    def next_due(self, passed: Antichain) -> int | None:
-        """The least time of a timer that the frontier has passed."""
-        least = self._next
-        return None if least is None or passed.less_equal(least) else least
+    @property
+    def first(self) -> Timer | None:
+        """The first that may be fired here, in the order of time and key."""
+        while self._heap and self._heap[0] not in self._bins:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
 
-    def take(self, time: int) -> list[bytes]:
-        """The keys due at the least time, in order."""
-        assert heapq.heappop(self._times) == time
-        due = self._by_time.pop(time)
-        for key, bin in due.items():
-            self._by_bin[bin].discard((time, key))
-        self.size -= sum(TIMER_BYTES + len(key) for key in due)
-        return sorted(due)
+    def pop(self) -> Timer:
+        """Take the first."""
+        timer = self.first
+        assert timer is not None, "none is pending"
+        heapq.heappop(self._heap)
+        self._by_bin[self._bins.pop(timer)].discard(timer)
+        self.size -= TIMER_BYTES + len(timer[1])
+        return timer
+
+    def firsts(self, before: int | None, most: int) -> list[Timer]:
+        """The first before a time, at most so many, in order; they stay."""
+        found: list[Timer] = []
+        while len(found) < most and (timer := self.first) is not None:
+            if before is not None and timer[0] >= before:
+                break
+            heapq.heappop(self._heap)
+            # One that has left and come back may lie there twice.
+            if not found or found[-1] != timer:
+                found.append(timer)
+        for timer in found:
+            heapq.heappush(self._heap, timer)
+        return found
 
     @property
     def least(self) -> int | None:
         """The least time of any timer, as long as it is here."""
-        here = () if self._next is None else (self._next,)
+        here = () if self.first is None else (self.first[0],)
         return min((*here, *self._frozen_least.values()), default=None)
 
     def depart(self, bin: Bin, time: int) -> None:
@@ -79,18 +101,21 @@ class Timers:
         here = self._by_bin.get(bin, set())
         moving = {timer for timer in here if timer[0] >= time}
         here -= moving
-        for due, key in moving:
-            del self._by_time[due][key]
+        for timer in moving:
+            del self._bins[timer]
+        if len(self._heap) > 2 * len(self._bins) + SPARE:
+            self._heap = [*self._bins]
+            heapq.heapify(self._heap)
         if moving:
             self._frozen.setdefault(bin, set()).update(moving)
             least = min(due for due, _ in moving)
             self._frozen_least[bin] = min(least, self._frozen_least.get(bin, least))
 
-    def of(self, bin: Bin) -> list[tuple[int, bytes]]:
+    def of(self, bin: Bin) -> list[Timer]:
         """The timers that travel with a departing bin, in order."""
         return sorted(self._frozen.get(bin, ()))
 
-    def all(self, bin: Bin) -> list[tuple[int, bytes]]:
+    def all(self, bin: Bin) -> list[Timer]:
         """All timers of a bin, in order."""
         return sorted([*self._by_bin.get(bin, ()), *self._frozen.get(bin, ())])
 
@@ -110,14 +135,7 @@ class Timers:
         else:
             del self._departures[bin]
 
-    def install(self, bin: Bin, timers: Iterable[tuple[int, bytes]]) -> None:
+    def install(self, bin: Bin, timers: Iterable[Timer]) -> None:
         """Take over the timers of a bin that has arrived."""
         for time, key in timers:
             self.set(bin, time, key)
-
-    @property
-    def _next(self) -> int | None:
-        """The least time of a timer that may be fired here."""
-        while self._times and not self._by_time[self._times[0]]:
-            del self._by_time[heapq.heappop(self._times)]
-        return self._times[0] if self._times else None

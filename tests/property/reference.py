@@ -185,7 +185,7 @@ def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[li
         case "timers":
             functions = [shapes.remember]
             first, a = process(records, shapes.key, shapes.empty, functions, shapes.ring, 1)
-            results, b = fold(first, shapes.key, shapes.empty, shapes.trail)
+            results, b = process(first, shapes.key, shapes.empty, [shapes.follow], shapes.ring, 2)
             return results, {"a": a, "b": b}
         case "connect":
             both = joined(records, others)

@@ -18,7 +18,8 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
             split = keyed.fold("a", zero, total).flat_map(parts)
             return split.key_by(third).fold("b", empty, trail)
         case "timers":
-            return keyed.process("a", empty, remember, ring).fold("b", empty, trail)
+            told = keyed.process("a", empty, remember, ring)
+            return told.process("b", empty, follow, ring)
         case "connect":
             assert other is not None
             return keyed.connect(other, "a", empty, remember, answer, ring)
@@ -83,8 +84,15 @@ def parts(value: Any) -> list[object]:
 def remember(context: Any, state: Any, value: Any) -> object:
     state.append(value["v"])
     context.emit({"k": value["k"], "v": len(state)})
-    if value["v"] % 2:
-        context.timer(context.time_ms + 5 + 7 * value["v"] % 40)
+    for n in range(value["v"] % 4):
+        context.timer(context.time_ms + 1 + (5 * value["v"] + 13 * n) % 40)
+    return state
+
+
+def follow(context: Any, state: Any, value: Any) -> object:
+    """Sets no timer, though it might."""
+    state, told = trail(state, value)
+    context.emit(told)
     return state
 
 

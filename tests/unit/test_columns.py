@@ -28,7 +28,7 @@ from state import codec
 from state.codec import PLAIN
 from state.ids import Bin, WorkerId
 from state.time import from_millis, to_millis
-from tests.bench import Dead, bins_of, contents, guard, records, store
+from tests.bench import Dead, bins_of, calls, contents, guard, records, store
 from tests.unit.conftest import Start
 
 Entry = tuple[int, object]
@@ -54,7 +54,7 @@ def run(fold: ColumnFold, batches: list[list[Entry]]) -> tuple[list[object], Sta
     results: list[object] = []
     for batch in batches:
         rows = records([value for _, value in batch], keys=[key for key, _ in batch])
-        results += logic.apply(states, bins_of(rows), Rows.of(rows, 0)).values
+        results += logic.apply(states, bins_of(rows), Rows.of(rows, 0), calls()).results.values
     return results, {key: whole(state) for key, state in contents(states).items()}, dead
 
 
@@ -262,19 +262,19 @@ def test_the_record_at_which_a_column_step_fails_is_found_and_the_others_are_ans
 
 def test_a_worker_is_heard_of_before_each_call_of_a_column_step() -> None:
     """A round that fails is asked for again, row by row."""
-    calls: list[str] = []
+    heard: list[str] = []
 
     def step(states: columns.Columns, values: columns.Column) -> Any:
-        calls.append(f"step of {len(values)}")
+        heard.append(f"step of {len(values)}")
         return _refuses_seven(states, values)
 
     errors = Guard(
-        "fold", "skip", Dead(), Counter(), pulse=Pulse(lambda: calls.append("alive"), due=True)
+        "fold", "skip", Dead(), Counter(), pulse=Pulse(lambda: heard.append("alive"), due=True)
     )
     logic = Columnar(own(step), Sealing(PLAIN), errors)
-    batch = records([1, 7, 3], keys=[0, 1, 0])
-    logic.apply(store(layout=own(step).layout), bins_of(batch), Rows.of(batch, 0))
-    assert calls == [
+    batch, none = records([1, 7, 3], keys=[0, 1, 0]), calls()
+    logic.apply(store(layout=own(step).layout), bins_of(batch), Rows.of(batch, 0), none)
+    assert heard == [
         "alive", "step of 2", "alive", "step of 1", "alive", "step of 1", "alive", "step of 1",
     ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from dataflow.operators.rows import Rows
 from dataflow.testing import ListSink, ListSource
 from state import codec
 from state.codec import PLAIN
-from tests.bench import bins_of, contents, guard, records, store
+from tests.bench import bins_of, calls, contents, guard, records, store
 from tests.hand import HandSource
 from tests.one_key import KEY, Entry, run_process
 from tests.unit.conftest import Start
@@ -26,7 +26,7 @@ def _fold(step: Callable[[Any, Any], tuple[object, object]], values: list[object
     errors, dead, _ = guard("dead_letter")
     logic = Fold(list, step, Sealing(PLAIN), errors)
     batch, states = records(values, keys=[KEY] * len(values)), store()
-    results = logic.apply(states, bins_of(batch), Rows.of(batch, 0)).values
+    results = logic.apply(states, bins_of(batch), Rows.of(batch, 0), calls()).results.values
     return results, contents(states)[codec.encode(KEY)], dead
 
 
@@ -81,7 +81,7 @@ def test_each_key_begins_with_a_state_of_its_own() -> None:
     errors, _, _ = guard()
     logic = Fold(list, _append, Sealing(PLAIN), errors)
     batch, states = records([1, 2, 3], keys=["a", "b", "a"]), store()
-    logic.apply(states, bins_of(batch), Rows.of(batch, 0))
+    logic.apply(states, bins_of(batch), Rows.of(batch, 0), calls())
     assert {codec.decode(k): state for k, state in contents(states).items()} == {
         "a": [1, 3],
         "b": [2],

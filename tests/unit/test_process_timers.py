@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from dataflow import Flow
-from dataflow.operators.logic import Context, Process, Sealing
+from dataflow.operators.calls import Calls, Why
+from dataflow.operators.keyed import SLICE, Order
+from dataflow.operators.logic import Applied, Context, Process, Sealing
+from dataflow.operators.rows import Rows
 from dataflow.testing import ListSink, ListSource
 from schemas.control import MAX_MILLIS
 from state import codec
 from state.codec import PLAIN
+from state.store import Bins, Store
 from state.time import from_millis, to_millis
 from tests.bench import guard
-from tests.hand import HandFlow, HandSource, keyed
+from tests.hand import HandFlow, HandSink, HandSource, keyed
 from tests.one_key import KEY, Entry, answers, move, run_process
 from tests.unit.conftest import Start
 
@@ -99,7 +103,8 @@ def test_a_timer_may_be_told_by_an_integer_of_numpys_and_moves(start: Start) -> 
 
 
 def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:
-    context = Context(codec.encode(KEY), from_millis(5, sequence=3), ("timer",), ())
+    timer_only: list[Why] = ["timer"]
+    context = Context(codec.encode(KEY), from_millis(5, sequence=3), timer_only, ())
     with pytest.raises(ValueError, match="not after"):
         context.timer(5)
     context.timer(6)
@@ -148,6 +153,74 @@ def test_a_failing_timer_function_is_treated_as_any_other(start: Start) -> None:
     run, got = run_process(start, [[(1, 5), (2, 1)]], _remind, ring)
     assert got == [] and len(run.dead_letters) == 2
     assert run.state()["p"] == {codec.encode(KEY): codec.encode([5, 1])}
+
+
+# -- what they cost
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records and calls each pass over the states of an operator had."""
+    apply, seen = Process.apply, list[int]()
+
+    def counted(self: Process, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        applied = apply(self, store, bins, rows, calls)
+        seen.append(applied.rows + (0 if applied.called is None else len(applied.called)))
+        return applied
+
+    monkeypatch.setattr(Process, "apply", counted)
+    return seen
+
+
+@pytest.mark.parametrize("order", ["time", "arrival"])
+@pytest.mark.parametrize("later", [None, 5, 100_000])
+def test_records_of_many_times_and_their_timers_need_few_passes(
+    start: Start, passes: list[int], order: Order, later: int | None
+) -> None:
+    """Each pass costs a look-up of states, a message and a pointstamp at the sink."""
+
+    def step(context: Context, state: int, value: int) -> int:
+        if later is None:
+            context.emit(value)
+        else:
+            context.timer(context.time_ms + later)
+        return state + 1
+
+    def ring(context: Context, state: int) -> int:
+        context.emit(context.time_ms - (later or 0))
+        return state
+
+    source, sink, flow = HandSource(), HandSink(), Flow("f")
+    stream = flow.source(source).key_by(lambda v: v % 7)
+    stream.process("p", int, step, ring, order=order).sink(sink)
+    run = start(flow, workers=1)
+    source.give(0, *((ms, ms) for ms in range(1, 1001)))
+    run.finish(source)
+    assert sink.values == [*range(1, 1001)]
+    assert sum(passes) == (1000 if later is None else 2000) and len(passes) <= 10
+
+
+def test_timers_that_set_timers_end_a_turn_all_the_same(start: Start, passes: list[int]) -> None:
+    """A turn is short, however many calls are due (I7 for what else a worker does)."""
+
+    def again(context: Context, state: int) -> int:
+        if context.time_ms < 10_000:
+            context.timer(context.time_ms + 1)
+        return state + 1
+
+    source, sink, flow = HandSource(), HandSink(), Flow("f")
+    stream = flow.source(source).key_by(lambda v: KEY)
+    stream.process("p", int, lambda c, s, v: _remind_number(c, s), again).sink(sink)
+    run = start(flow, workers=1)
+    source.give(0, (1, "first"))
+    run.finish(source)
+    assert run.state()["p"] == {codec.encode(KEY): codec.encode(10_000)}
+    assert max(passes) == SLICE
+
+
+def _remind_number(context: Context, state: int) -> int:
+    context.timer(context.time_ms + 1)
+    return state + 1
 
 
 # -- timers that move
@@ -213,4 +286,4 @@ def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
 def test_a_process_without_timers_is_never_asked_for_any() -> None:
     errors, _, _ = guard()
     logic = Process("p", list, (lambda c, s, v: s,), None, None, (), Sealing(PLAIN), errors)
-    assert (logic.timed, logic.beside().timers) == (False, ())
+    assert (logic.answers) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.control import MAX_MILLIS
-from state.antichain import Antichain, MutableAntichain, minimal
+from state import antichain
+from state.antichain import SPARE, Antichain, MutableAntichain, minimal
 from state.time import Time, from_millis, join, less_equal, less_than, meet, to_millis, whole
 
 SMALL = st.integers(0, 4)
@@ -151,6 +153,38 @@ def test_the_empty_antichain_bounds_nothing() -> None:
 
 
 # -- counts
+
+
+def test_the_least_of_many_times_is_found_without_a_look_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sink with a pointstamp per record has to be no slower by the record."""
+    looked = 0
+
+    def counted(times: Iterable[Time]) -> tuple[Time, ...]:
+        nonlocal looked
+        given = tuple(times)
+        looked += len(given)
+        return minimal(given)
+
+    monkeypatch.setattr(antichain, "minimal", counted)
+    for every in ([*range(2000)], [(time, time % 3) for time in range(2000)]):
+        looked, held = 0, MutableAntichain()
+        for time in every:
+            held.update(time, 1)
+        for time in every:
+            held.update(time, -1)
+        assert held.settled() and looked <= 12 * len(every)
+
+
+def test_times_that_come_and_go_behind_the_least_leave_nothing() -> None:
+    """I6."""
+    held = MutableAntichain()
+    held.update(0, 1)
+    for time in range(1, 5000):
+        held.update(time, 1)
+        held.update(time, -1)
+    assert held._queued == sum(map(len, held._heaps.values())) <= 2 * SPARE
 
 
 @given(times(), st.data())

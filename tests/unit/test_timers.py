@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.operators.timers import Timers
-from state.antichain import Antichain
+from dataflow.operators.timers import SPARE, Timer, Timers
 from state.ids import Bin
 
-EVERYTHING = Antichain()
 A, B = Bin(0), Bin(1)
 
 
-def fired(timers: Timers, frontier: Antichain = EVERYTHING) -> list[tuple[int, bytes]]:
-    """All that are due, in the order in which they are taken."""
+def fired(timers: Timers, before: int | None = None) -> list[Timer]:
+    """All before a time, in the order in which they are taken."""
     found = []
-    while (due := timers.next_due(frontier)) is not None:
-        found += [(due, key) for key in timers.take(due)]
+    while timers.first is not None and (before is None or timers.first[0] < before):
+        ahead = timers.firsts(before, 3)
+        found += [timers.pop() for _ in ahead]
+        assert ahead == found[-len(ahead) :], "the first may be had before they are taken"
     return found
 
 
@@ -38,7 +37,7 @@ def test_timers_fire_once_in_the_order_of_time_and_key_when_their_time_has_passe
     for time, key in given_:
         timers.set(bin_of(key), time, key)
     assert timers.least == min((time for time, _ in given_), default=None)
-    early = fired(timers, Antichain.of(frontier))
+    early = fired(timers, frontier)
     assert early == sorted({timer for timer in given_ if timer[0] < frontier})
     assert early + fired(timers) == sorted(set(given_))
     assert timers.least is None
@@ -94,8 +93,14 @@ def test_a_bin_that_comes_back_and_leaves_again_takes_its_timers_each_time() -> 
     assert fired(timers) == [(20, b"a")]
 
 
-def test_only_the_least_time_can_be_taken() -> None:
-    timers = Timers()
-    timers.set(A, 5, b"a")
-    with pytest.raises(AssertionError):
-        timers.take(6)
+def test_timers_that_travel_to_and_fro_take_no_more_room_each_time() -> None:
+    """I6, and each fires once."""
+    timers, every = Timers(), [(time, b"a%d" % (time % 7)) for time in range(3000)]
+    timers.install(A, every)
+    for _ in range(20):
+        timers.depart(A, 0)
+        timers.departed(A)
+        timers.install(A, every)
+    assert len(timers._heap) <= 2 * len(every) + SPARE
+    assert timers.firsts(None, 1 << 20) == every == fired(timers)
+    assert timers.size == 0
