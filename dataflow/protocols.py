@@ -163,7 +163,8 @@ class SourceOptions:
     max_future: float = 1.0
     """Seconds that a timestamp may be ahead of the wall clock."""
     max_skew: float = 1.0
-    """Seconds of logical time that a partition may be ahead of the flow's frontier."""
+    """Seconds of logical time that a partition may be ahead of the flow's frontier with more than
+    256 KiB of its records in the flow."""
 
 
 @dataclass(frozen=True, slots=True)

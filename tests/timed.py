@@ -30,8 +30,9 @@ class Timed:
         waits: bool = True,
         control_lead: float = 0.0,
         past: Past = NO_PAST,
+        record_size: int = 100,
     ) -> None:
-        self.source = HandSource(partitions, options)
+        self.source = HandSource(partitions, options, record_size)
         self.raw, self.folded = HandSink(), HandSink()
         flow = Flow("f", bins=1, control_lead=control_lead)
         stream = flow.source(self.source)

@@ -13,7 +13,6 @@ from typing import TypedDict
 
 from connectors import KafkaSink, KafkaSource, header
 from dataflow import Flow
-from dataflow.protocols import SourceOptions
 
 UNKNOWN = "(none)"
 """The key of all flights without a tail number."""
@@ -152,17 +151,7 @@ def build(prefix: str = "") -> Flow:
     """The flow, with its topics under a prefix."""
     source, planes, carriers = topics(prefix)
     flow = Flow("flights")
-    flights = flow.source(
-        KafkaSource(
-            source,
-            value="json",
-            time=header("time"),
-            # A replay runs through a year in under a minute, and neighbouring flights lie minutes
-            # to hours apart: with the usual second every partition would wait for the others
-            # after each record.
-            options=SourceOptions(max_skew=86_400.0),
-        )
-    )
+    flights = flow.source(KafkaSource(source, value="json", time=header("time")))
     per_plane = flights.key_by(plane_of).fold(
         "per_plane", init=lambda: (0, 0, 0, 0), step=add_flight
     )

@@ -4,7 +4,8 @@ A source stops reading when the bytes read but not yet passed by the sinks' prob
 A partition that alone holds back the flow's frontier may go on up to twice the bound, as nothing
 drains without it. Where no bound is asked for, a partition also stops sending when as much of it is
 in the flow as the sinks pass in half a second: more makes nothing faster, and each checkpoint would
-have to write it. Cost: one entry per batch sent.
+have to write it. What a partition may send whatever its times (`room`) is bounded by bytes as well,
+so that a sparse history is as quick as a dense one. Cost: one entry per batch sent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ MOST: Final = 64 << 20
 AHEAD: Final = 0.5
 """Seconds of what the sinks pass that may have been sent then, and not passed."""
 LEAST: Final = 256 << 10
-"""Bytes of each partition that this is at least."""
+"""Bytes of each partition that this is at least, and that may be far ahead of the others."""
+SHARE: Final = 8
+"""By how much less those far ahead are than the bytes of the bound."""
 ROW: Final = 32
 """Bytes that a record counts besides its own, for its time, origin and place."""
 WINDOW: Final = 0.25
@@ -53,7 +56,7 @@ class Underway:
 
     def __init__(self) -> None:
         self.sent = deque[Sent]()
-        self._weight, self._most = 0, LEAST
+        self.weight, self._most = 0, LEAST
         """Bytes, with what records count besides, and what they may be."""
         self._began, self._freed = 0.0, 0
         """Of this window: when it began, and the weight that has passed in it."""
@@ -62,17 +65,17 @@ class Underway:
     @property
     def enough(self) -> bool:
         """Whether more would make nothing faster."""
-        return self._weight >= self._most
+        return self.weight >= self._most
 
     def put(self, sent: Sent) -> None:
         """Note what has been sent."""
         self.sent.append(sent)
-        self._weight += _weight(sent)
+        self.weight += _weight(sent)
 
     def take(self) -> Sent:
         """Let go of the oldest, which has passed."""
         oldest = self.sent.popleft()
-        self._weight -= _weight(oldest)
+        self.weight -= _weight(oldest)
         self._freed += _weight(oldest)
         return oldest
 
@@ -111,6 +114,13 @@ class Inflight:
         """Whether sending more of a partition would make nothing faster."""
         underway = self._underway.get((id(reader), partition))
         return self._follows and underway is not None and underway.enough
+
+    def room(self, reader: SourceReader, partition: Partition) -> int:
+        """Bytes that may be sent of a partition, with what records count besides, however far ahead
+        of the others these are."""
+        underway = self._underway.get((id(reader), partition))
+        most = min(LEAST, self._bound // SHARE)
+        return max(0, most - (0 if underway is None else underway.weight))
 
     def read(self, size: int) -> None:
         """Count what has been read."""

@@ -54,10 +54,14 @@ class Pending:
         """Of the first record that has not been sent."""
         return int(self.chunk.offsets[self.row])
 
+    @property
+    def left(self) -> int:
+        """How many records have not been sent."""
+        return len(self.chunk.values) - self.row
+
     def take(self, rows: int) -> int:
         """So many more have been sent; their bytes."""
-        left = len(self.chunk.values) - self.row
-        taken = self.size * rows // left
+        taken = self.size * rows // self.left
         self.size -= taken
         self.row += rows
         return taken

@@ -4,8 +4,9 @@ Guarantees that a partition's times never decrease, and that nothing is sent bef
 capability: a record's time is the running maximum, or the partition's frontier where that has
 moved on (a bump). Send first, then downgrade. A partition that is idle, or holds one time while
 others wait for it, moves on demand, by the sequence only; the earliest partition sends first and
-none runs `max_skew` ahead of the flow's frontier while others have data (I7: `held` announces who
-waits for that). Cost: O(partitions) per turn, vector operations per chunk.
+while others have data none runs `max_skew` ahead of the flow's frontier with more than a little
+(`Inflight.room`; I7: `held` announces who waits). Cost: O(partitions) per turn, vector operations
+per chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataflow.histogram import Histogram
 from dataflow.migrate.parcels import Parcel
 from dataflow.nested import outer, outward
 from dataflow.operators.base import InputPort, OutputPort, Underway
-from dataflow.operators.inflight import Inflight, Sent
+from dataflow.operators.inflight import ROW, Inflight, Sent
 from dataflow.operators.lanes import Lane, Pending, Standing
 from dataflow.progress import Progress
 from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
@@ -313,20 +314,26 @@ class SourceOperator:
         return lane.time == floor and self._drained(floor)
 
     def _send_lane(self, lane: Lane) -> bool:
-        limit = min(self._floor() + self._skew, LATEST)
-        if self._limit is not None:
-            limit = min(limit, self._limit)
-        budget = ROWS
-        while lane.queue and budget:
+        near = min(self._floor() + self._skew, LATEST)
+        budget, waits = ROWS, False
+        while lane.queue and budget and not waits:
             times, natural = lane.next_rows(budget)
-            rows = int(np.searchsorted(times, limit, side="right"))
+            rows = self._count(lane, times, near)
             if rows:
                 self._send_rows(lane, lane.queue[0], times[:rows], natural[:rows])
                 budget -= rows
-            if rows < len(times):
-                break
-        self._announce(lane, limit)
+            waits = rows < len(times)
+        self._announce(lane, waits)
         return budget < ROWS
+
+    def _count(self, lane: Lane, times: Int64s, near: int) -> int:
+        """How many of the next records, which have these times, may leave: those that are near, or
+        little, and not beyond what a checkpoint waits for."""
+        head = lane.queue[0]
+        room = self._inflight.room(self._reader, lane.partition)
+        little = head.left * room // (head.size + ROW * head.left)
+        rows = max(_up_to(near, times), min(little, len(times)))
+        return rows if self._limit is None else min(rows, _up_to(self._limit, times))
 
     def _send_rows(self, lane: Lane, head: Pending, times: Int64s, natural: Int64s) -> None:
         rows, chunk = len(times), head.chunk
@@ -358,11 +365,10 @@ class SourceOperator:
         self.furthest = max(self.furthest, last)
         self._move(lane, last)
 
-    def _announce(self, lane: Lane, limit: int) -> None:
+    def _announce(self, lane: Lane, waits: bool) -> None:
         """Move on to the next record's time, which is known; say so if it has to wait."""
         upcoming = lane.next_time
         self._move(lane, upcoming)
-        waits = bool(lane.queue) and upcoming > limit
         if lane.held is not None and not (waits and lane.held.time == upcoming):
             lane.held.drop()
             lane.held = None
@@ -472,3 +478,8 @@ class SourceOperator:
         return Antichain.of(
             *(time for at in self._around.ends for time in outward(self._progress.frontier(at)))
         )
+
+
+def _up_to(limit: int, times: Int64s) -> int:
+    """How many of these times, which ascend, are not later."""
+    return int(np.searchsorted(times, limit, side="right"))

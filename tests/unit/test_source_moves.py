@@ -8,6 +8,7 @@ import pytest
 
 from dataflow import Flow
 from dataflow.migrate.command import Migrate
+from dataflow.operators.inflight import LEAST, ROW
 from dataflow.operators.source import ROWS
 from dataflow.protocols import SourceOptions
 from dataflow.testing import ListSink
@@ -152,7 +153,8 @@ def test_a_partition_that_holds_one_time_lets_others_pass_it(start: Start) -> No
 
 
 def skewed(start: Start, waits: bool = True) -> Timed:
-    flow = Timed(start, partitions=2, options=SourceOptions(max_skew=0.1), waits=waits)
+    options = SourceOptions(max_skew=0.1)
+    flow = Timed(start, partitions=2, options=options, waits=waits, record_size=LEAST * 2 // 5)
     flow.give(0, (10, "floor"))
     flow.give(1, (10, "a"), (110, "b"), (111, "c"))
     return flow
@@ -179,6 +181,41 @@ def test_a_partition_that_is_far_ahead_goes_on_when_the_others_are_idle(
     flow.run.wait(0.02)
     assert flow.raw.values == ["floor", "a", "b", "c"]
     assert flow.times()[-1] == at(111)
+
+
+def test_a_partition_may_be_far_ahead_with_little(start: Start) -> None:
+    """I6: as many bytes, whatever their times, until all sinks have passed them."""
+    flow = Timed(start, partitions=2)
+    flow.give(0, (10, "floor"))
+    flow.give(1, *((10 + 500 * n, n) for n in range(5000)))
+    few = LEAST // (100 + ROW)
+    assert flow.raw.values == ["floor", *range(few)]
+    flow.run.wait(0.05)
+    assert len(flow.raw.values) == few + 1, "the other partition is not idle"
+    flow.give(0, (10 + 500 * few, "next"))
+    assert flow.raw.values[few + 1 :] == ["next", *range(few, 2 * few)]
+
+
+def turns(start: Start, apart_ms: int, partitions: int) -> int:
+    """How many it takes until a history is read, and all that follows from it is out."""
+    flow = Timed(start, partitions)
+    for p in range(partitions):
+        flow.source.give(p, *((1000 + apart_ms * n, n) for n in range(4000)))
+    for count in range(100_000):
+        if len(flow.folded.values) == 4000 * partitions:
+            return count
+        flow.source.end()
+        flow.run.sim.clock.advance(0.001)
+        flow.run.turn()
+    raise AssertionError("it does not come to its end")
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_sparse_history_takes_no_more_turns_than_a_dense_one(
+    start: Start, partitions: int
+) -> None:
+    """Neither the source nor the word of the coordinator is waited for more often."""
+    assert turns(start, 500, partitions) <= 2 * turns(start, 1, partitions)
 
 
 def test_the_earliest_partition_sends_first(start: Start) -> None:
