@@ -9,13 +9,14 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import drain, latency, load, report
+from benchmarks import drain, latency, load, report, times
 from benchmarks.running import PARTITIONS, ROOT
 from connectors.broker import LocalBroker
 
@@ -24,7 +25,7 @@ AT_MOST = {
     "arrival_p50_ms": 3, "arrival_p99_ms": 8, "time_p50_ms": 6, "time_p99_ms": 15,
     "arrival_p99_20k_ms": 20, "migratable_p99_ratio": 1.5, "rss_growth_10min": 1.05,
     "idle_cpu": 0.05,
-}  # fmt: skip
+} | times.AT_MOST  # fmt: skip
 METHOD = (
     "keyed count over 100,000 keys, one result to Kafka per record, 2 partitions, 2 workers, all on"
     " one machine. Drains: {records:,} records that lie on the topic; from all processes ready to"
@@ -93,7 +94,9 @@ def main(
     """Measure everything; takes about three quarters of an hour as it is."""
     console = Console(stderr=True)
     measured: dict[str, list[float]] = defaultdict(list)
-    parts = [*([drains(BACKLOG, records)] if records else []), *latencies(rate, seconds)] * runs
+    first = [drains(BACKLOG, records)] if records else []
+    timed: Part = partial(times.once, records=times.RECORDS)
+    parts = [*first, timed, *latencies(rate, seconds)] * runs
     if minutes:
         parts.append(lambda b: {"rss_growth_10min": latency.growth(b, rate, 60 * minutes)})
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -103,6 +106,7 @@ def main(
         latency.echo(broker.bootstrap, rate, WARM)
         load.create(broker.bootstrap, BACKLOG, partitions=PARTITIONS)
         load.fill(broker.bootstrap, BACKLOG, records)
+        times.prepare(broker.bootstrap, times.RECORDS)
         for part in parts:
             for name, value in part(broker.bootstrap).items():
                 measured[name].append(value)

@@ -71,11 +71,14 @@ def keys(seed: int, count: int = KEYS, *, skewed: bool = False) -> Iterator[byte
             yield from map(name, drawn.integers(0, count, BATCH).tolist())
 
 
-def fill(bootstrap: str, topic: str, records: int, count: int = KEYS, size: int = KEY) -> None:
-    """Put records of so many keys on a topic, evenly over its partitions, time ascending; a value
-    is its key, made as long as `size` says."""
+def fill(
+    bootstrap: str, topic: str, records: int, count: int = KEYS, size: int = KEY, apart: int = 0
+) -> None:
+    """Put records of so many keys on a topic, evenly over its partitions, time ascending, `apart`
+    milliseconds from one to the next or `PER_MS` a millisecond; a value is its key, made as long as
+    `size` says."""
     names = islice(keys(seed=1, count=count), records)
-    _produce(bootstrap, topic, (key.ljust(size, b".") for key in names), aged=True)
+    _produce(bootstrap, topic, (key.ljust(size, b".") for key in names), aged=True, apart=apart)
 
 
 def each(bootstrap: str, topic: str, count: int) -> None:
@@ -83,7 +86,9 @@ def each(bootstrap: str, topic: str, count: int) -> None:
     _produce(bootstrap, topic, map(name, range(count)), aged=False)
 
 
-def _produce(bootstrap: str, topic: str, names: Iterable[bytes], aged: bool) -> None:
+def _produce(
+    bootstrap: str, topic: str, names: Iterable[bytes], aged: bool, apart: int = 0
+) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True,
@@ -92,7 +97,7 @@ def _produce(bootstrap: str, topic: str, names: Iterable[bytes], aged: bool) -> 
     )  # fmt: skip
     spread = partitions(producer, topic)
     for n, key in enumerate(names):
-        at = START_MS + n // PER_MS if aged else 0
+        at = START_MS + (n * apart or n // PER_MS) if aged else 0
         producer.produce(topic, key, key[:KEY], n % spread, timestamp=at)
         if n % BATCH == 0:
             while len(producer) > 1_000_000:

@@ -135,15 +135,18 @@ def flow(
     partitions: int = PARTITIONS,
     prefix: str | None = None,
     module: Path = MODULE,
+    stamped: bool = False,
 ) -> Iterator[Running]:
     """The counting flow, or another, from its start to the block's end.
 
     `bench` are its MEANDER_BENCH_ variables, `kafka` librdkafka's settings, `room` is for how many
-    workers more; internal topics have a `prefix` of their own where they are there before.
+    workers more; internal topics have a `prefix` of their own where they are there before. The
+    broker stamps results as they come in, if so asked.
     """
     own = f"bench-{uuid4().hex[:8]}."
     prefix = prefix or own
-    load.create(bootstrap, f"{own}out", partitions=partitions)
+    settings = {"message_timestamp_type": "LogAppendTime"} if stamped else {}
+    load.create(bootstrap, f"{own}out", partitions=partitions, **settings)
     words = ["run", str(module), "--workers", str(workers), "--prefix", prefix, "--no-metrics",
              "--master", f"local[{workers + room + 1}]", "--json"]  # fmt: skip
     for name, value in kafka.items():
