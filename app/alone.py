@@ -65,12 +65,12 @@ def drop(settings: Settings, names: Names, flow: str, savepoint: str) -> None:
                 f"savepoint {savepoint!r}", "the flow has none of that name",
                 f"name one that it has: {there}",
             )  # fmt: skip
-        with checkpoints.reading(settings, names.checkpoints) as reader:
+        with checkpoints.reading(settings, names) as reader:
             dropped = reader.read(known.savepoints[savepoint])
         with contextlib.closing(Decisions(settings, names.decisions)) as decisions:
             decisions.write(to_bytes(incarnation, Drops(savepoint)))
         now = Known.by(journal(settings, names.decisions))
-        with checkpoints.reading(settings, names.checkpoints) as reader:
+        with checkpoints.reading(settings, names) as reader:
             left = kept(reader, now)
         if isinstance(dropped, Unreadable) or left.unreadable:
             log.warning("what savepoint %r names stays on its topics, as not all can be read that"

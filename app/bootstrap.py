@@ -132,7 +132,7 @@ def _node(prepared: Prepared, operator: str) -> KeyedNode:
 
 def _newest(prepared: Prepared) -> Checkpoint | None:
     settings, names = prepared.options.kafka, prepared.names
-    with checkpoints.reading(settings, names.checkpoints) as there:
+    with checkpoints.reading(settings, names) as there:
         found = there.newest()
     if found is None:
         known = Known.by(journal(settings, names.decisions))
@@ -171,13 +171,14 @@ def _kept(
 def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepared) -> None:
     """From here on the flow starts from it, and from no layer that it does not name."""
     kafka, names = prepared.options.kafka, prepared.names
-    checkpoints.append(kafka, names.checkpoints, checkpoint)
+    checkpoints.append(kafka, names, checkpoint)
     if before is None:
         with contextlib.closing(Decisions(kafka, names.decisions)) as decisions:
             decisions.write(to_bytes(prepared.incarnation, Takes(checkpoint.cut.time)))
     else:
         gone = set(before.manifests).difference(checkpoint.manifests)
         checkpoints.erase(kafka, names.state, gone)
+        checkpoints.tombstone(kafka, names.in_flight, before.parts)
 
 
 def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> DataFrame:

@@ -122,7 +122,7 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], l
     now = time.time() * 1000
     known = Known.by(journal(settings, names.decisions))
     called = {offset: name for name, offset in known.savepoints.items()}
-    with reading(settings, names.checkpoints) as there:
+    with reading(settings, names) as there:
         among, begins = kept(there, known), _begins(there, known)
     rows = [
         Listed.of(one, called.get(at, ""), at == begins, now) for at, one in among.found.items()

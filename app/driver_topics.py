@@ -31,9 +31,7 @@ def opened(prepared: Prepared) -> Iterator[DriverTopics]:
     kafka, names = prepared.options.kafka, prepared.names
     with side_by_side() as opening:
         control = opening.open(lambda: ControlTopic(kafka, names.control, prepared.group))
-        written = opening.open(
-            lambda: CheckpointsTopic(kafka, names.checkpoints, names.in_flight, names.state)
-        )
+        written = opening.open(lambda: CheckpointsTopic(kafka, names))
         marks, checkpoints = (
             opening.open(partial(TrimmedTopic, kafka, topic))
             for topic in (names.marks, names.checkpoints)

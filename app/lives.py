@@ -72,7 +72,7 @@ def newest_checkpoint(
     earlier lives have left behind."""
     settings, topic = prepared.options.kafka, prepared.names.checkpoints
     known = Known.by(journal(settings, prepared.names.decisions))
-    with checkpoints.reading(settings, topic) as there:
+    with checkpoints.reading(settings, prepared.names) as there:
         among = kept(there, known)
         if wanted is None:
             found = newest(there, known, prepared.flow, topic)

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 from app.arguments import Arguments
@@ -225,7 +226,7 @@ class Member:
             worked = worker.step()
             self._waits.look("credit", CREDIT if worker.full else NOTHING)
             self._waits.look("links", links(worker.starved()))
-            if events := worker.reports():
+            for events in in_frames(worker.reports()):
                 self._tell(Report.model_validate({"events": events}))
             self._keep_contact(worker)
             if worker.done and not told_done:
@@ -365,7 +366,7 @@ def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
     history = history_of(plan, arguments.kafka, topics, life)
     if arguments.checkpoint is None or arguments.joins:
         return Start.of(plan, arguments.workers, history=history)
-    with checkpoints.reading(arguments.kafka, topics.checkpoints) as there:
+    with checkpoints.reading(arguments.kafka, topics) as there:
         found = there.at(arguments.checkpoint)
     return Start.of(plan, arguments.workers, found, history)
 
@@ -386,6 +387,18 @@ def trace_of(error: BaseException) -> str:
     if isinstance(error, FunctionFailed):
         return error.trace
     return "" if isinstance(error, MeanderError) else traceback.format_exc()
+
+
+def in_frames(events: Iterable[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
+    """Yield a worker's reports in lists that fit into a frame: each slice of a checkpoint alone.
+
+    >>> events = [{"event": "held"}, {"event": "full"}, {"event": "frozen"}, {"event": "frozen"}]
+    >>> [len(some) for some in in_frames(events)]
+    [2, 1, 1]
+    """
+    for large, group in groupby(events, lambda one: one["event"] == "frozen"):
+        some = list(group)
+        yield from ([one] for one in some) if large else [some]
 
 
 def beat_of(worker: Worker) -> Beat:

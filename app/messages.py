@@ -313,13 +313,15 @@ class Full(_Part):
 
 
 class Frozen(_Part):
-    """The sender's part of a checkpoint is durable."""
+    """The sender's part of a checkpoint is durable; its slices follow one another."""
 
     event: Literal["frozen"]
-    part: bytes
-    """A record of format 'checkpoint'."""
+    checkpoint: int
+    slice: bytes
+    """Of a record of format 'checkpoint'."""
     held: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
-    """The bins of which outboxes hold results back, and from which time on."""
+    """The bins of which outboxes hold results back, and from which time on; with the last slice."""
+    last: bool
 
 
 class Reads(_Part):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from connectors.checkpoints import CheckpointsReader, Unreadable
+from dataflow.checkpoint.recording import Recorded
 from dataflow.decisions import Begins, Drops, Journal, Keeps, Takes
 from dataflow.once.history import Written
 from schemas.errors import SetupError
@@ -230,10 +231,10 @@ class Writing:
     >>> from state.bins import BinSpace
     >>> one = Checkpoint(7, Incarnation(5), BinSpace(1), 0, ())
     >>> told = print, print, lambda _: lambda: True
-    >>> writing = Writing(lambda _: lambda: 4, *told, {2: one}, True)
-    >>> durable = writing.write(replace(one, number=8))
-    >>> durable(); writing.retire([], [], {7, 8}); writing.retire([], [], {8})
-    True
+    >>> writing = Writing(lambda one: lambda: Recorded(4, one), *told, {2: one}, True)
+    >>> written = writing.write(replace(one, number=8))
+    >>> written().number; writing.retire([], [], {7, 8}); writing.retire([], [], {8})
+    8
     [] []
     2
     [] []
@@ -242,7 +243,7 @@ class Writing:
 
     def __init__(
         self,
-        write: Callable[[Checkpoint], Callable[[], int | None]],
+        write: Callable[[Checkpoint], Callable[[], Recorded | None]],
         forget: Callable[[Sequence[Place], Sequence[Place]], None],
         trim: Callable[[int], None],
         journal: Journal,
@@ -255,9 +256,9 @@ class Writing:
         self._journal, self._known = journal, known
         self._offsets = {one.number: offset for offset, one in there.items()}
 
-    def write(self, checkpoint: Checkpoint) -> Callable[[], bool]:
-        """Begin to write one; whether it is durable yet."""
-        steps = self._steps(self._write(checkpoint), checkpoint)
+    def write(self, checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
+        """Begin to write one; return it, with its parts, once it is durable and told."""
+        steps = self._steps(self._write(checkpoint))
         return lambda: next(steps)
 
     def retire(
@@ -269,9 +270,10 @@ class Writing:
         self._offsets = {n: offset for n, offset in self._offsets.items() if n in kept}
         self._trim(min(self._offsets.values()))
 
-    def _steps(self, placed: Callable[[], int | None], checkpoint: Checkpoint) -> Iterator[bool]:
-        while (offset := placed()) is None:
-            yield False
+    def _steps(self, recorded: Callable[[], Recorded | None]) -> Iterator[Checkpoint | None]:
+        while (found := recorded()) is None:
+            yield None
+        offset, checkpoint = found
         self._offsets[checkpoint.number] = offset
         if checkpoint.savepoint:
             told = self._journal(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
@@ -280,10 +282,10 @@ class Writing:
         else:
             told = _at_once
         while not told():
-            yield False
+            yield None
         self._known = True
         while True:
-            yield True
+            yield checkpoint
 
 
 def _at_once() -> bool:

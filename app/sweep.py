@@ -61,7 +61,7 @@ class Sweep:
 
     def _unnamed(self) -> Unnamed:
         known = Known.by(until(journal(self._settings, self._names.decisions), self._life))
-        with checkpoints.reading(self._settings, self._names.checkpoints) as there:
+        with checkpoints.reading(self._settings, self._names) as there:
             found = kept(there, known)
         for error in found.unreadable.values():
             # What it names must stay, and nobody here knows what that is.

@@ -1,8 +1,9 @@
 """The checkpoints topic: which layers of the state topic a flow starts from, by its last record.
 
 Guarantees that a record is written only after all that it names, as whoever writes one has its
-places, and that what is read at an offset is a whole checkpoint. Calls block; they are made at a
-start, and by whoever writes layers from outside of a flow.
+places, and that what is read at an offset is a whole checkpoint; parts of a large one lie on the
+in-flight topic. Calls block, but for those of `CheckpointsTopic`; they are made at a start, and by
+whoever writes layers from outside of a flow.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from connectors import client
 from connectors.client import Fetched, Settings
+from connectors.places import read_places
 from connectors.sender import Sender
-from connectors.topics import MAX_CHECKPOINT
+from connectors.state_topic import Appending
+from connectors.topics import Names
+from dataflow.checkpoint.recording import Recorded, Recording
 from schemas.errors import MeanderError, SetupError
 from state.checkpoint import Checkpoint
 from state.manifest import Manifest
@@ -25,8 +29,8 @@ from state.topic import Place
 
 DURABLE = 60.0
 """Seconds within which what is written must be durable."""
-_ROOM = 64 << 10
-"""Bytes of a record's frame, and more."""
+_LOOK = 0.002
+"""Seconds between two looks whether it is."""
 
 
 class Unreadable(SetupError):
@@ -36,15 +40,18 @@ class Unreadable(SetupError):
 class CheckpointsTopic:
     """The coordinator's way to write checkpoints while its flow runs: nothing here blocks."""
 
-    def __init__(self, settings: Settings, checkpoints: str, in_flight: str, state: str) -> None:
-        self._sender, self._topic = _sender(settings, checkpoints), checkpoints
-        self._in_flight, self._state = Sender(settings, in_flight), Sender(settings, state)
+    def __init__(self, settings: Settings, names: Names) -> None:
+        self._sender = Sender(settings, names.checkpoints)
+        self._in_flight = Appending(settings, names.in_flight, 0)
+        self._state = Sender(settings, names.state)
 
-    def write(self, checkpoint: Checkpoint) -> Callable[[], int | None]:
-        """Begin to write one; where it lies, once it is durable. Raises SetupError for one too
-        large."""
+    def write(self, checkpoint: Checkpoint) -> Callable[[], Recorded | None]:
+        """Begin to write one; what it is and where it lies, once it is durable."""
+        return Recording(checkpoint, self._in_flight, self._append).recorded
+
+    def _append(self, record: bytes) -> Callable[[], int | None]:
         placed: list[int] = []
-        self._sender.place(_payload(self._topic, checkpoint), None, placed.append)
+        self._sender.place(record, None, placed.append)
         return lambda: placed[0] if placed else None
 
     def forget(self, places: Sequence[Place], chunks: Sequence[Place]) -> None:
@@ -64,42 +71,32 @@ class CheckpointsTopic:
             sender.close()
 
 
-def append(settings: Settings, topic: str, checkpoint: Checkpoint) -> int:
-    """Write a checkpoint; its offset, once it is durable."""
-    payload, placed = _payload(topic, checkpoint), list[int]()
-    with contextlib.closing(_sender(settings, topic)) as sender:
-        sender.place(payload, None, placed.append)
-        sender.flush(DURABLE)
-    (offset,) = placed
-    return offset
+def append(settings: Settings, names: Names, checkpoint: Checkpoint) -> int:
+    """Write a checkpoint; its offset, once it is durable. Raises Unreachable after `DURABLE`
+    seconds."""
+    deadline = time.monotonic() + DURABLE
+    with contextlib.closing(CheckpointsTopic(settings, names)) as topic:
+        recorded = topic.write(checkpoint)
+        while (found := recorded()) is None:
+            if time.monotonic() > deadline:
+                raise _late(names.checkpoints)
+            topic.pump()
+            time.sleep(_LOOK)
+    return found.offset
 
 
-def _sender(settings: Settings, topic: str) -> Sender:
-    kbytes = 2 * MAX_CHECKPOINT >> 10
-    return Sender(
-        settings, topic, message_max_bytes=MAX_CHECKPOINT, queue_buffering_max_kbytes=kbytes
-    )
-
-
-def _payload(topic: str, checkpoint: Checkpoint) -> bytes:
-    payload = checkpoint.to_bytes()
-    if len(payload) > MAX_CHECKPOINT - _ROOM:
-        raise SetupError(
-            f"topic {topic!r}",
-            f"a checkpoint of {len(checkpoint.manifests):,} bins takes {len(payload):,} bytes, and"
-            f" a record {MAX_CHECKPOINT:,} at most",
-            "give the flow fewer bins",
-        )
-    return payload
+def _late(topic: str) -> MeanderError:
+    return client.translate(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r}")
 
 
 class CheckpointsReader:
     """Those that are there when it is made; each is read once, by one client, as that takes longer
     to meet the broker than to read."""
 
-    def __init__(self, settings: Settings, topic: str, consumer: Consumer) -> None:
-        self._contact, self._topic, self._consumer = client.contact(settings), topic, consumer
-        self._offsets = range(*client.watermarks(consumer, topic, 0))
+    def __init__(self, settings: Settings, names: Names, consumer: Consumer) -> None:
+        self._contact, self._settings, self._consumer = client.contact(settings), settings, consumer
+        self._topic, self._in_flight = names.checkpoints, names.in_flight
+        self._offsets = range(*client.watermarks(consumer, self._topic, 0))
         self._read: dict[int, Checkpoint | Unreadable] = {}
 
     def newest(
@@ -152,7 +149,7 @@ class CheckpointsReader:
                 pass
             error = message.error()
             if error is None and message.offset() == offset:
-                return _decoded(self._topic, offset, message.value() or b"")
+                return self._decoded(offset, message.value() or b"")
             if error is not None and not client.expired(error):
                 raise client.translate(error, f"topic {self._topic!r}")
         raise Unreadable(
@@ -166,28 +163,32 @@ class CheckpointsReader:
         Raises MeanderError at the deadline."""
         self._contact.check()
         if time.monotonic() >= deadline:
-            raise client.translate(KafkaError(KafkaError._TIMED_OUT), f"topic {self._topic!r}")
+            raise _late(self._topic)
         message = cast(Fetched | None, self._consumer.poll(0.5))
         error = None if message is None else message.error()
         return None if error is not None and client.transient(error) else message
 
+    def _decoded(self, offset: int, data: bytes) -> Checkpoint:
+        try:
+            return Checkpoint.from_bytes(data, self._parts)
+        except SetupError:
+            raise
+        except MeanderError as error:
+            raise Unreadable(
+                f"topic {self._topic!r}, offset {offset}",
+                f"the checkpoint there is {error.concerns}: {error.cause}",
+                f"{error.remedy}, or have the flow start anew with meander reset",
+            ) from error
+
+    def _parts(self, places: Sequence[Place]) -> list[bytes]:
+        return read_places(self._settings, self._in_flight, places, DURABLE)
+
 
 @contextlib.contextmanager
-def reading(settings: Settings, topic: str) -> Iterator[CheckpointsReader]:
-    """Those of a topic, to the block's end. Raises MeanderError."""
-    with contextlib.closing(client.reader(settings, topic)) as consumer:
-        yield CheckpointsReader(settings, topic, consumer)
-
-
-def _decoded(topic: str, offset: int, data: bytes) -> Checkpoint:
-    try:
-        return Checkpoint.from_bytes(data)
-    except MeanderError as error:
-        raise Unreadable(
-            f"topic {topic!r}, offset {offset}",
-            f"the checkpoint there is {error.concerns}: {error.cause}",
-            f"{error.remedy}, or have the flow start anew with meander reset",
-        ) from error
+def reading(settings: Settings, names: Names) -> Iterator[CheckpointsReader]:
+    """The checkpoints of a flow, to the block's end. Raises MeanderError."""
+    with contextlib.closing(client.reader(settings, names.checkpoints)) as consumer:
+        yield CheckpointsReader(settings, names, consumer)
 
 
 def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None:

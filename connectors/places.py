@@ -253,6 +253,22 @@ class PlaceReader:
         return TopicPartition(self._topic, lane.partition, offset)
 
 
+def read_places(
+    settings: Settings, topic: str, places: Sequence[Place], seconds: float
+) -> list[bytes]:
+    """Return what lies at some places, in the order asked for, and wait for it. Raises RecordGone
+    when one of them is gone, and Unreachable after some seconds."""
+    arrived, ticket, deadline = threading.Event(), Ticket(0), time.monotonic() + seconds
+    with contextlib.closing(PlaceReader(settings, topic, arrived)) as reader:
+        reader.ask(ticket, places)
+        while (found := reader.answer(ticket)) is None:
+            if time.monotonic() > deadline:
+                raise client.translate(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r}")
+            arrived.wait(_NAP)
+            arrived.clear()
+    return found
+
+
 def _partition(wanted: Wanted) -> int:
     return wanted.place.partition
 

@@ -19,13 +19,12 @@ from dataflow.protocols import Wakeup
 from state.topic import Place, Ticket
 
 
-class KafkaStateTopic:
-    """One worker's access to the state topic of its flow; implements `StateTopic`."""
+class Appending:
+    """One writer's way to a compacted topic; implements `Appendable`."""
 
-    def __init__(self, settings: Settings, topic: str, worker: int, wakeup: Wakeup) -> None:
-        self._partition = worker % STATE_PARTITIONS
+    def __init__(self, settings: Settings, topic: str, partition: int) -> None:
+        self._partition = partition
         self._sender = Sender(settings, topic, message_max_bytes=MAX_STATE_RECORD)
-        self._reader = PlaceReader(settings, topic, wakeup)
         self._appended: dict[Ticket, Place | None] = {}
         """Where what was appended lies, and None of what is under way."""
         self._last = 0
@@ -54,6 +53,42 @@ class KafkaStateTopic:
             del self._appended[ticket]
         return place
 
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
+        if (place := self._appended.pop(ticket)) is not None:
+            self.forget([place])
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Put a tombstone for each of some records behind it; nothing waits for these."""
+        self._sender.forget(places)
+
+    def pump(self) -> None:
+        """Hear of what has become durable. Raises what the broker refused."""
+        self._sender.pump()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._sender.close()
+
+    def _next(self) -> Ticket:
+        self._last += 1
+        return Ticket(self._last)
+
+    def _durable(self, ticket: Ticket, key: bytes, size: int, offset: int) -> None:
+        place = Place(key, self._partition, offset, size)
+        if ticket in self._appended:
+            self._appended[ticket] = place
+        else:
+            self.forget([place])
+
+
+class KafkaStateTopic(Appending):
+    """One worker's access to the state topic of its flow; implements `StateTopic`."""
+
+    def __init__(self, settings: Settings, topic: str, worker: int, wakeup: Wakeup) -> None:
+        super().__init__(settings, topic, worker % STATE_PARTITIONS)
+        self._reader = PlaceReader(settings, topic, wakeup)
+
     def fetch(self, places: Sequence[Place]) -> Ticket:
         """Ask for records by place."""
         ticket = self._next()
@@ -69,27 +104,12 @@ class KafkaStateTopic:
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
-        if ticket not in self._appended:
+        if ticket in self._appended:
+            super().abandon(ticket)
+        else:
             self._reader.abandon(ticket)
-        elif (place := self._appended.pop(ticket)) is not None:
-            self.forget([place])
-
-    def forget(self, places: Sequence[Place]) -> None:
-        """Put a tombstone for each of some records behind it; nothing waits for these."""
-        self._sender.forget(places)
 
     def close(self) -> None:
         """Give up what is under way."""
         self._reader.close()
-        self._sender.close()
-
-    def _next(self) -> Ticket:
-        self._last += 1
-        return Ticket(self._last)
-
-    def _durable(self, ticket: Ticket, key: bytes, size: int, offset: int) -> None:
-        place = Place(key, self._partition, offset, size)
-        if ticket in self._appended:
-            self._appended[ticket] = place
-        else:
-            self.forget([place])
+        super().close()

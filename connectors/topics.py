@@ -32,8 +32,6 @@ MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
 """Bytes of one record on the state topic: the greatest state alone in its chunk, and its head."""
 MAX_DEAD_RECORD = 16 << 20
 """Bytes of one record on the dead-letter topic; what is longer is cut."""
-MAX_CHECKPOINT = 64 << 20
-"""Bytes of one record on the checkpoints topic: some 400,000 bins of a chunk each."""
 STATE_PARTITIONS = 8
 _FOR_EVER = -1
 _HOUR = 3600 * 1000
@@ -121,12 +119,13 @@ def internal(prefix: str, flow: str) -> list[Internal]:
         ),
         Internal(
             called.checkpoints, "which layers of the state topic a flow starts from", 1,
-            log, {"retention.ms": _FOR_EVER, "max.message.bytes": MAX_CHECKPOINT},
+            log, {"retention.ms": _FOR_EVER},
         ),
         # Shorter, as each checkpoint writes all anew; still far longer than a driver takes to see
         # that another goes on from what it has retired.
         Internal(
-            called.in_flight, "records in flight of checkpoints", STATE_PARTITIONS,
+            called.in_flight, "records in flight of checkpoints, and parts of large checkpoints",
+            STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
             {"min.compaction.lag.ms": _HOUR, "max.message.bytes": MAX_STATE_RECORD},
         ),

@@ -11,11 +11,12 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, Self, TypeVar
 
 from dataflow.checkpoint.policy import Policy
+from dataflow.checkpoint.recording import Recording
 from dataflow.checkpoint.start import Start
 from dataflow.checkpoint.taking import Checkpoints
 from dataflow.controller import Controller
@@ -159,10 +160,14 @@ class SimTopic:
         assert answer is None or isinstance(answer, Place)
         return answer
 
+    def here(self, places: Sequence[Place]) -> list[bytes]:
+        """Return records at once. Raises RecordGone where one is not at its place."""
+        return [self._read(place) for place in places]
+
     def fetch(self, places: Sequence[Place]) -> Ticket:
         """Ask for records."""
         try:
-            return self._answer([self._read(place) for place in places])
+            return self._answer(self.here(places))
         except RecordGone as gone:
             return self._answer(gone)
 
@@ -261,12 +266,15 @@ class World:
         self.unsure.clear()
         self.before = self.checkpoints[-1] if self.checkpoints else None
         self.earlier = self.checkpoints[-plan.flow.checkpoints.kept : -1]
+        there = [] if self.before is None else [*self.earlier, self.before]
+        for one in filter(lambda one: one.parts, [*there, *self.savepoints]):
+            data = replace(one, parts=()).to_bytes()
+            assert self._read(one.head(data)) == one, "what is kept lies there"
         begins = Start.of(plan, workers, self.before).begins
         self.journal.append((self.incarnation, begins))
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.start = Start.of(plan, workers, self.before, history)
-        there = [] if self.before is None else [*self.earlier, self.before]
         unnamed = Unnamed.of(self.incarnation, [*there, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(unnamed)
@@ -275,6 +283,9 @@ class World:
     def savepoints(self) -> list[Checkpoint]:
         """Those that are kept besides the newest."""
         return [one for one in self.checkpoints if one.savepoint]
+
+    def _read(self, record: bytes) -> Checkpoint:
+        return Checkpoint.from_bytes(record, self.in_flight.here)
 
     def write(self, life: Incarnation, decision: Decision) -> Callable[[], bool]:
         """Begin to write a life's decision, which is durable some turns later."""
@@ -294,19 +305,31 @@ class World:
         self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
     ) -> Checkpoints:
         """The checkpoints of this life; each is durable when `durable` says so."""
+        life = self.incarnation
 
-        def keep(checkpoint: Checkpoint) -> Callable[[], bool]:
-            self.ledger.expect(checkpoint.incarnation)
-            self.unsure.append(checkpoint)
+        def append(record: bytes) -> Callable[[], int | None]:
+            self.ledger.expect(life)
+            one = self._read(record)
+            self.unsure.append(one)
 
-            def kept() -> bool:
-                self.ledger.expect(checkpoint.incarnation)
-                if checkpoint in self.unsure and durable():
-                    self.unsure.remove(checkpoint)
-                    self.checkpoints.append(checkpoint)
-                return checkpoint not in self.unsure
+            def placed() -> int | None:
+                self.ledger.expect(life)
+                if one in self.unsure and durable():
+                    self.unsure.remove(one)
+                    self.checkpoints.append(one)
+                return None if one in self.unsure else len(self.checkpoints)
 
-            return kept
+            return placed
+
+        def keep(checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
+            self.ledger.expect(life)
+            recording = Recording(checkpoint, self.in_flight, append)
+
+            def durably() -> Checkpoint | None:
+                found = recording.recorded()
+                return None if found is None else found.checkpoint
+
+            return durably
 
         def forget(places: Sequence[Place], chunks: Sequence[Place], _: Collection[int]) -> None:
             self.in_flight.forget(places)

@@ -47,6 +47,7 @@ from schemas.errors import MeanderError
 from state.antichain import Antichain
 from state.checkpoint import Anew, Checkpoint, Notice
 from state.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
+from state.parts import cut
 from state.time import Time
 
 IDLE_SECONDS = 0.1
@@ -410,7 +411,9 @@ class Worker:
         return [one for at in inputs for one in _records(at, self._assembly.inputs[at].waiting)]
 
     def _tell_part(self, held: list[tuple[int, int]], part: Checkpoint) -> None:
-        self._reports.append({"event": "frozen", "part": part.to_bytes(), "held": held})
+        *slices, last = cut(part.to_bytes())
+        self._reports += [_slice(part.number, one, [], False) for one in slices]
+        self._reports.append(_slice(part.number, last, held, True))
 
     def _tell_failed(self, number: int, reason: str) -> None:
         self._reports.append({"event": "unwritten", "checkpoint": number, "reason": reason})
@@ -495,3 +498,8 @@ def _records(at: Location, waiting: Sequence[Message]) -> list[Underway]:
 
 def _size(frame: Frame) -> int:
     return sum(map(len, frame))
+
+
+def _slice(number: int, data: bytes, held: list[tuple[int, int]], last: bool) -> dict[str, object]:
+    """What the coordinator hears of a worker's part of a checkpoint, a slice at a time."""
+    return {"event": "frozen", "checkpoint": number, "slice": data, "held": held, "last": last}

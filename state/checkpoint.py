@@ -2,19 +2,24 @@
 
 Authority lies in the record alone: it is written once all that it names is durable, so layers that
 no checkpoint names were never written. Cost: about 100 bytes a bin that holds keys, 30 a chunk, and
-100 a piece of what is in flight.
+100 a piece of what is in flight. One that is more than a record takes lies in parts (`parts.py`),
+and the record that names them comes last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, starmap
 from typing import Any, Final, NamedTuple, TypedDict
 
+import xxhash
+
 from schemas.avro import Format
+from schemas.errors import MeanderError
 from state.bins import BinSpace
 from state.ids import Incarnation, WorkerId
+from state.in_flight import Author
 from state.lacking import (
     Bundle,
     BundleRecord,
@@ -28,6 +33,9 @@ from state.lacking import (
 from state.manifest import AvroTime, Manifest, PlaceRecord, avro_time, place_record, time_of
 from state.time import MIN_TIME, Time
 from state.topic import Place
+
+Fetch = Callable[[Sequence[Place]], Sequence[bytes]]
+"""Reads what lies at some places. Raises MeanderError."""
 
 
 class Position(NamedTuple):
@@ -68,8 +76,8 @@ class Piece(NamedTuple):
     time: Time
     """None of them is of an earlier one."""
     records: int
-    place: Place
-    """A record of format 'in_flight'."""
+    places: tuple[Place, ...]
+    """Where the parts of a record of format 'in_flight' lie, in order."""
     keyed: bool
     """Whether they have keys, and so belong to the owners of their bins."""
     bins: bytes | None = None
@@ -79,6 +87,16 @@ class Piece(NamedTuple):
     def at(self) -> tuple[str, int]:
         """Where they go on."""
         return self.node, self.input
+
+    @property
+    def size(self) -> int:
+        """What it takes on its topic."""
+        return sum(place.size for place in self.places)
+
+    @property
+    def author(self) -> Author:
+        """Who has written it."""
+        return Author.of(self.places[0].key)
 
 
 class Anew(NamedTuple):
@@ -157,6 +175,13 @@ class Checkpoint:
     """From the command to the freeze."""
     write_ms: float = 0.0
     """From the freeze until all parts were durable."""
+    parts: tuple[Place, ...] = ()
+    """Where it lies itself on the in-flight topic, in order, if it is more than a record takes."""
+
+    @property
+    def key(self) -> bytes:
+        """The key of its parts on their topic, never used twice."""
+        return f"checkpoint/{self.incarnation}/{self.number}".encode()
 
     @property
     def operators(self) -> set[str]:
@@ -178,7 +203,8 @@ class Checkpoint:
     def places(self) -> dict[Place, None]:
         """All that it names on the in-flight topic."""
         pieces, bundles = self.cut.pieces, self.cut.bundles
-        return dict.fromkeys(chain((p.place for p in pieces), (b.place for b in bundles)))
+        flying = chain.from_iterable(piece.places for piece in pieces)
+        return dict.fromkeys(chain(self.parts, flying, (b.place for b in bundles)))
 
     @property
     def chunks(self) -> list[Place]:
@@ -194,7 +220,7 @@ class Checkpoint:
     @property
     def in_flight_bytes(self) -> int:
         """What they take on their topic."""
-        return sum({piece.place: piece.place.size for piece in self.cut.pieces}.values())
+        return sum({piece.places: piece.size for piece in self.cut.pieces}.values())
 
     @staticmethod
     def joined(whole: Checkpoint, parts: Iterable[Checkpoint]) -> Checkpoint:
@@ -216,39 +242,52 @@ class Checkpoint:
         )
 
     def to_bytes(self) -> bytes:
-        """The checkpoint as it rests on its topic."""
+        """Return all of the checkpoint but where its parts lie: a record, or what is cut."""
+        return _FORMAT.encode(self._record())
+
+    def head(self, data: bytes) -> bytes:
+        """Return the record that makes a checkpoint of the parts into which `data` was cut."""
+        head = replace(self, manifests=(), cut=BEGINNING)._record()
+        head["parts"] = [place_record(place) for place in self.parts]
+        head["checksum"] = _checksum(data)
+        return _FORMAT.encode(head)
+
+    def _record(self) -> _CheckpointRecord:
         cut = self.cut
-        return _FORMAT.encode(
-            {
-                "number": self.number,
-                "incarnation": self.incarnation,
-                "bits": self.space.bits,
-                "millis": self.millis,
-                "savepoint": self.savepoint,
-                "policy": self.policy,
-                "settle_ms": self.settle_ms,
-                "write_ms": self.write_ms,
-                "manifests": [manifest.to_bytes() for manifest in self.manifests],
-                "time": cut.time,
-                "members": list(cut.members),
-                "owners": list(cut.owners),
-                "remainders": [lacking_record(one) for one in cut.lacking],
-                "bundles": [bundle_record(one) for one in cut.bundles],
-                "positions": [one._asdict() for one in cut.positions],
-                "notices": [
-                    {"operator": one.operator, "time": avro_time(one.time), "key": one.key}
-                    for one in cut.notices
-                ],
-                "pieces": [_piece_record(one) for one in cut.pieces],
-                "anew": [one._asdict() for one in cut.anew],
-                "ways": [one._asdict() for one in cut.ways],
-            }
-        )
+        return {
+            "number": self.number,
+            "incarnation": self.incarnation,
+            "bits": self.space.bits,
+            "millis": self.millis,
+            "savepoint": self.savepoint,
+            "policy": self.policy,
+            "settle_ms": self.settle_ms,
+            "write_ms": self.write_ms,
+            "manifests": [manifest.to_bytes() for manifest in self.manifests],
+            "time": cut.time,
+            "members": list(cut.members),
+            "owners": list(cut.owners),
+            "remainders": [lacking_record(one) for one in cut.lacking],
+            "bundles": [bundle_record(one) for one in cut.bundles],
+            "positions": [one._asdict() for one in cut.positions],
+            "notices": [
+                {"operator": one.operator, "time": avro_time(one.time), "key": one.key}
+                for one in cut.notices
+            ],
+            "pieces": [_piece_record(one) for one in cut.pieces],
+            "anew": [one._asdict() for one in cut.anew],
+            "ways": [one._asdict() for one in cut.ways],
+            "parts": [],
+            "checksum": 0,
+        }
 
     @staticmethod
-    def from_bytes(data: bytes) -> Checkpoint:
-        """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
+    def from_bytes(data: bytes, fetch: Fetch | None = None) -> Checkpoint:
+        """Undo `to_bytes`, and `head` with what `fetch` has of the parts. Raises MeanderError when
+        another format version wrote it, or where the parts are not those that were cut."""
         record = _FORMAT.decode(data)
+        if record["parts"]:
+            return _joined(record, fetch)
         return Checkpoint(
             record["number"], Incarnation(record["incarnation"]), BinSpace(record["bits"]),
             record["millis"], tuple(map(Manifest.from_bytes, record["manifests"])),
@@ -274,6 +313,26 @@ class Checkpoint:
         )  # fmt: skip
 
 
+def _joined(head: _CheckpointRecord, fetch: Fetch | None) -> Checkpoint:
+    """Return the checkpoint whose parts a head names."""
+    concerns = f"checkpoint {head['number']}"
+    if fetch is None:
+        raise MeanderError(concerns, "it lies in parts, where a whole one was expected")
+    places = tuple(Place(**place) for place in head["parts"])
+    data = b"".join(fetch(places))
+    if _checksum(data) != head["checksum"]:
+        raise MeanderError(
+            concerns,
+            f"its {len(places)} parts are not what was written: their checksum is another",
+            "see who else writes to the in-flight topic, or deletes from it",
+        )  # fmt: skip
+    return replace(Checkpoint.from_bytes(data), parts=places)
+
+
+def _checksum(data: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(data) >> 1
+
+
 class _NoticeRecord(TypedDict):
     operator: str
     time: AvroTime
@@ -287,6 +346,7 @@ class _PieceRecord(TypedDict):
     time: AvroTime
     records: int
     place: PlaceRecord
+    more: list[PlaceRecord]
     keyed: bool
     bins: bytes | None
 
@@ -314,9 +374,11 @@ class _CheckpointRecord(TypedDict):
     """Of `Anew`, field by field."""
     ways: list[dict[str, Any]]
     """Of `Way`, field by field."""
+    parts: list[PlaceRecord]
+    checksum: int
 
 
-_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4])
+_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4, 5])
 
 
 def _latest(cuts: Iterable[Cut]) -> tuple[Anew, ...]:
@@ -331,12 +393,13 @@ def _piece_record(one: Piece) -> _PieceRecord:
     return {
         "node": one.node, "input": one.input, "worker": one.worker, "time": avro_time(one.time),
         "records": one.records, "keyed": one.keyed, "bins": one.bins,
-        "place": place_record(one.place),
+        "place": place_record(one.places[0]), "more": list(map(place_record, one.places[1:])),
     }  # fmt: skip
 
 
 def _piece(record: _PieceRecord) -> Piece:
     return Piece(
         record["node"], record["input"], WorkerId(record["worker"]), time_of(record["time"]),
-        record["records"], Place(**record["place"]), record["keyed"], record["bins"],
+        record["records"], tuple(Place(**one) for one in (record["place"], *record["more"])),
+        record["keyed"], record["bins"],
     )  # fmt: skip

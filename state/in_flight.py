@@ -74,13 +74,13 @@ class Author(NamedTuple):
 
     @staticmethod
     def of(key: bytes) -> Author:
-        """As the key of a record says.
+        """Return the author that the key of a record names, or the key of one of its parts.
 
         >>> header = Header(Incarnation(7), 2, WorkerId(1), "sink", 1, sequence=0)
         >>> Author.of(header.key)
         Author(incarnation=7, checkpoint=2, worker=1)
         """
-        _, life, checkpoint, worker, _ = key.split(b"/")
+        _, life, checkpoint, worker, *_ = key.split(b"/")
         return Author(Incarnation(int(life)), int(checkpoint), WorkerId(int(worker)))
 
 

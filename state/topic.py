@@ -38,8 +38,8 @@ class RecordGone(Unreadable):
     """What was asked for is on the topic no longer, or something else lies at its place."""
 
 
-class StateTopic(Protocol):
-    """The compacted topic that all of a flow's keyed state passes through."""
+class Appendable(Protocol):
+    """A compacted topic to which records are appended."""
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
         """Send one record; its key must never have been used before."""
@@ -48,18 +48,22 @@ class StateTopic(Protocol):
         """Where the record lies, once it is durable. Asked once per ticket. Raises MeanderError
         when the broker refused it."""
 
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Records that nobody refers to any more may go at the next compaction."""
+
+
+class StateTopic(Appendable, Protocol):
+    """The compacted topic that all of a flow's keyed state passes through."""
+
     def fetch(self, places: Sequence[Place]) -> Ticket:
         """Ask for records by place."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         """Their payloads in the order asked for, once all are here. Raises RecordGone when a record
         at a place has another key (it was compacted away)."""
-
-    def abandon(self, ticket: Ticket) -> None:
-        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
-
-    def forget(self, places: Sequence[Place]) -> None:
-        """Records that nobody refers to any more may go at the next compaction."""
 
     def close(self) -> None:
         """Give up what is under way."""

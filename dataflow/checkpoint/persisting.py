@@ -33,14 +33,16 @@ from state.in_flight import Columns, Header
 from state.lacking import Bundle, Lacking
 from state.manifest import Manifest
 from state.time import Time
-from state.topic import NOWHERE, StateTopic
+from state.topic import StateTopic
 
 ROWS = 1024
 """Records of a piece at most: about a millisecond of encoding."""
 BYTES = 256 << 10
 """About what they take, unless one alone takes more."""
 WINDOW = 32
-"""Pieces on their way to the topic at once."""
+"""Pieces on their way to the topic at once;"""
+WINDOW_BYTES = 16 << 20
+"""and about their bytes, but for one piece that takes more."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Persisting:
         self._complete = self.done = False
         self._pieces_left: Iterator[Underway] | None = _in_pieces(held.underway)
         self._sequence = 0
-        self._sending = Sending[Piece](topic)
+        self._sending = Sending[Piece](topic, lambda one, places: one._replace(places=places))
         self._states = States(me, incarnation, number, outlets, held.unloaded, topic)
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
@@ -144,7 +146,8 @@ class Persisting:
 
     def _send(self) -> bool:
         """The next piece; what came by links comes last."""
-        if self._pieces_left is None or len(self._sending) >= WINDOW:
+        full = len(self._sending) >= WINDOW or self._sending.bytes >= WINDOW_BYTES
+        if self._pieces_left is None or full:
             return False
         found = next(self._pieces_left, None)
         if found is None:
@@ -172,7 +175,7 @@ class Persisting:
         )  # fmt: skip
         payload = in_flight.encode(header, columns)
         least = at(int(batch.times.min()), rounds)
-        piece = Piece(name, place, self._me, least, len(batch), NOWHERE, bins is not None)
+        piece = Piece(name, place, self._me, least, len(batch), (), bins is not None)
         self._sending.send(header.key, payload, piece)
 
     # -- the whole

@@ -29,7 +29,7 @@ from state import in_flight
 from state.checkpoint import Piece
 from state.ids import WorkerId
 from state.in_flight import Author, Columns
-from state.layer import payloads
+from state.parts import wholes
 from state.time import Time
 from state.topic import StateTopic
 
@@ -68,13 +68,13 @@ class Resuming:
         # Downstream first, so that who waits for what is ahead waits for no piece behind; of one
         # operator in the order in which they were persisted.
         self._left = deque(sorted(pieces, key=self._turn))
-        self._found = payloads(topic, [piece.place for piece in self._left], AHEAD_BYTES)
+        self._found = wholes(topic, [piece.places for piece in self._left], AHEAD_BYTES)
         self._moves = start.moves
         self._later = defaultdict[int, deque[_Later]](deque)
         """By how many moves of their bin are before them; not before all pieces have gone on."""
         self._payload: bytes | None = None
         """Of the next piece, once it is here."""
-        self.read, self.total = 0, sum(piece.place.size for piece in pieces)
+        self.read, self.total = 0, sum(piece.size for piece in pieces)
         """Bytes, and of how many."""
         self._keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
         for piece in self._left:
@@ -102,7 +102,7 @@ class Resuming:
             return False
         payload, self._payload = self._payload, None
         self._left.popleft()
-        self.read += piece.place.size
+        self.read += piece.size
         _, columns = in_flight.decode(payload)
         self._put(piece, columns)
         self._admit(self._location(piece))

@@ -22,7 +22,6 @@ from dataflow.rulings import NO_PAST, Past
 from dataflow.staff import share_of, shared_out
 from state.checkpoint import BEGINNING, Checkpoint, Cut, Position
 from state.ids import CheckpointId, Incarnation, WorkerId
-from state.in_flight import Author
 from state.manifest import Manifest
 from state.time import MIN_TIME
 
@@ -136,7 +135,7 @@ def without_what_is_out(plan: Plan, cut: Cut, history: History) -> Cut:
         cut,
         pieces=tuple(
             piece for piece in cut.pieces
-            if not (plan.in_outbox(piece) and history.sent(Author.of(piece.place.key)))
+            if not (plan.in_outbox(piece) and history.sent(piece.author))
         ),
     )  # fmt: skip
 

@@ -60,7 +60,7 @@ class States:
         self._gathered: list[Lacking] = []
         """What the next bundle is to hold, of one operator."""
         self._gathered_bytes = 0
-        self._sending = Sending[Bundle](topic)
+        self._sending = Sending[Bundle](topic, lambda one, places: one._replace(place=places[0]))
         self._sequence = 0
         self._earlier = defaultdict[tuple[Link, str], list[Bin]](list)
         """The bins of an operator of which a bundle of an earlier checkpoint tells."""

@@ -9,7 +9,7 @@ Cost: a few frames per worker and checkpoint.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -39,8 +39,8 @@ from state.topic import Place
 NEVER = 1 << 62
 FAILED_PAUSE = 1.0
 """Seconds from one that was given up to the next that nobody asks for, at least."""
-Write = Callable[[Checkpoint], Callable[[], bool]]
-"""Begins to write a checkpoint's record, returns whether it is durable yet."""
+Write = Callable[[Checkpoint], Callable[[], Checkpoint | None]]
+"""Begins to write a checkpoint; returns it, with its parts, once it is durable."""
 Forget = Callable[[Sequence[Place], Sequence[Place], Collection[int]], None]
 """Records in flight may go, and chunks of layers, that no checkpoint refers to any more, and the
 record of each checkpoint that is older than those of these numbers."""
@@ -74,8 +74,10 @@ class _Taking:
     """What the coordinator itself contributes; None before the word to freeze."""
     frozen: float = 0.0
     parts: dict[WorkerId, Checkpoint] = field(default_factory=dict)
-    written: Callable[[], bool] | None = None
-    """Whether its record is durable, once it is being written."""
+    slices: defaultdict[WorkerId, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    """Of parts that have not arrived as a whole."""
+    written: Callable[[], Checkpoint | None] | None = None
+    """What is durable, once it is being written."""
     passed: int = 0
     """All results of before had come to their sinks before anybody froze."""
     held: dict[int, int] = field(default_factory=dict)
@@ -227,8 +229,10 @@ class Checkpoints:
         match event:
             case {"event": "full"}:
                 self._full.add(worker)
-            case {"event": "frozen", "part": bytes(data), "held": list(held)}:
-                self._take_part(worker, Checkpoint.from_bytes(data), held)
+            case {
+                "checkpoint": int(number), "slice": bytes(data), "held": list(held), "last": last,
+            }:  # fmt: skip
+                self._take_slice(worker, number, data, held, bool(last))
             case {"checkpoint": int(number)}:
                 if self._taking is not None and self._taking.number == number:
                     self._hear(self._taking, worker, event)
@@ -247,19 +251,23 @@ class Checkpoints:
                 taking.unsent.discard(worker)
                 self._full.discard(worker)
 
-    def _take_part(
-        self, worker: WorkerId, part: Checkpoint, held: Iterable[tuple[int, int]]
-    ) -> None:
+    def _take_slice(
+        self, worker: WorkerId, number: int, data: bytes, held: Iterable[tuple[int, int]],
+        last: bool,
+    ) -> None:  # fmt: skip
         taking = self._taking
-        if part.number in self._given_up:
+        if number in self._given_up:
             return
-        if taking is None or part.number != taking.number or worker in taking.parts:
+        if taking is None or number != taking.number or worker in taking.parts:
             raise MeanderError(
-                member_name(worker), f"it has written checkpoint {part.number}, which nobody takes"
+                member_name(worker), f"it has written checkpoint {number}, which nobody takes"
             )
-        taking.parts[worker] = part
+        taking.slices[worker].append(data)
         for bin, time in held:
             taking.held[bin] = min(time, taking.held.get(bin, NEVER))
+        if last:
+            part = b"".join(taking.slices.pop(worker))
+            taking.parts[worker] = Checkpoint.from_bytes(part)
 
     def step(self, time: int) -> list[Event]:
         """See how far it has come; what has happened. Nobody has come to a later `time`."""
@@ -277,7 +285,8 @@ class Checkpoints:
         if taking.unsent is not None:
             self._finish(taking)
         elif taking.written is not None:
-            if taking.written():
+            if (durable := taking.written()) is not None:
+                taking.whole = durable
                 self._complete(taking)
         elif now >= taking.began + self._how.timeout:
             self._give_up(taking, self._late(taking))

@@ -91,8 +91,8 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     assert after.total() == 4000, "which counts what came after the checkpoint"
     (listed,) = command(broker, prefix, "checkpoints", "counts")
     assert (listed["number"], listed["workers"]) == (1, 2)
-    topic = names(prefix, "counts").checkpoints
-    with checkpoints.reading({"bootstrap.servers": broker.bootstrap}, topic) as there:
+    settings = {"bootstrap.servers": broker.bootstrap}
+    with checkpoints.reading(settings, names(prefix, "counts")) as there:
         found = there.newest()
     assert found is not None and len(found[1].cut.positions) == 4
 

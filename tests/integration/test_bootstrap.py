@@ -92,7 +92,7 @@ class Rig:
         with contextlib.closing(topic):
             manifests = initial.write(plan, states, topic)
         checkpoint = Checkpoint(1, Incarnation(1), plan.flow.space, 0, tuple(manifests))
-        checkpoints.append(settings, self.names.checkpoints, checkpoint)
+        checkpoints.append(settings, self.names, checkpoint)
         return checkpoint
 
     def run(self, context: SparkContext) -> coordinator.Result:
@@ -100,7 +100,7 @@ class Rig:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        with checkpoints.reading(self.options.kafka, self.names.checkpoints) as there:
+        with checkpoints.reading(self.options.kafka, self.names) as there:
             found = there.newest()
         return None if found is None else found[1]
 
@@ -260,7 +260,7 @@ def test_a_layer_that_is_not_what_was_written_ends_the_start_with_its_name(
     ]:
         layers = (replace(layer, chunks=(replace(place, offset=offset),)),)
         spoilt = replace(checkpoint, manifests=(replace(first, layers=layers), *rest))
-        checkpoints.append(rig.options.kafka, rig.names.checkpoints, spoilt)
+        checkpoints.append(rig.options.kafka, rig.names, spoilt)
         with pytest.raises(MeanderError, match=says):
             rig.run(context)
 

@@ -17,9 +17,11 @@ from connectors import client, places
 from connectors.sender import Delivered, Sender
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
+from dataflow.checkpoint.sending import Sending
 from dataflow.sim import SimTopic
 from schemas.errors import MeanderError
 from state.ids import Incarnation, LayerId, WorkerId
+from state.parts import wholes
 from state.topic import Place, RecordGone, StateTopic, Ticket
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
@@ -268,3 +270,27 @@ def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -
     with pytest.raises(MeanderError, match="there is no record with the key 'a': compaction has"):
         fetch(state, [first, kept])
     state.close()
+
+
+def test_a_value_larger_than_a_record_goes_in_parts(either: StateTopic) -> None:
+    """As a checkpoint's records in flight do: a source's topic may allow more than this one."""
+    values = [b"small", os.urandom(MAX_STATE_RECORD + CHUNK), b"behind it"]
+    sending = Sending[tuple[Place, ...]](either, lambda _, places: places)
+    for number, value in enumerate(values):
+        sending.send(f"in flight/1/1/0/{number}".encode(), value, ())
+
+    def durable() -> bool:
+        sending.look()
+        return not sending
+
+    until(durable, "all is durable")
+    assert [len(places) for places in sending.placed] == [1, 18, 1]
+    reading, found = wholes(either, sending.placed, 1 << 20), list[bytes]()
+
+    def here() -> bool:
+        answer = next(reading)
+        found.extend([] if answer is None else [answer])
+        return len(found) == len(values)
+
+    until(here, "all is read")
+    assert found == values

@@ -49,7 +49,7 @@ class Flow:
         )  # fmt: skip
         header = Header(life, number, ONE, "sink", 0, 0)
         flying = self.put(self.names.in_flight, header.key)
-        piece = Piece("sink", 0, ONE, MIN_TIME, 1, flying, keyed=False)
+        piece = Piece("sink", 0, ONE, MIN_TIME, 1, (flying,), keyed=False)
         bundle = self.put(self.names.in_flight, key_of(life, number, ONE, 0))
         cut = Cut(members=(ONE,), pieces=(piece,), bundles=(Bundle("n", (Bin(0),), bundle),))
         manifests = (Manifest("n", Bin(0), 0, (pointer,)),)
@@ -68,7 +68,7 @@ class Flow:
         return found[0]
 
     def take(self, checkpoint: Checkpoint) -> int:
-        return append(self.settings, self.names.checkpoints, checkpoint)
+        return append(self.settings, self.names, checkpoint)
 
     def decide(self, life: Incarnation, decision: Decision) -> None:
         with closing(Decisions(self.settings, self.names.decisions)) as decisions:

@@ -9,7 +9,7 @@ import pytest
 from dataflow.capability import Capability
 from dataflow.checkpoint import persisting, resuming, states
 from dataflow.operators import inflight
-from state import extraction
+from state import extraction, parts
 from state.store import Databases
 
 
@@ -22,6 +22,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "BYTES", 200)
     # What is in flight lies in many pieces, of which some are asked for at once.
     monkeypatch.setattr(persisting, "ROWS", 2)
+    # Most checkpoints, and some pieces, are larger than a record.
+    monkeypatch.setattr(parts, "PART", 300)
     monkeypatch.setattr(resuming, "AHEAD_BYTES", 400)
     # Next to nothing may be in the flow, where no other bound is asked for.
     monkeypatch.setattr(inflight, "LEAST", 200)

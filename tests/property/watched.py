@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgpack
 
@@ -30,6 +30,7 @@ from state.topic import Place, Ticket
 from tests.hand import assembly
 from tests.property.steps import Action, Protocol, Turn
 
+T = TypeVar("T")
 _TOPICS: tuple[Protocol, Protocol] = ("state topic", "in-flight")
 
 
@@ -156,15 +157,15 @@ class Watched(World):
         taking = super().taking(plan, links, clock, up)
         write = taking._write
 
-        def written(checkpoint: Checkpoint) -> Callable[[], bool]:
+        def written(checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
             kept = self.turn.passing("checkpoint record", "write", lambda: write(checkpoint))
             return self._flushing("checkpoint record", kept)
 
         taking._write = written
         return taking
 
-    def _flushing(self, protocol: Protocol, durable: Callable[[], bool]) -> Callable[[], bool]:
-        def known() -> bool:
+    def _flushing(self, protocol: Protocol, durable: Callable[[], T]) -> Callable[[], T]:
+        def known() -> T:
             found = durable()
             if found:
                 self.turn.reach(protocol, "flush")

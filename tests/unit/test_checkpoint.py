@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -30,7 +31,7 @@ CUT = Cut(
     lacking=(Lacking("totals", Bin(5), Remainder([b"k"], [b"s"], [(41, b"k")])),),
     positions=(Position("lines", 0, ONE, 12, None, 30, 29, 31),),
     notices=(Notice("totals", (41, 2), b"k"),),
-    pieces=(Piece("totals", 0, ONE, 41, 3, Place(b"p", 2, 8, 77), True, b"\x02"),),
+    pieces=(Piece("totals", 0, ONE, 41, 3, (Place(b"p", 2, 8, 77),), True, b"\x02"),),
 )
 CHECKPOINT = Checkpoint(3, Incarnation(7), BinSpace(1), 150, (MANIFEST,), CUT)
 NEWER = replace(
@@ -43,6 +44,11 @@ WAY = Way(
     ("operator 'totals'",),
 )  # fmt: skip
 WITH_WAYS = replace(NEWEST, cut=replace(NEWEST.cut, ways=(WAY,)))
+PARTS = Place(b"p/0", 2, 8, 77), Place(b"p/1", 2, 9, 5)
+IN_PARTS = replace(
+    WITH_WAYS,
+    cut=replace(WITH_WAYS.cut, pieces=(WITH_WAYS.cut.pieces[0]._replace(places=PARTS),)),
+)
 GOLDEN = {
     2: (CHECKPOINT, """
         02060e02ac0202b401010c746f74616c730a00020e018a8018000e6d73677061636b000000000000
@@ -79,8 +85,23 @@ GOLDEN = {
         6b65795f627927346f70657261746f7220276b65795f62792065786368616e6765270002226f7065
         7261746f722027746f74616c73270000
     """),
+    6: (IN_PARTS, """
+        06060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
+        020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
+        2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
+        00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
+        6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
+        6b00020c746f74616c73000200520606702f3004109a010206702f3104120a000102020200040c63
+        6f756e7473500c746f74616c730000020c746f74616c7300061c736f7572636520276c696e657327
+        226f70657261746f7220276b65795f627927346f70657261746f7220276b65795f62792065786368
+        616e6765270002226f70657261746f722027746f74616c732700000000
+    """),
 }  # fmt: skip
 """By version what it says, and its bytes."""
+HEAD = (
+    "06060e02ac020476310270000000000000f83f000000000000344000000000000000000000000406"
+    "702f3004109a0106702f3104120a00dce6d5a6c2b3dcb9a801"
+)
 
 
 def test_a_checkpoint_comes_back_from_its_bytes() -> None:
@@ -109,10 +130,34 @@ def test_of_the_parts_of_a_cut_the_latest_time_says_from_when_on_results_come_ag
     assert dict(joined.cut.anew) == {"a": 7, "b": 2}
 
 
+def test_a_head_names_the_parts_and_the_checksum_of_what_was_cut() -> None:
+    head = replace(IN_PARTS, parts=PARTS).head(b"ab")
+    assert head.hex() == HEAD
+    read = replace(IN_PARTS, parts=PARTS), replace(IN_PARTS, parts=PARTS).head(IN_PARTS.to_bytes())
+    data = IN_PARTS.to_bytes()
+    assert Checkpoint.from_bytes(read[1], lambda places: [data[:50], data[50:]]) == read[0]
+
+
+@pytest.mark.parametrize("spoilt", [
+    lambda one: [one[50:], one[:50]], lambda one: [one[:50]], lambda one: [one, one[:50]],
+    lambda one: [one[:50], bytes([one[50] ^ 1]) + one[51:]],
+])  # fmt: skip
+def test_parts_that_are_not_what_was_cut_are_no_checkpoint(
+    spoilt: Callable[[bytes], list[bytes]],
+) -> None:
+    """Another order, fewer, more, other bytes."""
+    data = IN_PARTS.to_bytes()
+    head = replace(IN_PARTS, parts=PARTS).head(data)
+    with pytest.raises(MeanderError, match="checkpoint 3: its 2 parts are not what was written"):
+        Checkpoint.from_bytes(head, lambda _: spoilt(data))
+    with pytest.raises(MeanderError, match="checkpoint 3: it lies in parts"):
+        Checkpoint.from_bytes(head)
+
+
 def test_another_format_version_is_refused_by_name() -> None:
     data = CHECKPOINT.to_bytes()
     with pytest.raises(
-        MeanderError, match="'checkpoint': its version is 9, .* 2 and 3 and 4 and 5"
+        MeanderError, match="'checkpoint': its version is 9, .* 2 and 3 and 4 and 5 and 6"
     ):
         Checkpoint.from_bytes(b"\x09" + data[1:])
 

@@ -346,7 +346,7 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
     words = flow.source(ListSource(LINES)).key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(sink)
     world = first_life(flow, seed)
-    before = {piece.place for piece in world.checkpoints[-1].cut.pieces}
+    before = {piece.places for piece in world.checkpoints[-1].cut.pieces}
     with TestFlow(flow, 2, seed, world=world) as run:
         known, taken = len(sink.values), len(world.checkpoints)
         run.strike(Freeze())
@@ -355,7 +355,7 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
         assert any(worker._resuming.unread for worker in run.workers)
         while len(world.checkpoints) == taken:
             run.act()
-        after = {piece.place for piece in world.checkpoints[-1].cut.pieces}
+        after = {piece.places for piece in world.checkpoints[-1].cut.pieces}
         assert before & after, "they are referred to, not copied"
         run.run()
         assert all_counted(run)

@@ -41,7 +41,7 @@ def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
         members=(ONE,), owners=(ONE,) * (1 << bins),
         positions=(Position("gone", 0, ONE, 5, None, 1, 1, 1),),
         notices=(Notice("old", 3, b"k"),),
-        pieces=(Piece("old", 0, ONE, 3, 4, Place(b"p", 0, 1, 9), True),),
+        pieces=(Piece("old", 0, ONE, 3, 4, (Place(b"p", 0, 1, 9),), True),),
     )  # fmt: skip
     return Checkpoint(4, Incarnation(7), BinSpace(bins), 5, manifests, cut)
 

@@ -185,7 +185,7 @@ def checkpoint(*pieces: Piece) -> Checkpoint:
 
 
 def piece(input: int, key: str) -> Piece:
-    return Piece("counts", input, ONE, 3, 6, Place(key.encode(), 0, 1, 9), False)
+    return Piece("counts", input, ONE, 3, 6, (Place(key.encode(), 0, 1, 9),), False)
 
 
 HELD, COMING = piece(1, "in flight/7/4/0/0"), piece(0, "in flight/7/4/0/1")

@@ -87,7 +87,7 @@ def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> N
     flow.source(ListSource([[]])).key_by(str).sink(ListSink())
     plan, topic, parts = Plan(flow), SimTopic(random.Random(0)), list[Checkpoint]()
     at = plan.input_at("sink", 0)
-    unread = Piece("sink", 0, WorkerId(1), 7, 1, Place(b"unread", 0, 0, 9), True)
+    unread = Piece("sink", 0, WorkerId(1), 7, 1, (Place(b"unread", 0, 0, 9),), True)
     held = Held(
         underway=[[lying(at, [b"back"])]], behind=[lying(at, [b"behind"], 8)], deliveries=[],
         parcels=[], notices=[], unread=[unread], unloaded=[], lacking=[], bundles=[], anew=[],
@@ -102,7 +102,7 @@ def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> N
         persisting.step()
     found = parts[0].cut.pieces
     assert [one.records for one in found] == [1, 1, 2]
-    assert [found.index(one) for one in found if one.place == unread.place] == [1]
+    assert [found.index(one) for one in found if one.places == unread.places] == [1]
     back, new = (_values(topic, one) for one in (found[0], found[2]))
     assert (back, new) == ([b"back"], [b"behind", b"on its way"])
 
@@ -112,7 +112,7 @@ def _unwritten(number: int, reason: str) -> None:
 
 
 def _values(topic: SimTopic, piece: Piece) -> list[object]:
-    ticket = topic.fetch([piece.place])
+    ticket = topic.fetch(piece.places)
     while (payloads := topic.fetched(ticket)) is None:
         pass
     return in_flight.decode(payloads[0])[1].values

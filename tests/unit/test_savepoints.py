@@ -9,6 +9,7 @@ import pytest
 
 from app.journal import from_bytes, to_bytes
 from app.savepoints import Kept, Known, Writing, earlier, expect_kept
+from dataflow.checkpoint.recording import Recorded
 from dataflow.decisions import Begins, Decision, Drops, Keeps, Takes
 from schemas.errors import SetupError
 from state.bins import BinSpace
@@ -28,10 +29,10 @@ class Written:
         self.placed: int | None = None
         self.durable = False
 
-    def write(self, _: Checkpoint) -> Callable[[], int | None]:
-        return lambda: self.placed
+    def write(self, one: Checkpoint) -> Callable[[], Recorded | None]:
+        return lambda: None if self.placed is None else Recorded(self.placed, one)
 
-    def writing(self, *, known: bool) -> Callable[[Checkpoint], Callable[[], bool]]:
+    def writing(self, *, known: bool) -> Callable[[Checkpoint], Callable[[], Checkpoint | None]]:
         return Writing(self.write, print, print, self.journal, {}, known).write
 
     def journal(self, decision: Decision) -> Callable[[], bool]:
