@@ -36,6 +36,9 @@ class Arguments(BaseModel):
     prefix: str
     until_end: bool
     start: str
+    topics: dict[str, str]
+    """By name the id of each topic that the flow reads."""
+    skip_lost: bool
     checkpoint: int | None
     """The offset of the one that the flow starts from; None where it starts without states."""
     lease: float
@@ -82,4 +85,5 @@ class Arguments(BaseModel):
         return WorkerContext(
             self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),
             self.until_end, self.start, wakeup, max_waiting, pulse, self.outside,
+            self.topics, self.skip_lost,
         )  # fmt: skip

@@ -104,6 +104,11 @@ def run(
         typer.Option("--accept-differences", help="Go on where the replay gives other results than"
                      " those that are out, exactly once."),
     ] = False,
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Go on with what is left where retention has deleted"
+                     " records that the flow was to read; a warning says which."),
+    ] = False,
     lease: Annotated[
         float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
     ] = 10.0,
@@ -130,7 +135,7 @@ def run(
         kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
         until_end=until_end, start=start, begin_from=begin_from,
         allow_dropped_state=allow_dropped_state, accept_differences=accept_differences,
-        lease=lease, patience=patience,
+        skip_lost=skip_lost, lease=lease, patience=patience,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"

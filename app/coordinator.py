@@ -315,6 +315,8 @@ def _arguments(
         prefix=options.prefix,
         until_end=options.until_end,
         start=options.start,
+        topics=dict(topic.split(" ") for topic in prepared.topics if topic),
+        skip_lost=options.skip_lost,
         lease=options.lease,
         patience=options.patience,
         log_level=options.log_level,

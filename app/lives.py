@@ -22,6 +22,7 @@ from app.side_by_side import side_by_side
 from connectors import checkpoints, client
 from connectors.client import Settings
 from connectors.control import Decisions
+from connectors.lost import SKIP, Lost
 from connectors.source import KafkaSource, gone
 from connectors.topics import Names
 from connectors.transactions import transactional_id
@@ -88,7 +89,7 @@ def newest_checkpoint(
         older = {} if checkpoint.cut == BEGINNING else earlier(among, known, offset, most)
         last, named = there.number, savepoints(there, known)
     plan, options = prepared.plan, prepared.options
-    outside = unread(settings, plan, checkpoint)
+    outside, lost = unread(settings, plan, checkpoint)
     if known.begun is not None:
         outside += misplaced(known.begun, plan)
         sources = [one.name for one in plan.sources]
@@ -96,20 +97,29 @@ def newest_checkpoint(
     left = replace(checkpoint, cut=without_what_is_out(plan, checkpoint.cut, history))
     twice = [] if options.accept_differences else come_twice(checkpoint, plan, history)
     before = [one.number for one in older.values()]
-    expect_fits(left, plan, options.allow_dropped_state, outside, twice, max(before, default=None))
+    if not options.skip_lost:
+        outside += lost
+    # Workers pass over what is lost when they open their sources, and say what it is then.
+    skip = SKIP if lost and not options.skip_lost else ""
+    expect_fits(
+        left, plan, options.allow_dropped_state, outside, twice, max(before, default=None), skip
+    )
     log.info("starts from checkpoint %d: states of %s", checkpoint.number,
              ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
     return Newest(offset, checkpoint, named, older, last)
 
 
-def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> list[str]:
-    """Where source topics do not hold any more what comes next."""
+def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
+    """Where source topics do not hold any more what comes next; where retention alone has deleted
+    it, apart from all else."""
     topics = {one.name: one.spec.topic for one in plan.sources if isinstance(one.spec, KafkaSource)}
     left = defaultdict[str, dict[int, int]](dict)
     for one in checkpoint.cut.positions:
         if one.source in topics:
             left[topics[one.source]][one.partition] = one.offset
-    return [wrong for topic, places in left.items() for wrong in gone(settings, topic, places)]
+    found = [one for topic, places in left.items() for one in gone(settings, topic, places)]
+    lost = [str(one) for one in found if isinstance(one, Lost) and one.expired]
+    return [said for said in map(str, found) if said not in lost], lost
 
 
 def other_topics(begun: Begins, topics: Mapping[str, str]) -> list[str]:

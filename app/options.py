@@ -28,6 +28,8 @@ class Options:
     accept_differences: bool = False
     """Whether a flow that delivers exactly once goes on where its replay gives other results than
     those that are out."""
+    skip_lost: bool = False
+    """Whether a flow goes on where retention has deleted records that it was to read."""
     lease: float = 10.0
     """How long a worker, or the driver, may be silent before it counts as dead."""
     patience: float = 30.0

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from connectors.addresses import knock
+from connectors.topic_ids import TopicIds
 from schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger("meander.kafka")
@@ -142,14 +143,21 @@ class Fetched(Protocol):
 
 
 def consumer(
-    settings: Settings, group: str, on_commit: OnCommit = _unheard, **tuning: str | float
-) -> Consumer:
-    """A consumer for `assign()`; `tuning` (underscores for dots) is what the user may change."""
+    settings: Settings, group: str, on_commit: OnCommit = _unheard, ids: TopicIds | None = None,
+    **tuning: str | float,
+) -> Consumer:  # fmt: skip
+    """A consumer for `assign()`; `tuning` (underscores for dots) is what the user may change. Where
+    `ids` is given it hears of topics' ids."""
     values = _ALWAYS | _CONSUMER | _dotted(tuning) | dict(settings) | _CONSUMER_MUST
+    logged: dict[str, object] = {}
+    if ids is not None:
+        # Only entries of a debugging context tell of ids; a context has librdkafka log all levels.
+        values["debug"] = ",".join(filter(None, (settings.get("debug"), "topic")))
+        logged["logger"] = ids
     try:
         return Consumer(
             values | {"group.id": group},
-            error_cb=contact(settings).on_error, on_commit=on_commit,
+            error_cb=contact(settings).on_error, on_commit=on_commit, **logged,
         )  # fmt: skip
     except KafkaException as error:
         raise translate(error, "Kafka settings") from None

@@ -25,6 +25,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from connectors import client
 from connectors.client import Fetched
 from connectors.intake import Intake, size_of
+from connectors.lost import Lost
+from connectors.topic_ids import TopicIds
 from connectors.topics import Found
 from connectors.upkeep import Commits, Look
 from dataflow.protocols import Chunk, Partition, Rest, WorkerContext
@@ -91,6 +93,7 @@ class KafkaReader:
         self,
         topic: str,
         known: Found,
+        ids: TopicIds,
         consumer: Consumer,
         group: str,
         bounds: list[Bounds],
@@ -99,7 +102,8 @@ class KafkaReader:
     ) -> None:
         self.partitions = [b.partition for b in bounds]
         self._topic, self._consumer = topic, consumer
-        self._intake = intake
+        self._intake, self._skip_lost = intake, context.skip_lost
+        self._ids, self._id = ids, known.id
         self._wakeup = context.wakeup
         self._contact = client.contact(context.settings)
         self._lanes = {
@@ -229,10 +233,12 @@ class KafkaReader:
             return
         self._obey()
         first, self._handover = self._handover, None
-        if first is not None:
-            self._sort(first)
         rows = max(1, min(ROWS, int(TAKE / self._average)))
         messages = cast(list[Fetched], self._consumer.consume(rows, 0))
+        # Before any of them is handed out: they may be another topic's.
+        self._ids.expect(self._topic, self._id)
+        if first is not None:
+            self._sort(first)
         places = set(map(_PARTITION, messages))
         if len(places) == 1:
             self._sort_run(Partition(places.pop()), messages)
@@ -282,8 +288,22 @@ class KafkaReader:
         if error.code() == KafkaError._PARTITION_EOF:
             if (lane := self._lanes.get(Partition(message.partition()))) is not None:
                 lane.position, lane.at_end = max(lane.position, message.offset()), True
+        elif client.expired(error):
+            if (lane := self._lanes.get(Partition(message.partition()))) is not None:
+                self._pass_over(lane)
         elif not client.transient(error):
             raise client.translate(error, f"topic {self._topic!r}")
+
+    def _pass_over(self, lane: Lane) -> None:
+        """Read a partition on behind what retention has deleted. Raises SetupError where that is
+        not allowed. The broker has just answered, so the loop waits for it for some milliseconds.
+        """
+        low, high = client.watermarks(self._consumer, self._topic, lane.partition)
+        if not low <= lane.position <= high:
+            Lost(self._topic, lane.partition, lane.position, low, high).pass_over(self._skip_lost)
+            lane.position = low
+        self._consumer.incremental_unassign([self._place(lane)])
+        self._consumer.incremental_assign([self._place(lane, lane.position)])
 
     def _stop(self, lane: Lane) -> None:
         if not lane.stopped:

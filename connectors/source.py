@@ -19,8 +19,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from connectors import client, topics
 from connectors.formats import Decoder, Format, TimeExtractor, check_format
 from connectors.intake import Intake
+from connectors.lost import Lost
 from connectors.reader import Bounds, KafkaReader
 from connectors.records import Reading
+from connectors.topic_ids import TopicIds, made_anew
 from dataflow.protocols import (
     DeadLetters,
     Partition,
@@ -82,9 +84,12 @@ class KafkaSource:
         """This worker's reader: of what is left of partitions, or of its share of all where the
         flow has not run before. Raises SetupError when the topic cannot be read."""
         known = topics.found(client.admin(context.settings), self.topic)
+        if context.topics.get(self.topic, known.id) != known.id:
+            raise made_anew(self.topic)
         mine = assigned(self.topic, known.partitions, context.worker, context.workers)
         group = topics.group(context.topic_prefix, context.flow)
-        consumer = client.consumer(context.settings, group)
+        ids = TopicIds(context.settings.get("debug", ""))
+        consumer = client.consumer(context.settings, group, ids=ids)
         try:
             if rests is not None:
                 # What has come since is told of while a flow runs, but for a bounded run.
@@ -101,6 +106,7 @@ class KafkaSource:
         return KafkaReader(
             self.topic,
             known,
+            ids,
             consumer,
             group,
             bounds,
@@ -130,22 +136,16 @@ def _left(
     consumer: Consumer, topic: str, partition: Partition, rest: Rest, context: WorkerContext
 ) -> Bounds:
     """A bounded run ends at what the partition holds now, wherever the one before was to end.
-    Raises SetupError where what comes next is not there any more."""
+    Raises SetupError where what comes next is not there any more and may not be passed over."""
     low, high = client.watermarks(consumer, topic, partition)
     if not low <= rest.offset <= high:
-        raise SetupError(
-            f"topic {topic!r}, partition {partition}",
-            f"the flow goes on at offset {rest.offset:,}, and it holds {low:,} to {high:,}:"
-            " retention has deleted the records, or the topic was made anew",
-            "give the topic a longer retention before the next run, and have this one start anew"
-            " with meander reset",
-        )
-    return Bounds(partition, rest.offset, high if context.until_end else None)
+        Lost(topic, partition, rest.offset, low, high).pass_over(context.skip_lost)
+    return Bounds(partition, max(low, rest.offset), high if context.until_end else None)
 
 
-def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> list[str]:
-    """By partition the offset that is read next: where that is no more, in words."""
-    found, there = list[str](), topics.partitions_of(client.admin(settings), topic)
+def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> list[Lost | str]:
+    """By partition the offset that is read next: where that is no more."""
+    found, there = list[Lost | str](), topics.partitions_of(client.admin(settings), topic)
     with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
         for partition, offset in sorted(offsets.items()):
             if partition >= there:
@@ -155,11 +155,7 @@ def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> l
                 continue
             low, high = client.watermarks(consumer, topic, partition)
             if not low <= offset <= high:
-                found.append(
-                    f"topic {topic!r} is to be read at offset {offset:,} of partition {partition},"
-                    f" which holds {low:,} to {high:,}: retention has deleted the records, or the"
-                    " topic was made anew"
-                )
+                found.append(Lost(topic, partition, offset, low, high))
     return found
 
 

@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connectors import client, topics
 from connectors.client import Settings
+from connectors.topic_ids import made_anew
 from connectors.topics import Found
-from schemas.errors import SetupError
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits."""
@@ -140,10 +140,5 @@ class Look:
         if not found.partitions:
             raise client.missing(f"topic {self._topic!r}")
         if found.id != self._known.id or found.partitions < self._known.partitions:
-            raise SetupError(
-                f"topic {self._topic!r}",
-                "it has been deleted and made anew while the flow ran: it had"
-                f" {self._known.partitions} partitions and has {found.partitions} others now",
-                "start the flow anew",
-            )
+            raise made_anew(self._topic)
         self._known = found

@@ -187,6 +187,10 @@ class WorkerContext:
     """How the worker is heard of where user functions take long."""
     outside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """How each place that a sink writes to is set up there, as far as that is known."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a source's topic the id of the topic that the flow reads."""
+    skip_lost: bool = False
+    """Whether the flow goes on where a source has lost records that it was to read."""
 
 
 class Wakeup(Protocol):

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from connectors import client
 from connectors.dead_letter import KafkaDeadLetters
 from connectors.reader import KafkaReader
 from connectors.source import KafkaSource
+from connectors.topics import found
 from dataflow.batch import Batch
-from dataflow.protocols import Chunk, Partition, SinkWriter, WorkerContext
+from dataflow.protocols import Chunk, Partition, Rests, SinkWriter, WorkerContext
 from dataflow.pulse import UNHEARD, Pulse
 from state import codec
 from state.ids import WorkerId
@@ -42,6 +44,9 @@ class Rig:
         create_topic(self.bootstrap, self.prefix + name, partitions, **config)
         return self.prefix + name
 
+    def id_of(self, topic: str) -> str:
+        return found(client.admin(self.settings), topic).id
+
     def context(
         self,
         *,
@@ -54,20 +59,23 @@ class Rig:
         max_waiting: int = 1 << 30,
         pulse: Pulse = UNHEARD,
         outside: Mapping[str, Mapping[str, str]] | None = None,
+        topics: Mapping[str, str] | None = None,
+        skip_lost: bool = False,
     ) -> WorkerContext:
         return WorkerContext(
             flow, self.prefix, WorkerId(worker), workers, self.settings | (settings or {}),
             until_end, start, self.wakeup, max_waiting, pulse, outside or {},
+            topics or {}, skip_lost,
         )  # fmt: skip
 
     @contextmanager
     def reading(
-        self, source: KafkaSource, context: WorkerContext | None = None
+        self, source: KafkaSource, context: WorkerContext | None = None, rests: Rests | None = None
     ) -> Iterator[Reading]:
         """The source opened, with dead letters."""
         context = context or self.context()
         dead = KafkaDeadLetters.open(context, self.dead_topic)
-        reader = source.open(context, dead)
+        reader = source.open(context, dead, rests)
         try:
             yield Reading(reader, dead, self.wakeup)
         finally:

@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 def expect_fits(
     checkpoint: Checkpoint, plan: Plan, allow_dropped: bool = False, outside: Sequence[str] = (),
-    twice: Sequence[str] = (), earlier: int | None = None,
+    twice: Sequence[str] = (), earlier: int | None = None, skip: str = "",
 ) -> None:  # fmt: skip
     """Raises SetupError where a flow cannot start from a checkpoint, with all that is in the way;
-    `outside` is what its topics are in the way with, `twice` what would come twice, `earlier` the
-    number of another to start from. What the flow has no place for may be dropped, and is told in
-    the log."""
+    `outside` is what its topics are in the way with, and `skip` how that is passed over, if it can
+    be; `twice` what would come twice, `earlier` the number of another to start from. What the flow
+    has no place for may be dropped, and is told in the log."""
     states, in_flight = _strange(checkpoint, plan), _unplaced(checkpoint, plan)
     strange = [*states, *in_flight]
     bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
@@ -42,6 +42,7 @@ def expect_fits(
             help.append(_settled(plan.flow.name))
         if strange and not allow_dropped and checkpoint.cut != BEGINNING:
             help.append("drop what the flow has no place for with --allow-dropped-state")
+        help += [skip] if skip else []
         help += ["have it come twice with --accept-differences"] if twice else []
         if earlier is not None and strange and not (bins or outside or twice):
             help.append(f"go on from an earlier checkpoint, such as --from {earlier}")

@@ -28,7 +28,7 @@ from dataflow.protocols import Clock
 from state import in_flight
 from state.checkpoint import Piece
 from state.ids import WorkerId
-from state.in_flight import Author, Columns
+from state.in_flight import Columns
 from state.parts import wholes
 from state.time import Time
 from state.topic import StateTopic
@@ -188,7 +188,7 @@ class Resuming:
         found = np.zeros(len(columns), np.int64)
         if columns.bins is not None:
             bins = columns.bins + self._first(piece)
-            for one in self._moves.get(Author.of(piece.place.key).incarnation, ()):
+            for one in self._moves.get(piece.author.incarnation, ()):
                 found += (columns.times >= one.time) & np.isin(bins, one.bins)
         return found
 

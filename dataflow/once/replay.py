@@ -127,8 +127,9 @@ class Replays:
             f"sink {sink!r}",
             f"the replay does not give the results that were out: {'; '.join(wrong)}",
             f"have {named} give the same for the same records, without a clock, random numbers or"
-            " the order of a set, or declare them nondeterministic; where the flow has changed, or"
-            " may give others, run it with --accept-differences",
+            " the order of a set, or declare them nondeterministic; where the flow has changed, may"
+            " give others, or has lost records that it had read, run it with"
+            " --accept-differences",
         )
 
 
