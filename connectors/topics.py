@@ -95,13 +95,16 @@ def internal(prefix: str, flow: str) -> list[Internal]:
     """A flow's internal topics as they must be."""
     called = names(prefix, flow)
     log = {"cleanup.policy": "delete"}
+    # Else a broker whose default bounds logs by bytes deletes what their times keep.
+    week: dict[str, int] = {"retention.ms": _WEEK, "retention.bytes": _FOR_EVER}
+    ever: dict[str, int] = {"retention.ms": _FOR_EVER, "retention.bytes": _FOR_EVER}
     return [
-        Internal(called.control, "commands to the running flow", 1, log, {"retention.ms": _WEEK}),
+        Internal(called.control, "commands to the running flow", 1, log, week),
         # Not compacted: a command has several events under one key, and all are wanted. The
         # broker's clock, so that the age of a heartbeat does not depend on the driver's.
         Internal(
             called.status, "what became of commands; heartbeats", 1,
-            log | {"message.timestamp.type": "LogAppendTime"}, {"retention.ms": _WEEK},
+            log | {"message.timestamp.type": "LogAppendTime"}, week,
         ),
         # The lag has to exceed the longest restore: a reader must find what a manifest names.
         Internal(
@@ -111,15 +114,15 @@ def internal(prefix: str, flow: str) -> list[Internal]:
         ),
         Internal(
             called.decisions, "what was decided, in order, before it took effect", 1,
-            log, {"retention.ms": _FOR_EVER},
+            log, ever,
         ),
         Internal(
             called.marks, "how far each worker's committed results go", 1,
-            log, {"retention.ms": _FOR_EVER},
+            log, ever,
         ),
         Internal(
             called.checkpoints, "which layers of the state topic a flow starts from", 1,
-            log, {"retention.ms": _FOR_EVER},
+            log, ever,
         ),
         # Shorter, as each checkpoint writes all anew; still far longer than a driver takes to see
         # that another goes on from what it has retired.
@@ -131,7 +134,7 @@ def internal(prefix: str, flow: str) -> list[Internal]:
         ),
         Internal(
             called.dead, "records that could not be read or processed, with the reason", 1,
-            log, {"retention.ms": _FOR_EVER, "max.message.bytes": MAX_DEAD_RECORD},
+            log, ever | {"max.message.bytes": MAX_DEAD_RECORD},
         ),
     ]  # fmt: skip
 

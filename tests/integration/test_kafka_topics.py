@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from connectors.client import Admin, admin
 from connectors.topics import describe, ensure_internal, internal, names, partitions_of
 from schemas.errors import SetupError
 from tests.brokers import Broker
-from tests.kafka_tools import create_topic
+from tests.kafka_tools import PATIENCE, create_topic
 
 PURPOSES = {"control", "status", "state", "decisions", "marks", "checkpoints", "in_flight", "dead"}
 
@@ -38,6 +39,12 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
         made.dead: "delete",
     }
     assert all(row.exists and row.replication == 1 and row.purpose for row in rows)
+    logs = [row.name for row in rows if row.cleanup == "delete"]
+    asked = client.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in logs])
+    for resource, found in asked.items():
+        for name in "retention.ms", "retention.bytes":
+            entry = found.result(PATIENCE)[name]
+            assert not entry.is_default, f"{resource.name}: a broker's default {name} says nothing"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +54,8 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
         ("decisions", {"cleanup_policy": "compact"}, "its cleanup.policy is compact, not delete"),
         ("decisions", {"retention_ms": "1000"}, "its retention.ms is 1000, not -1"),
         ("dead", {"retention_ms": "1000"}, "its retention.ms is 1000, not -1"),
+        ("marks", {"retention_bytes": "9000"}, "its retention.bytes is 9000, not -1"),
+        ("checkpoints", {"retention_bytes": "9000"}, "its retention.bytes is 9000, not -1"),
     ],
 )
 def test_one_that_exists_otherwise_is_refused_with_the_command_that_mends_it(
