@@ -243,7 +243,8 @@ def _write(
     def clear() -> None:
         _await_tasks(spark, group)
         goes = leftovers.written_by(job.incarnation)
-        leftovers.erase(job.kafka, job.topic, before, goes)
+        now = leftovers.ends(job.kafka, job.topic)
+        leftovers.erase(job.kafka, job.topic, list(map(range, before, now)), goes)
 
     before = leftovers.ends(job.kafka, job.topic)
     try:

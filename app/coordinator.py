@@ -342,7 +342,7 @@ class Coordinator:
         self._marks, self._trimmed = topics.marks, topics.checkpoints
         before = None if found is None else found.checkpoint
         kafka, life = prepared.options.kafka, prepared.incarnation
-        self._sweep = Sweep(kafka, prepared.names, life, before)
+        self._sweep = Sweep(kafka, prepared.names, life, before, topics.lying)
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = topics.control, driver.journal, driver.told
         self._topics = {node.name: node.spec.topic for node in prepared.plan.sources

@@ -4,12 +4,13 @@ status topic and the journal through all of them."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from app.prepare import Prepared
 from app.side_by_side import side_by_side
+from connectors import leftovers
 from connectors.checkpoints import CheckpointsTopic
 from connectors.control import ControlTopic
 from connectors.trimmed import TrimmedTopic
@@ -23,6 +24,8 @@ class DriverTopics:
     written: CheckpointsTopic
     marks: TrimmedTopic
     checkpoints: TrimmedTopic
+    lying: Mapping[str, Sequence[int]]
+    """How far the in-flight and the state topic reach, by partition, before the life begins."""
 
 
 @contextlib.contextmanager
@@ -36,4 +39,11 @@ def opened(prepared: Prepared) -> Iterator[DriverTopics]:
             opening.open(partial(TrimmedTopic, kafka, topic))
             for topic in (names.marks, names.checkpoints)
         )
-        yield DriverTopics(control.result(), written.result(), marks.result(), checkpoints.result())
+        lying = {
+            topic: opening.ask(partial(leftovers.ends, kafka, topic))
+            for topic in (names.in_flight, names.state)
+        }
+        yield DriverTopics(
+            control.result(), written.result(), marks.result(), checkpoints.result(),
+            {topic: ends.result() for topic, ends in lying.items()},
+        )  # fmt: skip

@@ -2,22 +2,24 @@
 as nobody can name it any more (`state/unnamed.py`).
 
 Guarantees that the loop waits for nothing: a thread reads, at a pace that leaves the broker and the
-machine to the flow. What is there to go back to is read behind this life's beginning in the
-journal, so nothing of an earlier life can be added. What goes wrong, or ends with the life, costs
-room only, and the next life's sweep makes up for it. Cost: both topics are read once a life.
+machine to the flow. It reads what lay there before this life's beginning was written, so nothing of
+a later life, whatever the clocks of hosts say. What is there to go back to is read behind that
+beginning in the journal, so nothing of an earlier life can be added. What goes wrong, or ends with
+the life, costs room only, and the next life's sweep makes up for it. Cost: reads both topics once.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from app.lives import journal, until
 from app.savepoints import Known, kept
 from connectors import checkpoints, leftovers
 from connectors.client import Settings
-from connectors.topics import STATE_PARTITIONS, Names
+from connectors.topics import Names
 from schemas.errors import MeanderError
 from state.checkpoint import Checkpoint
 from state.ids import Incarnation
@@ -32,12 +34,19 @@ RECORD = 4 << 10
 
 
 class Sweep:
-    """For the coordinator only; `before` is what the life has begun with."""
+    """For the coordinator only; `before` is what the life has begun with, and `lying` how far each
+    topic reached before it began, by partition."""
 
     def __init__(
-        self, settings: Settings, names: Names, life: Incarnation, before: Checkpoint | None
+        self,
+        settings: Settings,
+        names: Names,
+        life: Incarnation,
+        before: Checkpoint | None,
+        lying: Mapping[str, Sequence[int]],
     ) -> None:
         self._settings, self._names, self._life, self._before = settings, names, life, before
+        self._lying = lying
         self._over = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sweep")
 
@@ -51,11 +60,11 @@ class Sweep:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _sweep(self) -> None:
-        since = [0] * STATE_PARTITIONS
         try:
             unnamed = self._unnamed()
-            for topic in (self._names.in_flight, self._names.state):
-                leftovers.erase(self._settings, topic, since, unnamed.goes, self._paced)
+            for topic, ends in self._lying.items():
+                spans = [range(end) for end in ends]
+                leftovers.erase(self._settings, topic, spans, unnamed.goes, self._paced)
         except MeanderError as error:
             log.warning("what earlier lives have left on the topics stays for now: %s", error)
 
@@ -67,7 +76,7 @@ class Sweep:
             # What it names must stay, and nobody here knows what that is.
             raise error
         before = [] if self._before is None else [self._before]
-        return Unnamed.of(self._life, [*found.found.values(), *before])
+        return Unnamed.of([*found.found.values(), *before])
 
     def _paced(self, size: int) -> bool:
         return self._over.wait(max(size, RECORD) / PACE)

@@ -43,24 +43,25 @@ def _never(_: int) -> bool:
 def erase(
     settings: Settings,
     topic: str,
-    since: Sequence[int],
+    spans: Sequence[range],
     goes: Callable[[bytes], bool],
     leave_off: Callable[[int], bool] = _never,
 ) -> None:
-    """Have compaction take off what `goes` by its key, of all that was written from these offsets
-    on and until now. `leave_off` is told how many bytes come with each record. Raises MeanderError
+    """Have compaction take off what `goes` by its key, of all that lies within some offsets of each
+    partition. `leave_off` is told how many bytes come with each record. Raises MeanderError
     where the broker does not answer."""
     with (
         contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer,
         contextlib.closing(Sender(settings, topic)) as sender,
     ):
-        for partition, first in enumerate(since):
+        for partition, span in enumerate(spans):
             if leave_off(0):
                 return
-            low, end = client.watermarks(consumer, topic, partition)
+            low, high = client.watermarks(consumer, topic, partition)
             found = set[bytes]()
-            if max(low, first) < end:
-                place = TopicPartition(topic, partition, max(low, first))
+            first, end = max(low, span.start), min(high, span.stop)
+            if first < end:
+                place = TopicPartition(topic, partition, first)
                 for key, size in _records(settings, consumer, place, end):
                     if goes(key):
                         (found.add if size is not None else found.discard)(key)

@@ -275,7 +275,7 @@ class World:
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.start = Start.of(plan, workers, self.before, history)
-        unnamed = Unnamed.of(self.incarnation, [*there, *self.savepoints])
+        unnamed = Unnamed.of([*there, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(unnamed)
 

@@ -80,9 +80,10 @@ def _into_nothing(written: Any) -> None:
 
 
 def _before_it_is_durable(sending: Any) -> bool:
-    for ticket, one in sending._under_way:
-        place = sending._topic._pending[ticket]
-        sending.placed.append(one._replace(place=place))
+    for count, one in sending._under_way:
+        parts = [sending._tickets.popleft() for _ in range(count)]
+        places = tuple(sending._topic._pending[ticket] for ticket, _ in parts)
+        sending.placed.append(sending._lying(one, places))
     sending._under_way.clear()
     return False
 
@@ -91,9 +92,8 @@ def _at_once(retention: Any, _: Any, places: Any) -> None:
     retention._forget(places)
 
 
-def _of_any_earlier_life(unnamed: Any, key: bytes) -> bool:
-    life = life_of(key)
-    return life is not None and life < unnamed.life
+def _of_any_earlier_life(_: Any, key: bytes) -> bool:
+    return life_of(key) is not None
 
 
 def _all_of_it(resuming: Any, _: object, columns: Any) -> Any:

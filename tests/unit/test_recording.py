@@ -65,9 +65,7 @@ def test_a_write_that_is_torn_leaves_no_checkpoint_and_parts_that_the_next_life_
     records = Records()
     Recording(CHECKPOINT, topic, records.append)
     assert topic.keys and not records.written
-    topic.sweep(Unnamed.of(LIFE, []))
-    assert topic.keys, "a life's own are not swept"
-    topic.sweep(Unnamed.of(Incarnation(6), []))
+    topic.sweep(Unnamed.of([]))
     assert not topic.keys
 
 
@@ -75,7 +73,7 @@ def test_parts_of_a_checkpoint_that_is_kept_stay(topic: SimTopic) -> None:
     recording = Recording(CHECKPOINT, topic, Records().append)
     while (found := recording.recorded()) is None:
         pass
-    topic.sweep(Unnamed.of(Incarnation(6), [found.checkpoint]))
+    topic.sweep(Unnamed.of([found.checkpoint]))
     assert len(topic.keys) == len(found.checkpoint.parts)
     topic.forget(found.checkpoint.parts[1:2])
     with pytest.raises(MeanderError, match="compaction has removed it"):
