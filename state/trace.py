@@ -55,6 +55,8 @@ class Trace:
         """What is being written, and the keys that were taken for it."""
         self._refused: dict[Bin, Layers] = {}
         """What is to be forgotten once another layer stands in its place."""
+        self._condemned = set[LayerId]()
+        """What has proved unreadable."""
         self._frozen: dict[Bin, tuple[Sequence[bytes], Timers, int]] = {}
         """The bins that a checkpoint is to have as they were: the keys that had changed, the
         timers, and the time."""
@@ -264,7 +266,16 @@ class Trace:
         self._unchain([bin])
         self._cancel_merging(bin)
         self._store.mark(bin)
+        self.condemn(self.layers(bin))
         self._refuse(bin)
+
+    def condemn(self, layers: Layers) -> None:
+        """Layers cannot be read: no checkpoint may name them from now on."""
+        self._condemned.update(layer.id for layer in layers)
+
+    def condemned(self, manifest: Manifest) -> bool:
+        """Whether a manifest names a layer that cannot be read."""
+        return any(layer.id in self._condemned for layer in manifest.layers)
 
     def release(self, bin: Bin) -> None:
         """A bin has left, and its layers are its new owner's."""

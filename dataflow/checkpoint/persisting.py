@@ -134,9 +134,20 @@ class Persisting:
         placed = self._sending.look()
         written = self._states.step()
         if self._sent and not self._sending and self._states.done:
-            self.done = True
-            self._report(self._part())
+            self._finish(self._part())
         return sent or placed or written or self.done
+
+    def _finish(self, part: Checkpoint) -> None:
+        """Report the part, or give it up where a layer that it names has proved unreadable since:
+        its bin has a new base in the next checkpoint."""
+        spoilt = self._states.unreadable(part.manifests)
+        if spoilt is None:
+            self.done = True
+            self._report(part)
+            return
+        self.cancel()
+        named = f"bin {spoilt.bin} of operator {spoilt.operator!r}"
+        self._fail(self._number, f"a layer of {named} cannot be read, and is written again")
 
     @property
     def _sent(self) -> bool:

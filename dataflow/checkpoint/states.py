@@ -83,6 +83,11 @@ class States:
         before = [Bundle(name, tuple(bins), link.place) for (link, name), bins in earlier]
         return before + self._sending.placed
 
+    def unreadable(self, manifests: Iterable[Manifest]) -> Manifest | None:
+        """One of some manifests that names a layer which has proved unreadable, if any does."""
+        named = (one for one in manifests if one.operator in self._traces)
+        return next((one for one in named if self._traces[one.operator].condemned(one)), None)
+
     def step(self) -> bool:
         """Write a little; whether anything was done."""
         gathered = self._gather()

@@ -243,6 +243,7 @@ class Arrivals:
             if move in self._spoilt:
                 raise
             self._spoilt[move] = incoming.time, incoming.delivery
+            self._trace.condemn(manifest.layers)
             self._report(spoilt(manifest, manifest.epoch, error))
             return True
         self._spoilt.pop(move, None)

@@ -7,10 +7,14 @@ from __future__ import annotations
 import pytest
 
 from dataflow import Flow
+from dataflow.checkpoint.persisting import Persisting
 from dataflow.sim import Freeze, World
 from dataflow.testing import ListSink, ListSource, TestFlow
+from dataflow.worker import Worker
 from state.checkpoint import Checkpoint
 from state.ids import life_of
+from state.manifest import Manifest
+from state.trace import Trace
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
 LIVES, EACH, RECORDS = 4, 3, 40
@@ -118,3 +122,41 @@ def test_a_savepoint_is_whole_however_many_lives_have_ended_since(seed: int) -> 
         assert world.before is early
         run.run()
         assert run.states("n") == {f"w{n}": 60 for n in range(40)}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> None:
+    """It proves so after the checkpoint has noted it, and before the checkpoint is whole."""
+    with TestFlow(counting(), 2, seed) as run:
+        until_read(run, RECORDS)
+        take(run)
+        until_read(run, RECORDS)
+        run.strike(Freeze())
+        noted = None
+        while noted is None:
+            run.act()
+            noted = next(filter(None, map(noted_by, run.workers)), None)
+        trace, manifest = noted
+        trace.rewrite(manifest.bin)
+        spoilt = {layer.id for layer in manifest.layers}
+        while not any(event["type"] == "checkpoint_failed" for event in run.sim.events):
+            run.act()
+        (failed,) = (one for one in run.sim.events if one["type"] == "checkpoint_failed")
+        assert failed["reason"] == (
+            f"a layer of bin {manifest.bin} of operator 'n' cannot be read, and is written again"
+        )
+        take(run)
+        *_, last = run.world.checkpoints
+        assert last.number == 3, "the one that would have named it is none"
+        assert not spoilt & {layer.id for one in last.manifests for layer in one.layers}
+        run.run()
+
+
+def noted_by(worker: Worker) -> tuple[Trace, Manifest] | None:
+    """What a worker has noted for a checkpoint of which its part is not whole."""
+    contents = worker._freezing._contents
+    if not isinstance(contents, Persisting) or contents.done:
+        return None
+    states = contents._states
+    noted = (one for one in states.manifests if one.layers)
+    return next(((states._traces[one.operator], one) for one in noted), None)
