@@ -15,6 +15,7 @@ from dataflow.protocols import SourceOptions
 from dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
 from state.ids import Bin, WorkerId
 from state.time import from_millis
+from tests.property.shrinking import shrunk
 
 R = TypeVar("R")
 Entry = tuple[int, dict[str, Any]]
@@ -225,7 +226,7 @@ def checked(case: Case, check: Callable[[Case], R]) -> R:
         return check(case)
     except Exception:
         found = traceback.format_exc()
-        pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(case, fails)}")
+        pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shrunk(case, shortest, fails)}")
 
 
 def shortest(case: Case, fails: Callable[[Case], bool]) -> Case:

@@ -11,6 +11,7 @@ from dataflow.checkpoint import persisting, resuming, states
 from dataflow.operators import inflight
 from state import extraction, parts
 from state.store import Databases
+from tests.property import shrinking
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,14 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflight, "LEAST", 200)
     # A turn writes little, so that states change meanwhile.
     monkeypatch.setattr(states, "ENTRIES", 1)
+
+
+@pytest.fixture(autouse=True)
+def seen_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a random case says first."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        monkeypatch.setattr(shrinking, "uncaptured", capture.global_and_fixture_disabled)
 
 
 @pytest.fixture(scope="module")

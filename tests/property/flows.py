@@ -183,17 +183,6 @@ def _with_keys(stage: Stage, stream: KeyedStream[Any], outside: Stream[Any]) -> 
     raise ValueError(stage.kind)
 
 
-def keep_order(stages: tuple[Stage, ...]) -> bool:
-    """Whether each key's results leave in the total order: nothing sorts what a stateless loop, or
-    another key, has brought together."""
-    for stage in reversed(stages):
-        if stage.kind == "loop":
-            return keep_order(stage.first)
-        if stage.kind not in ("map", "parts"):
-            return stage.kind in ("fold", "sum", "outside", "meet")
-    return False
-
-
 # -- as a reference
 
 

@@ -37,6 +37,7 @@ from tests.hand import assembly, loops
 from tests.property.budget import CREDIT, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
 from tests.property.planted import plant, runs
+from tests.property.shrinking import shrunk
 from tests.property.test_loops import told
 from tests.property.test_migration_oracle import Cramped, Run
 
@@ -190,7 +191,7 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
         try:
             run.check(databases, next(namespace))
         except Exception:
-            pytest.fail(f"{traceback.format_exc()}\n{told(shortest(case, fails))}")
+            pytest.fail(f"{traceback.format_exc()}\n{told(shrunk(case, shortest, fails))}")
         done["runs"] += 1
         done["spilled"] += run.spilled
         done["loops spilled"] += run.loops_spilled

@@ -27,6 +27,7 @@ from tests.property import flows
 from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
 from tests.property.planted import plant, runs
+from tests.property.shrinking import shrunk
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import DIFFERS, Run, stages_of
 
@@ -68,7 +69,7 @@ def test_results_and_state_equal_the_reference(
         try:
             run.check(databases, next(namespace))
         except Exception:
-            pytest.fail(f"{traceback.format_exc()}\n{told(shortest(case, fails))}")
+            pytest.fail(f"{traceback.format_exc()}\n{told(shrunk(case, shortest, fails))}")
         tried += 1
         loops += sum(stage.kind in flows.LOOPS for stage in flows._all(stages_of(case)))
         results += len(run.sink.results)

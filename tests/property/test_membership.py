@@ -23,6 +23,7 @@ from tests.progress_bugs import LeavesAtOnce, OpensTwice, OpensWithNothing, Wait
 from tests.progress_world import SOUND, Member, Planted, Step
 from tests.property.budget import MEMBERS, SCHEDULES, seeds
 from tests.property.schedules import Schedule, random_script, shortest
+from tests.property.shrinking import shrunk
 
 FLOOR = 100
 SHORT, LONG = 60, 160
@@ -77,7 +78,8 @@ def test_frontiers_stay_safe_in_random_scripts(
             played(schedule)
         except Exception:
             found = traceback.format_exc()
-            pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shortest(schedule, fails)}")
+            least = shrunk(schedule, shortest, fails)
+            pytest.fail(f"{found}\nThe shortest schedule that fails:\n{least}")
         runs += 1
         steps += len(script)
     record_property(f"{SCHEDULES}members that come and go", runs)

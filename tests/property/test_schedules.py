@@ -25,6 +25,7 @@ from tests.property.schedules import (
     run,
     shortest,
 )
+from tests.property.shrinking import shrunk
 
 FLOOR, PLANTED_GRAPHS = 20, 100
 
@@ -42,7 +43,7 @@ def test_no_member_reports_a_frontier_ahead_of_what_is_outstanding(
                 happened += run(schedule, walks)
             except Exception:
                 found = traceback.format_exc()
-                least = shortest(schedule, partial(fails, walks=walks))
+                least = shrunk(schedule, shortest, partial(fails, walks=walks))
                 pytest.fail(f"{found}\nThe shortest schedule that fails:\n{least}")
             happened["runs"] += 1
     record_property(f"{SCHEDULES}random graphs", happened["runs"])
