@@ -38,6 +38,11 @@ class Stage:
     """Whether it takes records without keys; any other gives those that come without one theirs."""
 
 
+def stages_of(seed: int) -> tuple[Stage, ...]:
+    """Of the flow of a case with loops."""
+    return random_stages(random.Random(seed))
+
+
 def random_stages(rng: random.Random) -> tuple[Stage, ...]:
     """With one loop at least."""
     while True:
@@ -218,7 +223,7 @@ class Reference:
         self.states: States = {}
         self.refused: Refusals = []
         # Operators are numbered behind the one source.
-        self.origins = {name: 1 + n for n, name in enumerate(_stateful(stages))}
+        self.origins = {name: 1 + n for n, name in enumerate(stateful(stages))}
         self.states.update((name, {}) for name in self.origins)
 
     def run(self, records: list[Record]) -> list[Record]:
@@ -333,10 +338,10 @@ def _in_order(left: list[Keyed], right: list[Keyed]) -> list[tuple[int, Keyed]]:
     return sorted(both, key=lambda e: (e[1].record.order, e[0], codec.encode(e[1].record.value)))
 
 
-def _stateful(stages: tuple[Stage, ...]) -> Iterator[str]:
+def stateful(stages: tuple[Stage, ...]) -> Iterator[str]:
     """In the order in which a flow defines them."""
     for stage in stages:
-        yield from _stateful(stage.first)
+        yield from stateful(stage.first)
         if stage.kind in ("fold", "sum", "outside", "meet"):
             yield stage.name
 

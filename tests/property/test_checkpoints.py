@@ -34,6 +34,7 @@ from tests.property.cases import (
     with_aborts,
     with_some_comings_and_goings,
     with_some_full_bins,
+    with_some_loops,
 )
 from tests.property.mishaps import BrokerDown, Cut, DiskFull, FullDisk, Kill, Killed, Stop, befall
 from tests.property.reference import Record
@@ -458,7 +459,7 @@ def test_cut_what_goes_on_from_any_checkpoint_equals_the_reference(
         return run
 
     for seed in seeds(CHECKPOINTS, FLOOR):
-        case = with_some_full_bins(random_case(seed))
+        case = with_some_loops(with_some_full_bins(random_case(seed)))
         case = with_some_comings_and_goings(with_aborts(case))
         run = checked(case, lived)
         found.update(

@@ -30,6 +30,7 @@ from tests.property.budget import (
     seeds,
 )
 from tests.property.cases import Case, random_case, random_partition
+from tests.property.flows import LOOPS, Reference, stages_of, stateful
 from tests.property.mishaps import (
     BrokerDown,
     CorruptLayer,
@@ -39,12 +40,13 @@ from tests.property.mishaps import (
     TruncatedPiece,
     UnknownVersion,
 )
+from tests.property.reference import Record
 from tests.property.steps import STEPS, Step, There, Where
 from tests.property.test_checkpoints import Life, Mortal, Ordeal
 from tests.property.test_exactly_once import OnceLives
 
 FLOOR = len(STEPS)
-KINDS = ("rekey", "alone", "timers", "connect")
+KINDS = ("rekey", "alone", "timers", "connect", "loops")
 """Of flows in which bins and partitions change hands, and workers come and go."""
 Faults = tuple[Fault, ...]
 """What strikes together."""
@@ -57,6 +59,9 @@ def rich(kind: str, variant: int) -> Case:
     seed = len(KINDS) * variant + KINDS.index(kind)
     rng = random.Random(f"rich {seed}")
     partitions = tuple(random_partition(rng, 10, 500, 6) for _ in range(3))
+    values = [value for one in partitions for _, value in one]
+    if kind == "loops":
+        seed = next(other for other in count(seed, 100) if goes_round(other, values))
     return replace(
         random_case(seed, (kind,)),
         workers=2,
@@ -75,6 +80,16 @@ def rich(kind: str, variant: int) -> Case:
         options=SourceOptions(idle_after=1e9, max_skew=0.01),
         max_inflight=None, link_credit=500, snapshot_interval=0.001, move_memory=1, room=300,
     )  # fmt: skip
+
+
+def goes_round(seed: int, values: Sequence[dict[str, int]]) -> bool:
+    """Whether records without keys enter a loop in which they get some, and a state; and some leave
+    it in the end."""
+    stages = stages_of(seed)
+    entered = [one for one in stages if one.keyless and one.kind in LOOPS]
+    mixed = any(any(stateful(one.first)) for one in entered)
+    records = [Record((n, 0, 0, n, 0), value) for n, value in enumerate(values)]
+    return mixed and 10 <= len(Reference(stages).run(records)) <= 100
 
 
 class Struck(OnceLives):

@@ -24,6 +24,7 @@ from tests.property.cases import (
     with_aborts,
     with_some_comings_and_goings,
     with_some_full_bins,
+    with_some_loops,
 )
 from tests.property.mishaps import Kill
 from tests.property.steps import STEPS, Step, There, somewhere
@@ -137,7 +138,7 @@ def test_double_crash_what_is_committed_over_all_lives_is_the_reference(
         return run
 
     for seed in seeds(ONCE, FLOOR):
-        case = with_some_full_bins(random_case(seed, TIMED))
+        case = with_some_loops(with_some_full_bins(random_case(seed, TIMED)))
         case = with_some_comings_and_goings(with_aborts(case))
         run = checked(case, lived)
         found.update(

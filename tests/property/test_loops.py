@@ -26,10 +26,11 @@ from state.store import Databases
 from tests.property import flows
 from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
+from tests.property.flows import stages_of
 from tests.property.planted import plant, runs
 from tests.property.shrinking import shrunk
 from tests.property.test_frontiers import watch
-from tests.property.test_migration_oracle import DIFFERS, Run, stages_of
+from tests.property.test_migration_oracle import DIFFERS, Run
 
 FLOOR, WATCHED, PLANTED_RUNS = 8, 4, 25
 
@@ -42,12 +43,12 @@ def case_of(seed: int) -> Case:
 def flow_of(case: Case) -> Flow:
     flow = Flow("f", bins=case.bits, max_inflight=case.max_inflight)
     source = flow.source(ListSource(case.partitions, case.options))
-    flows.defined(stages_of(case), source, source).sink(ListSink())
+    flows.defined(stages_of(case.seed), source, source).sink(ListSink())
     return flow
 
 
 def told(case: Case) -> str:
-    return f"The shortest schedule that fails:\n{case}\n{stages_of(case)}"
+    return f"The shortest schedule that fails:\n{case}\n{stages_of(case.seed)}"
 
 
 @pytest.mark.soak
@@ -71,7 +72,7 @@ def test_results_and_state_equal_the_reference(
         except Exception:
             pytest.fail(f"{traceback.format_exc()}\n{told(shrunk(case, shortest, fails))}")
         tried += 1
-        loops += sum(stage.kind in flows.LOOPS for stage in flows._all(stages_of(case)))
+        loops += sum(stage.kind in flows.LOOPS for stage in flows._all(stages_of(case.seed)))
         results += len(run.sink.results)
         moved += run.changes["bin_moved"]
     record_property(f"{SCHEDULES}flows with loops", tried)

@@ -4,7 +4,6 @@ answers are delayed."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream
+from dataflow import Flow, KeyedStream, nested
 from dataflow.migrate.groups import TOGETHER
 from dataflow.nodes import (
     ExchangeNode,
@@ -42,8 +41,9 @@ from tests.property.cases import (
     with_aborts,
     with_some_comings_and_goings,
     with_some_full_bins,
+    with_some_loops,
 )
-from tests.property.flows import Stage
+from tests.property.flows import stages_of
 from tests.property.reference import Record, Refusals, States, in_order
 
 FLOOR = 130
@@ -59,11 +59,6 @@ def encoded(states: States) -> dict[str, dict[bytes, bytes]]:
     }
 
 
-def stages_of(case: Case) -> tuple[Stage, ...]:
-    """Of a flow with loops."""
-    return flows.random_stages(random.Random(case.seed))
-
-
 class Cramped(TestFlow):
     """Whose operators have no more room for records that wait than a case says."""
 
@@ -76,6 +71,8 @@ class Cramped(TestFlow):
         """What holds the flow back can be told after every step; most differs where the staff
         changes."""
         super().act()
+        for worker in self.workers:
+            check_queues(worker)
         if self._changes_staff:
             self.sim.controller.holdings()
 
@@ -126,7 +123,7 @@ class Run:
 
     def build(self) -> None:
         """Define the flow."""
-        source = self.flow.source(ListSource(self.case.partitions, self.case.options))
+        source = self.source = self.flow.source(ListSource(self.case.partitions, self.case.options))
         source.sink(self.raw)
         other = None
         if self.case.kind == "connect":
@@ -135,7 +132,7 @@ class Run:
             second.sink(self.other_raw)
             other = second.key_by(shapes.key)
         if self.case.kind == "loops":
-            flows.defined(stages_of(self.case), source, source).sink(self.sink)
+            flows.defined(stages_of(self.case.seed), source, source).sink(self.sink)
         else:
             self.define(source.key_by(shapes.key), other).sink(self.sink)
 
@@ -170,7 +167,7 @@ class Run:
         if self.case.kind == "faulty":
             return reference.faulty(records)
         if self.case.kind == "loops":
-            looped = flows.Reference(stages_of(self.case))
+            looped = flows.Reference(stages_of(self.case.seed))
             return looped.run(records), looped.states, looped.refused
         return *reference.expected(self.case.kind, records, self.records(self.other_raw)), []
 
@@ -308,6 +305,15 @@ def run_of(case: Case) -> Run:
     return Committed(case) if case.seed % 4 == 3 and case.kind != "arrival" else Run(case)
 
 
+def check_queues(worker: Worker) -> None:
+    """What a stateful operator may apply stands in the total order, whatever has waited where."""
+    for outlet in assembly(worker).outlets:
+        queue = outlet.keyed._queue
+        if len(queue) > 1 and outlet.keyed._order == "time":
+            places = [nested.place(nested.at(least, rows.rounds)) for least, rows in queue]
+            assert places == sorted(places), "what is queued is in the total order (I3)"
+
+
 def is_sink_of(node: Node, sink: ListSink) -> bool:
     return isinstance(node, SinkNode) and node.spec is sink
 
@@ -359,7 +365,7 @@ def test_results_and_state_equal_the_reference(
         return run
 
     for seed in seeds(ORACLE, FLOOR):
-        case = with_some_full_bins(random_case(seed))
+        case = with_some_loops(with_some_full_bins(random_case(seed)))
         case = with_some_comings_and_goings(with_aborts(case))
         run = checked(case, ran)
         kinds[case.kind] += 1

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from dataflow import KeyedStream, nondeterministic
+from dataflow import KeyedStream, Stream, nondeterministic
 from dataflow.checkpoint import taking
 from dataflow.once import simulated
 from dataflow.testing import Result, TestFlow
@@ -30,7 +30,7 @@ from tests.property.steps import Step
 from tests.property.test_exactly_once import OnceLives
 
 FLOOR = 20
-KINDS = ("arrival", "drawn", "again")
+KINDS = ("arrival", "drawn", "again", "round")
 
 
 class OutboxLives(OnceLives):
@@ -52,9 +52,18 @@ class OutboxLives(OnceLives):
                 return keyed.fold("a", _nothing, self.link, order="arrival")
             case "drawn":
                 return keyed.fold("a", _nothing, nondeterministic(self.link))
+            case "round":
+                left = self.source.iterate("loop", self.go_round)
+                return left.key_by(_third).fold("a", _nothing, self.link, order="arrival")
             case _:
                 passed = keyed.map(nondeterministic(self.redrawn))
                 return passed.key_by(_third).fold("a", _nothing, self.link, order="arrival")
+
+    def go_round(self, inside: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
+        """Records without keys enter, and go round with keys, as often as is drawn for each."""
+        drawn = inside.map(nondeterministic(self.redrawn)).key_by(_third)
+        again, left = drawn.split(lambda v: "leave" if v["v"] % 3 else "again", "again", "leave")
+        return again, left
 
     def link(self, state: Any, value: Any) -> Any:
         """The next of a chain."""

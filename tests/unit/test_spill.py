@@ -22,8 +22,9 @@ from schemas.errors import MeanderError
 from state import codec
 from state.antichain import Antichain
 from state.bins import BinSpace
+from state.ids import Bin
 from tests.bench import pool, records
-from tests.hand import HandSource
+from tests.hand import HandSource, keyed
 from tests.unit.conftest import Start
 
 Place = tuple[int, ...]
@@ -189,3 +190,30 @@ def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: St
 
 def _keep(context: Any, state: int, value: object) -> int:
     return state
+
+
+def test_what_is_queued_is_in_the_total_order_wherever_it_has_waited(start: Start) -> None:
+    """I3: slices from disk, and what has waited for a bin, come before what is later than they."""
+    flow = Flow("f", bins=1)
+    words = flow.source(HandSource()).key_by(lambda word: word)
+    words.fold("n", lambda: 0, lambda n, _: (n + 1, n)).sink(ListSink())
+    operator = keyed(start(flow, workers=1).workers[0], "n")
+
+    def queued() -> list[int]:
+        return [time for _, rows in operator._queue for time in rows.batch.times.tolist()]
+
+    def waiting(*times: int) -> Rows:
+        return Rows.of(records([*times], [*times], keys=["x"] * len(times)), 0)
+
+    operator._enqueue(waiting(60))
+    operator.arrivals._stashed[Bin(0)] = pool(ordered=True)
+    operator.arrivals._stashed[Bin(0)].add(waiting(50))
+    operator.arrivals._released.add(Bin(0))
+    assert operator._admit()
+    assert queued() == [50, 60]
+    for time in (40, 41):
+        operator._waiting.add(waiting(time))
+        operator._waiting.shed()
+    assert operator._waiting.spilled
+    assert operator._ready(Antichain.of(100))
+    assert queued() == [40, 41, 50, 60]
