@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from tests.beside import Beside
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, flow_folder, lines
 from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until
+from tests.sequences import each_once
 
 WORDS = 200
 AT_ONCE = 50
@@ -103,11 +104,8 @@ class Rescaled:
 
     def check(self) -> None:
         """Each word was counted one by one, record for record, in the order of the topic (I9)."""
-        found = defaultdict[str, list[int]](list)
-        for record in self._results():
-            value = json.loads(record.value or b"")
-            found[value["word"]].append(value["count"])
-        assert found == {word: list(range(1, n + 1)) for word, n in self.counts.items()}
+        values = (json.loads(record.value or b"") for record in self._results())
+        assert each_once((value["word"], value["count"]) for value in values) == self.counts
 
     def _results(self) -> list[Record]:
         return consume_all(self.bootstrap, self.prefix + "counts")

@@ -19,6 +19,7 @@ from connectors.broker import LocalBroker
 from connectors.topics import group, names
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, Record, await_records, consume_all, produce, until
+from tests.sequences import each_once
 
 PARTITIONS = 4
 """Of the topic of lines."""
@@ -106,7 +107,9 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
         until(lambda: lag(bootstrap, f"{prefix}lines", of) == 0, "lag tools show 0")
         flow.process.send_signal(signal.SIGINT)
         assert flow.exit_code() == 128 + signal.SIGINT
-    assert Counter(answers(consume_all(bootstrap, topic))) == wanted
+    found = [*answers(consume_all(bootstrap, topic))]
+    assert Counter(found) == wanted
+    each_once(found)
 
 
 def until_said(flow: FlowProcess, words: str) -> None:

@@ -12,6 +12,7 @@ from connectors.broker import LocalBroker
 from connectors.topics import names
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, Record, await_records, consume_all, produce, until
+from tests.sequences import each_once
 
 BINS = [*range(128)]
 """Those of worker 0."""
@@ -82,7 +83,9 @@ class Counting:
             self.broker.bootstrap, f"{self.prefix}counts", lambda all: len(all) >= wanted.total()
         )
         values = (json.loads(record.value or b"") for record in found)
-        assert Counter((value["word"], value["count"]) for value in values) == wanted
+        counts = [(value["word"], value["count"]) for value in values]
+        assert Counter(counts) == wanted
+        each_once(counts)
 
     def _said(self, words: str) -> int:
         assert self.flow.process.poll() is None, self.flow.said

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import signal
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from schemas.status import Event, Heartbeat, Started
 from tests.brokers import Broker
 from tests.flow_process import UP, FlowProcess, alive, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, await_records, consume_all, until
+from tests.sequences import each_once
 
 LEASE = "4"
 LOUD = """
@@ -169,13 +169,11 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
         assert all(re.search(rf"worker {n}: waits since .* {SILENT}", running.said) for n in (0, 1))
         running.process.send_signal(signal.SIGINT)
         assert running.exit_code() == 128 + signal.SIGINT
-    counts = [
+    values = (
         json.loads(one.value or b"") for one in consume_all(broker.bootstrap, prefix + "counts")
-    ]
-    expected = {"to": 20, "be": 20, "or": 40, "not": 40}
-    assert Counter(one["word"] for one in counts) == expected
-    for word, count in expected.items():
-        assert {one["count"] for one in counts if one["word"] == word} == set(range(1, count + 1))
+    )
+    counts = each_once((value["word"], value["count"]) for value in values)
+    assert counts == {"to": 20, "be": 20, "or": 40, "not": 40}
 
 
 def test_ctrl_c_stops_everything_and_is_the_exit_code(running: FlowProcess) -> None:
