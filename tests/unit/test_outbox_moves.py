@@ -1,0 +1,98 @@
+"""I9 where results wait for a checkpoint and their bin moves there and back before it is taken: of
+outboxes that leave side by side none has what has to follow another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dataflow import Checkpointing, Flow
+from dataflow.migrate.command import Migrate
+from dataflow.sim import Freeze
+from dataflow.testing import ListSink, TestFlow
+from state.ids import Bin, WorkerId
+from state.time import from_millis
+from tests.hand import HandSource
+
+SEEDS = range(5)
+KEYS = 0, 3
+"""One of either worker."""
+BINS = Bin(0), Bin(1)
+
+
+class Moving:
+    """A flow that numbers the records of one key, as they arrive."""
+
+    def __init__(self, key: int) -> None:
+        self.key, self.source, self.sink = key, HandSource(), ListSink()
+        self.flow = Flow("f", bins=1, delivery="exactly_once", checkpoints=Checkpointing(1_000))
+        numbered = self.flow.source(self.source).key_by(lambda value: key)
+        numbered.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1), order="arrival").sink(self.sink)
+
+    def there_and_back(self, run: TestFlow) -> None:
+        """Each of three owners has a result that waits for a checkpoint."""
+        until(run, lambda: taken(run) == 1)
+        here = run.owner(self.key)
+        for n, worker in enumerate((here, 1 - here, here)):
+            if n:
+                time = from_millis(1000 * n + 500)
+                move = Migrate(f"m{n}", BINS, WorkerId(worker), time, "sudden", prepared=False)
+                run.strike(move)
+            self.source.give(0, (1000 * (n + 1), "x"))
+            until(run, lambda: waiting(run) == n + 1)  # noqa: B023
+
+
+def waiting(run: TestFlow) -> int:
+    """The results in outboxes, or held back from them."""
+    outboxes = (outbox for worker in run.workers for outbox in worker._assembly.outboxes)
+    return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
+
+
+def until(run: TestFlow, done: Callable[[], bool]) -> None:
+    while not done():
+        run.act()
+
+
+def taken(run: TestFlow) -> int:
+    """The checkpoints that exist, and of which all is out that they have of outboxes."""
+    return sum(event["type"] == "checkpointed" for event in run.events)
+
+
+def checkpoint(run: TestFlow) -> None:
+    """Take one, and see what it has of outboxes leave."""
+    before = taken(run)
+    run.strike(Freeze())
+    until(run, lambda: taken(run) > before)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_results_of_a_bin_that_moves_there_and_back_leave_one_after_the_other(
+    seed: int, key: int
+) -> None:
+    moving = Moving(key)
+    with TestFlow(moving.flow, 2, seed) as run:
+        moving.there_and_back(run)
+        for n in (1, 2, 3):
+            checkpoint(run)
+            assert moving.sink.values == [*range(1, n + 1)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_results_that_were_held_back_leave_in_order_after_a_recovery(
+    seed: int, key: int, workers: int
+) -> None:
+    moving = Moving(key)
+    with TestFlow(moving.flow, 2, seed) as run:
+        moving.there_and_back(run)
+        before = len(run.world.checkpoints)
+        run.strike(Freeze())
+        until(run, lambda: len(run.world.checkpoints) > before)
+        world = run.world
+    moving.source.feeds[0].ended = True
+    with TestFlow(moving.flow, workers, seed, world=world) as run:
+        run.run()
+    assert moving.sink.values == [1, 2, 3]
