@@ -10,10 +10,11 @@ import typer
 from app.output import Output
 from app.usual import Commands, Json
 from connectors.broker import broker_start, broker_status, broker_stop, free_port, is_free
+from connectors.home import home
 from connectors.kafka_jars import kafka_jars
 from schemas.errors import SetupError
 
-DATA = Path.home() / ".local" / "share" / "meander" / "broker"
+DATA = home() / ".local" / "share" / "meander" / "broker"
 PORT = 9092
 """The usual one."""
 

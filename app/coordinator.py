@@ -133,11 +133,15 @@ def _unended(prepared: Prepared) -> Unended:
 
 
 class _LifeLost(Exception):
-    """A flow of so many workers has lost one of them, and some have outlived that."""
+    """A flow of so many workers has lost one of them, and some have outlived that; `unseen` says
+    whether no result can have left before its first checkpoint."""
 
-    def __init__(self, cause: MeanderError, workers: int, survivors: Survivors) -> None:
+    def __init__(
+        self, cause: MeanderError, workers: int, survivors: Survivors, unseen: bool
+    ) -> None:
         super().__init__(str(cause))
         self.cause, self.workers, self.survivors = cause, workers, survivors
+        self.unseen = unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +157,9 @@ class _Driver:
 
 
 def _live(prepared: Prepared, found: Newest | None, driver: _Driver) -> Result:
-    """Life after life: where a worker is lost the flow goes on from its newest checkpoint, unless
-    several lives in a row have begun with the same."""
+    """Life after life: where a worker is lost the flow goes on from its newest checkpoint, and
+    without one from its start if no result has left; unless several lives in a row have begun with
+    the same."""
     failures, survivors = 0, None
     with contextlib.ExitStack() as past:
         while True:
@@ -173,14 +178,21 @@ def _live(prepared: Prepared, found: Newest | None, driver: _Driver) -> Result:
                 kafka.answer(driver.journal.settle)
                 newest = _newest_after(lost, prepared, kafka)
                 if newest is None:
-                    raise lost.cause from lost
+                    if not lost.unseen:
+                        raise lost.cause from lost
+                    # What they have of states belongs to no checkpoint.
+                    survivors.close()
                 if not isinstance(lost.cause, Unreachable):
-                    same = found is not None and newest.offset == found.offset
-                    failures = failures + 1 if same else 1
+                    failures = failures + 1 if _offset(newest) == _offset(found) else 1
                 if failures > FAILURES:
                     raise _in_a_row(lost) from lost
                 found, prepared = newest, prepared.anew(lost.workers)
-                driver.told.recovers(prepared, newest.checkpoint.number, said)
+                number = 0 if newest is None else newest.checkpoint.number
+                driver.told.recovers(prepared, number, said)
+
+
+def _offset(found: Newest | None) -> int | None:
+    return None if found is None else found.offset
 
 
 def _in_a_row(lost: _LifeLost) -> MeanderError:
@@ -229,6 +241,7 @@ def _conduct(
         crew = _crew(prepared, found, driver.spark, links, door, survivors)
         # Before all else: Spark takes its time, and nobody is let in before this life has begun.
         crew.launch()
+        coordinator: Coordinator | None = None
         try:
             if survivors is not None:
                 survivors.close()
@@ -250,7 +263,9 @@ def _conduct(
             again = survivors is not None and isinstance(cause, Unreachable)
             if again or isinstance(cause, WorkerLost | LinkBroken):
                 closing.pop_all()
-                raise _LifeLost(cause, workers, crew.part()) from error
+                once = prepared.plan.flow.delivery == "exactly_once"
+                unseen = once or coordinator is None or not coordinator.began
+                raise _LifeLost(cause, workers, crew.part(), unseen) from error
             crew.end()
             raise cause from error
         except BaseException:
@@ -264,7 +279,7 @@ def _crew(
     prepared: Prepared, found: Newest | None, spark: SparkContext, links: CurveLinks, door: Door,
     survivors: Survivors | None,
 ) -> Crew:  # fmt: skip
-    options, checkpoint = prepared.options, None if found is None else found.offset
+    options, checkpoint = prepared.options, _offset(found)
     members = [] if found is None else sorted(found.checkpoint.cut.members)
     master, slots = str(spark.master), spark.defaultParallelism
     if (known := _slots(spark)) is not None:
@@ -418,6 +433,11 @@ class Coordinator:
             0 if found is None else found.last,
             () if found is None else [*found.earlier.values()],
         )  # fmt: skip
+
+    @property
+    def began(self) -> bool:
+        """Whether all workers have run."""
+        return self._began is not None
 
     def close(self) -> None:
         """Ask nothing more."""

@@ -74,7 +74,7 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
             if isinstance(event, Failed | Finished):
                 raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
             if isinstance(event, Recovering):
-                raise _left_behind(command, event.checkpoint, accepted)
+                raise _left_behind(command, event.place, accepted)
             accepted = accepted or _begins(event, offset)
             accepted |= isinstance(event, Checkpointed) and event.id == command.id
             last = _ends(event, command, offset, accepted)
@@ -84,15 +84,15 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
                 return
 
 
-def _left_behind(command: Command, checkpoint: int, accepted: bool) -> MeanderError:
+def _left_behind(command: Command, place: str, accepted: bool) -> MeanderError:
     """What is known of a command whose flow has lost a worker meanwhile.
 
-    >>> print(_left_behind(Stop(type="stop", id="s"), 7, accepted=True))
+    >>> print(_left_behind(Stop(type="stop", id="s"), "checkpoint 7", accepted=True))
     command 's': the flow has lost a worker and goes on from checkpoint 7, without the commands ...
-    >>> print(_left_behind(Stop(type="stop", id="s"), 7, accepted=False))
-    command 's': the flow has lost a worker and goes on from checkpoint 7; it had not said by ...
+    >>> print(_left_behind(Stop(type="stop", id="s"), "its start", accepted=False))
+    command 's': the flow has lost a worker and goes on from its start; it had not said by th...
     """
-    cause = f"the flow has lost a worker and goes on from checkpoint {checkpoint}"
+    cause = f"the flow has lost a worker and goes on from {place}"
     if accepted:
         cause += ", without the commands that had not ended"
         remedy = "see meander status, and give it again under another id"

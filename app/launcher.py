@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pwd
 import re
 import signal
 import socket
@@ -97,6 +98,7 @@ def spark_context(
     """
     expect_master(master)
     expect_host(host)
+    expect_user(os.getuid())
     java()
     python = sys.executable
     os.environ["PYSPARK_PYTHON"] = (
@@ -154,6 +156,24 @@ def expect_master(master: str) -> None:
         f"nobody answers there ({said})",
         "start it (start-master.sh of Spark), or correct --master",
     )
+
+
+def expect_user(number: int) -> None:
+    """Raises SetupError for a user without a name here: Spark's JVM asks for it and for its home,
+    and ends in the midst of that.
+
+    >>> expect_user(123_456_789)
+    Traceback (most recent call last):
+    schemas.errors.SetupError: user 123456789: this machine has no name for it, ...
+    """
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        raise SetupError(
+            f"user {number}",
+            "this machine has no name for it, and Spark's JVM cannot do without",
+            "run as a user of /etc/passwd, or add a line for this one, with a home",
+        ) from None
 
 
 def expect_host(host: str) -> None:

@@ -32,6 +32,11 @@ FILE = Path("meander.toml")
 BOOTSTRAP = "bootstrap.servers"
 DEFAULT = "127.0.0.1:9092"
 HIDDEN = "********"
+OWN = {
+    "group.id": "a flow has a group of its own, meander.<flow>, as its workers share no partitions",
+    "transactional.id": "each worker of a flow has one of its own, <flow>.worker-<number>",
+}
+"""What no user can set, and why."""
 
 # librdkafka knows these by two names; under one, the later source wins.
 _ALIASES = {"bootstrap": BOOTSTRAP, "metadata.broker.list": BOOTSTRAP}
@@ -103,6 +108,8 @@ class Settings:
             *named,
         ):
             name = _ALIASES.get(name.lower(), name.lower())
+            if name in OWN:
+                raise SetupError(f"setting '{name}' ({origin})", OWN[name], "leave it out")
             values[name] = Setting(value, origin)
         _try_addresses(values[BOOTSTRAP])
         _try_all(values)

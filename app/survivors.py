@@ -60,6 +60,7 @@ class Survivors:
             return
         self._closed = True
         hands = list(self._hands.values())
+        self._hands.clear()
         for hand in hands:
             self._links.tell(hand.id, Bye().to_bytes())
         end(hands)

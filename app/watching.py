@@ -39,6 +39,11 @@ WINDOW = 10
 """Heartbeats over which the rate is taken."""
 
 
+EVERY = 10.0
+"""Seconds from one heartbeat to the next that are printed where no terminal reads; the status topic
+has each."""
+
+
 class Watch:
     """Shows events; a context manager for the line that moves."""
 
@@ -55,6 +60,7 @@ class Watch:
         self._task = self._line.add_task("starting Spark")
         self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._open: dict[str, tuple[int, int]] = {}
+        self._next = 0.0
 
     def __enter__(self) -> Self:
         self._line.start()
@@ -66,7 +72,8 @@ class Watch:
     def show(self, event: Event) -> None:
         """One event, as it goes to the status topic."""
         if self._output.as_json:
-            self._output.event(event)
+            if not isinstance(event, Heartbeat) or self._due():
+                self._output.event(event)
             return
         match event:
             case Heartbeat() as beat:
@@ -92,6 +99,13 @@ class Watch:
             case _:
                 if said := _sentence(event):
                     self._output.say(said)
+
+    def _due(self) -> bool:
+        """Whether a program is to be told again how the flow is."""
+        due = time.monotonic() >= self._next
+        if due:
+            self._next = time.monotonic() + EVERY
+        return due
 
     def _state(self, beat: Heartbeat) -> str:
         if not beat.bins:
@@ -126,8 +140,8 @@ def _sentence(event: Event) -> str:
                 f"{source}: partition {partition} is new; worker {worker} reads it,"
                 f" from {at_millis(time)} on"
             )
-        case Recovering(checkpoint=number, reason=reason):
-            return f"goes on from checkpoint {number}: {reason}"
+        case Recovering(reason=reason):
+            return f"goes on from {event.place}: {reason}"
         case Checkpointed(id=id) if id:
             return f"{id}: {taken(event)}"
         case CheckpointFailed():

@@ -27,6 +27,7 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from connectors.home import make
 from connectors.java import java
 from connectors.kafka_jars import KAFKA, kafka_jars
 from schemas.errors import SetupError
@@ -261,7 +262,7 @@ def _pid_file(home: Path) -> Path:
 
 def _prepare(home: Path, wish: int | None) -> Ports:
     """Lay down configuration and formatted storage; the ports, the former ones if there were."""
-    home.mkdir(parents=True, exist_ok=True)
+    make(home, "name another with --data")
     kept = home / "ports.json"
     ports = Ports(**json.loads(kept.read_text())) if kept.exists() else None
     if ports is None or wish not in (None, ports.clients):

@@ -20,6 +20,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
+from connectors.home import home, make
 from connectors.java import java
 from schemas.errors import SetupError
 
@@ -72,7 +73,7 @@ def _quietly(_: int, __: int) -> None:
 def cache() -> Path:
     """Where the jars lie on this machine."""
     given = os.environ.get("MEANDER_CACHE")
-    return (Path(given) if given else Path.home() / ".cache" / "meander") / f"kafka-{KAFKA}"
+    return (Path(given) if given else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
 
 
 def kafka_jars(fetched: Fetched = _quietly) -> Path:
@@ -81,7 +82,7 @@ def kafka_jars(fetched: Fetched = _quietly) -> Path:
     `fetched` is told while they come how many have, and of how many.
     """
     folder = cache()
-    folder.mkdir(parents=True, exist_ok=True)
+    make(folder, "name a folder in MEANDER_CACHE")
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wrong = mismatches(folder, pins())

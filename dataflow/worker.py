@@ -183,7 +183,7 @@ class Worker:
     @property
     def counters(self) -> Counter[str]:
         """Records read, unreadable, written, bumps, future, dead_letters, skipped, since the start;
-        and moves of partitions on demand."""
+        by how many milliseconds bumps were raised, and moves of partitions on demand."""
         return self._assembly.counters
 
     @property

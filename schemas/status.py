@@ -537,13 +537,18 @@ class Started(_OfFlow):
 
 
 class Recovering(_OfFlow):
-    """A worker is lost, and the flow goes on from a checkpoint."""
+    """A worker is lost, and the flow goes on from a checkpoint, or from its start."""
 
     type: Literal["recovering"] = "recovering"
     checkpoint: int
-    """Its number."""
+    """Its number; 0 where there is none yet, and no result has left."""
     reason: str
     """Which worker, and how it was lost."""
+
+    @property
+    def place(self) -> str:
+        """From where, in words."""
+        return f"checkpoint {self.checkpoint}" if self.checkpoint else "its start"
 
 
 class Finished(_OfFlow):

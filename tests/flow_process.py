@@ -183,6 +183,13 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
+def last_beat(bootstrap: str, prefix: str) -> dict[str, object]:
+    """The newest heartbeat on the status topic of the flow `counts`."""
+    told = consume_all(bootstrap, names(prefix, "counts").status)
+    beats = (json.loads(one.value or b"") for one in reversed(told))
+    return next(beat for beat in beats if beat["type"] == "heartbeat")
+
+
 def until_silent(broker: Broker, prefix: str, lease: float) -> None:
     """Another driver may take the flow once the last heartbeat is older than the lease."""
     records = consume_all(broker.bootstrap, names(prefix, "counts").status)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
 from dataflow.batch import Batch, Int64s
 from dataflow.capability import Capability
@@ -31,7 +32,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
 from dataflow.rulings import BEHIND_ALL, Past, Ruling
 from state.antichain import Antichain
-from state.time import MIN_TIME, from_millis, span
+from state.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
 
 ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""
@@ -346,7 +347,7 @@ class SourceOperator:
             np.zeros(rows, np.int64),
             chunk.values[head.row : until],
         )
-        self._counters["bumps"] += int(np.count_nonzero(times > natural))
+        self._count_bumps(times, head.asked[head.row : until], head.future[head.row : until])
         if head.future.any():
             self._rule_future(lane, head, times)
         self._output.send(lane.capability, int(times[0]), batch)
@@ -364,6 +365,15 @@ class SourceOperator:
             lane.queue.popleft()
         self.furthest = max(self.furthest, last)
         self._move(lane, last)
+
+    def _count_bumps(self, times: Int64s, asked: Int64s, future: npt.NDArray[np.bool_]) -> None:
+        """Of records that get another millisecond than they have asked for, how many and by how
+        much; those of the future are counted as such."""
+        asked = np.maximum(asked, MIN_TIME)
+        raised = (times >> SEQUENCE_BITS) - (asked >> SEQUENCE_BITS)
+        raised[future] = 0
+        self._counters["bumps"] += int(np.count_nonzero(raised))
+        self._counters["bumped_ms"] += int(raised.sum())
 
     def _announce(self, lane: Lane, waits: bool) -> None:
         """Move on to the next record's time, which is known; say so if it has to wait."""

@@ -16,13 +16,17 @@ from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
+from typer.testing import CliRunner
 
 from app import coordinator
+from app.cli import app
 from app.options import Options
+from connectors.topics import names
+from dataflow import Checkpointing
 from schemas.errors import MeanderError
 from schemas.status import Event, Heartbeat, Started
 from tests.brokers import Broker
-from tests.flow_process import UP, FlowProcess, alive, flow_folder, lines, meander
+from tests.flow_process import UP, FlowProcess, alive, flow_folder, last_beat, lines, meander
 from tests.kafka_tools import PATIENCE, await_records, consume_all, until
 from tests.sequences import each_once
 
@@ -57,6 +61,31 @@ def test_a_killed_worker_ends_the_flow_and_is_named(running: FlowProcess) -> Non
     assert "run the flow again" in last
     assert str(running.until_event("failed")["reason"]) == last
     running.until_gone()
+
+
+def test_a_worker_lost_before_the_first_checkpoint_costs_nothing_where_no_result_has_left(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
+    rare = Checkpointing(interval=600)
+    module = flow_folder(tmp_path, prefix, delivery="exactly_once", checkpoints=rare)
+    ends = "--prefix", prefix, "--bootstrap", broker.bootstrap
+    words = "run", str(module), "--prefix", prefix, "--lease", LEASE, "--patience", str(PATIENCE)
+    with meander(tmp_path, broker.bootstrap, *words) as process:
+        process.until_event("started")
+        os.kill(process.workers[1], signal.SIGKILL)
+        assert process.until_event("recovering")["checkpoint"] == 0
+        until(lambda: len(process.of("started")) == 2, "it has begun again")
+        taken = CliRunner().invoke(app, ["checkpoint", "counts", *ends])
+        assert taken.exit_code == 0, taken.output
+        process.process.send_signal(signal.SIGINT)
+        assert process.exit_code() == 128 + signal.SIGINT
+        process.until_gone()
+    results = consume_all(broker.bootstrap, prefix + "counts", committed=True)
+    counts = [json.loads(one.value or b"") for one in results]
+    for word, count in {"to": 40, "be": 40, "or": 20, "not": 20}.items():
+        seen = [one["count"] for one in counts if one["word"] == word]
+        assert seen == list(range(1, count + 1))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +158,7 @@ def test_the_workers_of_a_driver_that_hangs_end_themselves(
 ) -> None:
     """One of them within a call that ends long after."""
     lines(broker.bootstrap, prefix, ["sleep"], create=False)
-    until(lambda: running.of("heartbeat")[-1]["calls"] != [], "the call is told of")
+    until(lambda: last_beat(broker.bootstrap, prefix)["calls"] != [], "the call is told of")
     os.kill(running.process.pid, signal.SIGSTOP)
 
     workers = set(running.workers.values())
@@ -155,8 +184,9 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
 
         answered(40)
         # Until it has seen how fast the data's time runs, the driver rules out nothing beyond it.
-        beats = len(running.of("heartbeat"))
-        until(lambda: len(running.of("heartbeat")) >= beats + 3, "the driver has seen a second")
+        status = names(prefix, "counts").status
+        told = len(consume_all(broker.bootstrap, status))
+        await_records(broker.bootstrap, status, lambda all: len(all) >= told + 3)
         os.kill(running.process.pid, signal.SIGSTOP)
         lines(broker.bootstrap, prefix, ["or not"] * 20, create=False)
         answered(80)

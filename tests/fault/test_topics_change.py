@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.brokers import Broker
-from tests.flow_process import FlowProcess, flow_folder, lines, meander
+from tests.flow_process import FlowProcess, flow_folder, last_beat, lines, meander
 from tests.kafka_tools import (
     PATIENCE,
     Record,
@@ -55,24 +55,27 @@ def test_partitions_that_are_added(running: FlowProcess, broker: Broker, prefix:
     seen = sorted((one["word"], one["count"]) for one in told)
     assert seen == sorted((word, n + 1) for word in counts for n in range(counts[word]))
 
-    until(lambda: read_by(running) == set(range(6)), "status shows who reads it")
-    until(lambda: lags(running) == dict.fromkeys(range(6), 0), "and that all has passed")
+    until(lambda: read_by(broker.bootstrap, prefix) == set(range(6)), "status shows who reads it")
+    until(
+        lambda: lags(broker.bootstrap, prefix) == dict.fromkeys(range(6), 0),
+        "and that all has passed",
+    )
     running.process.send_signal(signal.SIGINT)
     assert running.exit_code() == 128 + signal.SIGINT
     assert running.events[-1]["type"] == "finished", "it has ended by nothing but that"
     running.until_gone()
 
 
-def read_by(running: FlowProcess) -> set[object]:
+def read_by(bootstrap: str, prefix: str) -> set[object]:
     """The partitions that are read, by the last heartbeat."""
-    beat = cast(list[dict[str, object]], running.of("heartbeat")[-1]["partitions"])
+    beat = cast(list[dict[str, object]], last_beat(bootstrap, prefix)["partitions"])
     assert len({one["partition"] for one in beat}) == len(beat), "by one worker each (I2)"
     return {one["partition"] for one in beat}
 
 
-def lags(running: FlowProcess) -> dict[object, object]:
+def lags(bootstrap: str, prefix: str) -> dict[object, object]:
     """Records by partition that have not passed, by the last heartbeat."""
-    beat = cast(list[dict[str, object]], running.of("heartbeat")[-1]["lags"])
+    beat = cast(list[dict[str, object]], last_beat(bootstrap, prefix)["lags"])
     return {one["partition"]: one["records"] for one in beat}
 
 

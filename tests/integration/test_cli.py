@@ -304,6 +304,10 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
         (["migrate", "nobody", "--worker", "0", "--no-wait"], "it has neither --bins nor --"),
         (["migrate", "nobody", "--bins", "x", "--worker", "0"], "--bins: 'x' names no bins"),
         (["topics", "--set", "no.such=1"], "setting 'no.such' (--set): no such setting"),
+        (
+            ["topics", "--set", "group.id=g"],
+            "(--set): a flow has a group of its own, meander.<flow>",
+        ),
         (["broker", "status", "--data", "none"], "the broker in none: none runs"),
         (["demo", "--bootstrap", "a b"], "(--bootstrap): 'a b' is not host:port"),
         # Before the flow is looked at, and so before Spark is started.
@@ -322,6 +326,20 @@ def test_what_is_to_be_put_right_outside_is_one_sentence_and_exit_code_2(
     assert says in done.err
     assert len(done.err.splitlines()) == 1
     assert done.out == ""
+
+
+@pytest.mark.parametrize("home", ["/proc", None])
+def test_a_user_without_a_home_gets_a_sentence(tmp_path: Path, home: str | None) -> None:
+    """As with `docker run -u 12345`: nothing may be written where the home is said to be."""
+    given = {k: v for k, v in os.environ.items() if k not in {"HOME", "MEANDER_CACHE"}}
+    given |= {"HOME": home} if home else {"MEANDER_CACHE": "/proc/none"}
+    words = "import pwd; pwd.getpwuid = {}.__getitem__\nfrom app.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", words, "broker", "start"], env=given, cwd=Path.cwd(),
+        timeout=PATIENCE, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "it cannot be made (No such file or directory); give this user a HOME" in done.stderr
 
 
 def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:

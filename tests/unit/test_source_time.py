@@ -10,6 +10,7 @@ from dataflow import Flow
 from dataflow.sim import NOW_MS
 from dataflow.testing import ListSink, ListSource
 from state.store import Databases
+from state.time import to_millis
 from tests.hand import HandFlow, HandSource
 from tests.timed import Timed, at, pass_on
 from tests.unit.conftest import NAMESPACES, Start
@@ -24,7 +25,7 @@ def test_a_records_time_is_the_running_maximum_of_its_partition(start: Start) ->
     flow.give(0, (7, "c"), (6, "d"))
     flow.give(1, (4, "e"))
     assert flow.times() == [at(5), at(5), at(7), at(7), at(4)]
-    assert flow.run.counters["bumps"] == 0
+    assert (flow.run.counters["bumps"], flow.run.counters["bumped_ms"]) == (2, 2 + 1)
     assert flow.lanes == {0: at(7), 1: at(4)}
 
 
@@ -52,7 +53,7 @@ def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
             asked[partition] += [ms] * count
             source.give(partition, *[(ms, None)] * count)
             run.wait(0.003)
-        bumps = 0
+        bumps = late = 0
         for partition in (0, 1):
             mine = [r for r in raw.results if r.partition == partition]
             got = [r.time for r in sorted(mine, key=lambda r: r.offset)]
@@ -61,8 +62,9 @@ def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
             for time, ms in zip(got, asked[partition], strict=True):
                 maximum = max(maximum, at(ms))
                 assert time >= maximum
-                bumps += time > maximum
-        assert run.counters["bumps"] == bumps
+                bumps += to_millis(time) > ms
+                late += to_millis(time) - ms
+        assert (run.counters["bumps"], run.counters["bumped_ms"]) == (bumps, late)
 
 
 # -- the future

@@ -1,0 +1,40 @@
+"""Folders that Meander makes for itself on a machine.
+
+Guarantees a sentence in place of a traceback where this user has no home, or may not write there,
+as in a container that runs under some number of a user.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from schemas.errors import SetupError
+
+
+def home() -> Path:
+    """This user's; the root where there is none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def make(folder: Path, otherwise: str) -> None:
+    """Make a folder, unless it is there. Raises SetupError where it cannot be made or written to;
+    `otherwise` says how another is named.
+
+    >>> make(Path("/proc/mine"), "name another with --data")
+    Traceback (most recent call last):
+    schemas.errors.SetupError: folder /proc/mine: it cannot be made (...); give ... HOME ..., or ...
+    """
+    cause = "this user may not write to it"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        cause = f"it cannot be made ({error.strerror})"
+    else:
+        if os.access(folder, os.W_OK):
+            return
+    remedy = f"give this user a HOME that it may write to, or {otherwise}"
+    raise SetupError(f"folder {folder}", cause, remedy)
