@@ -1,0 +1,84 @@
+"""A worker's sign of life is answered while the flow has the worker, and its connection counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import pytest
+
+from app.lifeline import Lifeline
+from app.messages import Register
+from app.registry import Door, Guest, Ticket
+from connectors.links import CurveLinks, Keys
+from state.ids import COORDINATOR, WorkerId
+from tests.kafka_tools import until
+
+ZERO, LOCAL, LEASE = WorkerId(0), "127.0.0.1", 60.0
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with (
+        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, LEASE)) as links,
+        closing(Door(LOCAL, links)) as opened,
+    ):
+        yield opened
+
+
+def registered(door: Door) -> Ticket:
+    """One worker that has come in."""
+    ticket = door.expect(ZERO)
+    register = Register(
+        token=ticket.token, address="tcp://127.0.0.1:1", public=Keys.fresh().public, pid=1,
+        host="here", versions={},
+    )  # fmt: skip
+    door.guests[ZERO] = Guest(ZERO, register, b"")
+    return ticket
+
+
+@contextmanager
+def looked_after(door: Door) -> Iterator[None]:
+    """The driver's loop."""
+    over = threading.Event()
+
+    def turn() -> None:
+        while not over.wait(0.005):
+            door.poll()
+
+    with ThreadPoolExecutor(1) as loop:
+        ended = loop.submit(turn)
+        try:
+            yield
+        finally:
+            over.set()
+            ended.result()
+
+
+def test_a_worker_lives_while_its_connection_does(door: Door) -> None:
+    ticket = registered(door)
+    assert not door.lives(ZERO, LEASE), "nothing was heard of it"
+    with looked_after(door), Lifeline(ticket, LEASE) as line:
+        until(lambda: line.speak("ask", 0.1), "an answer")
+        assert (door.lives(ZERO, 0.0), door.guests[ZERO].operator) == (True, "ask")
+
+    def gone() -> bool:
+        door.poll()
+        return not door.lives(ZERO, 0.0)
+
+    until(gone, "its connection is gone")
+    assert door.lives(ZERO, LEASE), "though it may be back"
+
+
+def test_who_is_given_up_gets_no_answer(door: Door) -> None:
+    """I8: so the process ends, however busy its loop is."""
+    ticket = registered(door)
+    with looked_after(door), Lifeline(ticket, LEASE) as line:
+        until(lambda: line.speak("", 0.1), "an answer")
+        door.turn_all("another execution begins")
+        # What it said before may still be answered.
+        until(lambda: not line.speak("", 0.1), "silence")
+        assert not any(line.speak("", 0.1) for _ in range(3))
+        assert not door.lives(WorkerId(1), LEASE)
