@@ -3,20 +3,22 @@ them on its way to the status topic.
 
 Guarantees that every command on the control topic gets an answer, also one that has not ended when
 a life of the flow does, and that a command is marked as dealt with only when all decisions up to it
-are durable. Other records there are passed over.
+are durable. Other records there are passed over. The mark lies in the journal (`Obeys`), which each
+start reads and nothing expires from; the consumer group's offset only shows it to lag tools.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from app.journal import Journal
 from app.rescaling import Rescaler
 from connectors.control import ControlTopic
 from dataflow.controller import Controller
+from dataflow.decisions import Obeys
 from dataflow.migrate.command import Migrate, Refused
 from dataflow.migrate.said import Event as EngineEvent
 from dataflow.plan import Plan
@@ -70,6 +72,8 @@ class Unended:
 
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
+        self.place: int | None = None
+        """The offset before which all commands have been dealt with; None before it is known."""
 
     def obeyed(self, id: str, offset: int) -> None:
         """One is under way, of which nothing is told before its end."""
@@ -126,6 +130,8 @@ class Commands:
         self._stop: control.Stop | None = None
         """What ends the flow once its savepoint is taken, if it asks for one."""
         self._saved = False
+        self._noted: Callable[[], bool] = lambda: True
+        """Whether the journal tells of all that is dealt with."""
         self._offsets: dict[str, int] = {}
 
     def take(self) -> Iterator[Event]:
@@ -183,16 +189,19 @@ class Commands:
         for dealt in self._open:
             if dealt.decisions is None and dealt.offset not in unbegun:
                 dealt.decisions = self._journal.begun
+        dealt_with = None
         while self._open and self._open[0].settled(self._journal.durable):
-            self._topic.done(self._open.popleft().offset)
+            dealt_with = self._open.popleft().offset
+        if dealt_with is not None:
+            self._unended.place = dealt_with + 1
+            self._noted = self._journal(Obeys(dealt_with + 1))
+            self._topic.done(dealt_with)
 
     @property
     def stopped(self) -> bool:
         """Whether the flow is to end: a later life does not find what has ended it."""
-        if self._stop is None or not self._saved or self._open:
-            return False
-        self._topic.settle()
-        return True
+        ends = self._stop is not None and self._saved and not self._open
+        return ends and self._noted()
 
     def happened(self) -> Iterator[Event]:
         """What became of commands since the last call."""

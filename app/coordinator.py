@@ -29,7 +29,7 @@ from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
 from app.launcher import SparkTask, expect_slots
-from app.lives import Newest, begin, end_others, left_behind, newest_checkpoint
+from app.lives import Newest, begin, end_others, left_behind, newest_checkpoint, take_up
 from app.messages import Report
 from app.metrics import serving
 from app.observer import Observer
@@ -252,7 +252,10 @@ def _conduct(
             start = begin(prepared, found, driver.journal)
             coordinator = Coordinator(prepared, links, crew, topics, driver, found, start)
             opened.callback(coordinator.close)
-            for event in driver.unended.end(topics.control.begins):
+            unended = driver.unended
+            begins = take_up(prepared, topics.control, driver.journal, unended.place)
+            unended.place = begins
+            for event in unended.end(begins):
                 driver.told.tell(event)
             number = coordinator.conduct(signals)
         except MeanderError as error:

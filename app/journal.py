@@ -12,7 +12,7 @@ from itertools import starmap
 from typing import Any
 
 from connectors.control import Decisions
-from dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Takes
+from dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Obeys, Takes
 from dataflow.migrate.instructions import Revoke
 from dataflow.migrate.moves import Moves
 from dataflow.migrate.parcels import Order
@@ -87,12 +87,21 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "joins", "worker": worker}
         case Leaves(worker):
             return {"type": "leaves", "worker": worker}
+        case Takes() | Keeps() | Drops() | Obeys():
+            return _place(decision)
+
+
+def _place(decision: Takes | Keeps | Drops | Obeys) -> dict[str, object]:
+    """A decision about a place on another topic, likewise."""
+    match decision:
         case Takes():
             return {"type": "takes"}
         case Keeps(savepoint, offset):
             return {"type": "keeps", "savepoint": savepoint, "offset": offset}
         case Drops(savepoint):
             return {"type": "drops", "savepoint": savepoint}
+        case Obeys(offset):
+            return {"type": "obeys", "offset": offset}
 
 
 def _read(fields: dict[str, Any]) -> Decision:
@@ -115,10 +124,17 @@ def _read(fields: dict[str, Any]) -> Decision:
             return Joins(WorkerId(worker), at)
         case {"type": "leaves", "worker": worker}:
             return Leaves(WorkerId(worker), at)
+    return _read_place(fields, at)
+
+
+def _read_place(fields: dict[str, Any], at: int) -> Decision:
+    match fields:
         case {"type": "takes"}:
             return Takes(at)
         case {"type": "keeps", "savepoint": savepoint, "offset": offset}:
             return Keeps(savepoint, offset, at)
         case {"type": "drops", "savepoint": savepoint}:
             return Drops(savepoint, at)
+        case {"type": "obeys", "offset": offset}:
+            return Obeys(offset, at)
     raise ValueError(f"no decision is of type {fields.get('type')!r}")

@@ -21,7 +21,7 @@ from app.savepoints import Known, chosen, earlier, expect_kept, kept, newest, sa
 from app.side_by_side import side_by_side
 from connectors import checkpoints, client
 from connectors.client import Settings
-from connectors.control import Decisions
+from connectors.control import ControlTopic, Decisions
 from connectors.lost import SKIP, Lost
 from connectors.source import KafkaSource, gone
 from connectors.topics import Names
@@ -29,7 +29,7 @@ from connectors.transactions import transactional_id
 from connectors.whole import whole
 from dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
 from dataflow.checkpoint.start import Start, without_what_is_out
-from dataflow.decisions import Begins, Joins
+from dataflow.decisions import Begins, Joins, Obeys
 from dataflow.once.history import NO_HISTORY, History, Written
 from dataflow.once.marks import Mark
 from dataflow.plan import Plan
@@ -185,6 +185,41 @@ def until(decided: Iterable[Written], life: Incarnation | None) -> Iterator[Writ
 def journal(settings: Settings, topic: str) -> Iterator[Written]:
     """All that has been decided, in all lives."""
     return map(from_bytes, whole(settings, topic))
+
+
+def obeyed(decided: Iterable[Written]) -> int | None:
+    """The offset of the control topic before which all commands have been dealt with; None where
+    the journal does not say. What an execution tells behind the beginning of a later one counts for
+    nothing.
+
+    >>> one, other = Incarnation(5), Incarnation(6)
+    >>> journal = [(one, Begins(0, (), 1)), (one, Obeys(4)), (other, Begins(0, (), 1))]
+    >>> obeyed(journal), obeyed([*journal, (other, Obeys(7)), (one, Obeys(9))]), obeyed([])
+    (4, 7, None)
+    """
+    last, place = None, None
+    for life, one in decided:
+        match one:
+            case Begins():
+                last = life
+            case Obeys(offset) if life == last:
+                place = offset
+    return place
+
+
+def take_up(
+    prepared: Prepared, control: ControlTopic, decisions: Decisions, known: int | None
+) -> int:
+    """Have a new execution obey commands from where earlier ones have stopped, `known` in the
+    driver that has lived through them; return that offset."""
+    settings, life = prepared.options.kafka, prepared.incarnation
+    place = known
+    if place is None:
+        place = obeyed(until(journal(settings, prepared.names.decisions), life))
+    begins = control.begin(place)
+    if begins != place:
+        decisions.write(to_bytes(life, Obeys(begins)))
+    return begins
 
 
 def registered(decided: Iterable[Written]) -> int:

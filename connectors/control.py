@@ -1,9 +1,9 @@
 """The coordinator's two topics: commands come in, decisions go out.
 
-Guarantees that a flow obeys each command that is produced after its first start, in the order of
-the topic, also one produced while it was down; and that a decision's callback runs only once the
-decision is durable, in the order of decisions. Nothing here blocks but opening and closing. There
-is one partition each, so that the order is total.
+Guarantees that a flow reads each command that is produced after its first start, in the order of
+the topic, from the place on that its caller knows, as the group's offset expires; and that a
+decision's callback runs only once the decision is durable, in the order of decisions. Nothing here
+blocks but opening, beginning and closing. There is one partition each, so that the order is total.
 """
 
 from __future__ import annotations
@@ -46,14 +46,30 @@ class ControlTopic:
         self._topic = topic
         self._contact = client.contact(settings)
         topics.partitions_of(client.admin(settings), topic)
-        self._settings, self._group = settings, group
+        self._group = group
         self._consumer = client.consumer(settings, group)
         try:
-            self.begins = self._done = self._start()
-            self._consumer.assign([TopicPartition(topic, 0, self._done)])
+            client.expect_group(settings, group)
         except MeanderError:
             self._consumer.close()
             raise
+
+    def begin(self, place: int | None) -> int:
+        """Read from an offset on, which is returned. Where no place is known, that is what an older
+        release has left with the group, or else, at a first start, the end of the topic."""
+        low, high = client.watermarks(self._consumer, self._topic, 0)
+        if place is None:
+            committed = client.answered(self._committed, f"consumer group {self._group!r}")
+            place = committed if committed >= 0 else high
+        # Commands that have expired, or were given before the topic was made anew, are no more.
+        begins = place if low <= place <= high else low
+        start = TopicPartition(self._topic, 0, begins)
+        self._consumer.assign([start])
+        client.answered(
+            lambda: self._consumer.commit(offsets=[start], asynchronous=False),
+            f"consumer group {self._group!r}",
+        )
+        return begins
 
     def poll(self) -> list[RawCommand]:
         """What has come since the last call. Raises MeanderError when there is no way on."""
@@ -69,36 +85,13 @@ class ControlTopic:
         return commands
 
     def done(self, offset: int) -> None:
-        """The command there is dealt with durably: a later life of the flow starts behind it."""
-        self._done = offset + 1
-        place = TopicPartition(self._topic, 0, self._done)
+        """The command there is dealt with. Lag tools see that; a later start asks the journal."""
+        place = TopicPartition(self._topic, 0, offset + 1)
         self._consumer.commit(offsets=[place], asynchronous=True)
-
-    def settle(self) -> None:
-        """Wait until it is certain where a later life starts. Raises MeanderError."""
-        place = TopicPartition(self._topic, 0, self._done)
-        client.answered(
-            lambda: self._consumer.commit(offsets=[place], asynchronous=False),
-            f"consumer group {self._group!r}",
-        )
 
     def close(self) -> None:
         """Release connections."""
         self._consumer.close()
-
-    def _start(self) -> int:
-        """Behind the last command dealt with; at a first start behind all there are."""
-        low, high = client.watermarks(self._consumer, self._topic, 0)
-        client.expect_group(self._settings, self._group)
-        committed = client.answered(self._committed, f"consumer group {self._group!r}")
-        if committed >= 0:
-            return max(committed, low)
-        place = TopicPartition(self._topic, 0, high)
-        client.answered(
-            lambda: self._consumer.commit(offsets=[place], asynchronous=False),
-            f"consumer group {self._group!r}",
-        )
-        return high
 
     def _committed(self) -> int:
         place = TopicPartition(self._topic, 0)

@@ -85,7 +85,15 @@ class Drops:
     time: int = 0
 
 
-Decision = Begins | Moves | Revoke | Order | Joins | Leaves | Takes | Keeps | Drops
+@dataclass(frozen=True, slots=True)
+class Obeys:
+    """All commands before an offset of the control topic have been dealt with."""
+
+    offset: int
+    time: int = 0
+
+
+Decision = Begins | Moves | Revoke | Order | Joins | Leaves | Takes | Keeps | Drops | Obeys
 Journal = Callable[[Decision], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
 

@@ -3,6 +3,7 @@ on more workers: no word is counted twice, or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -10,12 +11,14 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+
 from app.commands import LIFE_OVER
 from connectors import checkpoints
-from connectors.topics import names
+from connectors.topics import group, names
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, FlowProcess, flow_folder, kill, lines, meander, until_silent
-from tests.kafka_tools import Record, consume_all, produce, until
+from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until
 from tests.sequences import with_repeats
 
 LEASE = 2
@@ -55,6 +58,18 @@ def give_one_that_does_not_end(broker: Broker, prefix: str, flow: FlowProcess, i
     flow.until_event("accepted")
 
 
+def forget_group(broker: Broker, name: str) -> None:
+    client = admin(broker.bootstrap)
+
+    def forgotten() -> bool:
+        with contextlib.suppress(KafkaException):
+            client.delete_consumer_groups([name])[name].result(PATIENCE)
+            return True
+        return False
+
+    until(forgotten, "the group is forgotten once its members are")
+
+
 def aborted(flow: FlowProcess) -> list[object]:
     for event in flow.of("aborted"):
         assert event["reason"] == LIFE_OVER
@@ -78,10 +93,19 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
         kill(first.process.pid)
         first.until_gone()
     before = answered(broker, prefix)
+    # As after a week: where commands are taken up does not depend on what Kafka forgets.
+    forget_group(broker, group(prefix, "counts"))
+    unknown = b'{"meander": "command", "type": "abort", "id": "a1", "command": "none"}'
+    produce(broker.bootstrap, names(prefix, "counts").control, [Record(unknown)])
     lines(broker.bootstrap, prefix, texts(2000, 3000), create=False, after=2000)
     until_silent(broker, prefix, LEASE)
-    with meander(tmp_path, broker.bootstrap, *run, "--workers", "3", "--until-end") as second:
-        assert second.exit_code() == 0, second.said
+    with meander(tmp_path, broker.bootstrap, *run, "--workers", "3") as second:
+        rejected = second.until_event("rejected")
+        until(lambda: len(answered(broker, prefix)) >= len(before) + 4000, "all is answered")
+        second.process.send_signal(signal.SIGINT)
+        assert second.exit_code() == 128 + signal.SIGINT, second.said
+        assert rejected["id"] == "a1", "what came while nobody ran the flow is obeyed"
+        assert len(second.of("rejected")) == 1, "and nothing else"
         assert aborted(second) == ["m1"], "who waits for it is answered"
     counts = answered(broker, prefix)
     with_repeats(counts)

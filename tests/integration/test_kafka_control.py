@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaException
 
+from connectors.client import Admin
 from connectors.client import admin as admin_client
 from connectors.control import ControlTopic, Decisions, RawCommand, give
 from connectors.topics import Names, ensure_internal, group
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
-from tests.kafka_tools import Record, consume_all, produce, until
+from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until
 
 
 @pytest.fixture
@@ -23,8 +25,10 @@ def names(rig: Rig) -> Names:
     return ensure_internal(client, rig.prefix, "flow")
 
 
-def control(rig: Rig, names: Names) -> ControlTopic:
-    return ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
+def control(rig: Rig, names: Names, place: int | None = None) -> ControlTopic:
+    topic = ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
+    topic.begin(place)
+    return topic
 
 
 def commands(topic: ControlTopic, count: int) -> list[RawCommand]:
@@ -52,14 +56,38 @@ def test_a_first_start_obeys_only_what_comes_then(rig: Rig, names: Names) -> Non
     topic.close()
 
 
-def test_a_later_start_goes_on_behind_what_was_dealt_with(rig: Rig, names: Names) -> None:
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_later_start_goes_on_where_its_caller_says(rig: Rig, names: Names, expired: bool) -> None:
+    """Whatever has become of the group's offset, which Kafka forgets after a week."""
     topic = control(rig, names)
     produce(rig.bootstrap, names.control, [command(b"done"), command(b"not yet")])
     topic.done(commands(topic, 2)[0].offset)
     topic.close()
     produce(rig.bootstrap, names.control, [command(b"while down")])
-    topic = control(rig, names)
+    if expired:
+        client = admin_client(rig.settings)
+        name = group(rig.prefix, "flow")
+        until(lambda: forgotten(client, name), "the group is forgotten")
+    topic = control(rig, names, place=1)
     assert [raw.value for raw in commands(topic, 2)] == [b"not yet", b"while down"]
+    topic.close()
+
+
+def forgotten(client: Admin, name: str) -> bool:
+    try:
+        client.delete_consumer_groups([name])[name].result(PATIENCE)
+    except KafkaException:
+        # It counts as not empty for a moment.
+        return False
+    return True
+
+
+def test_a_start_whose_place_is_no_more_reads_all_there_is(rig: Rig, names: Names) -> None:
+    """The topic was made anew, and nothing on it has been obeyed."""
+    produce(rig.bootstrap, names.control, [command(b"first")])
+    topic = ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
+    assert topic.begin(7) == 0
+    assert [raw.value for raw in commands(topic, 1)] == [b"first"]
     topic.close()
 
 

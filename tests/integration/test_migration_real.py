@@ -166,7 +166,9 @@ class Rig:
         create_topic(self.bootstrap, self.results, 2)
         self._feed(0)
         # Opened once, so that the flow obeys what is commanded from here on.
-        ControlTopic(self.settings, self.names.control, group(self.prefix, "oracle")).close()
+        control = ControlTopic(self.settings, self.names.control, group(self.prefix, "oracle"))
+        control.begin(None)
+        control.close()
         later = (*self.case.commands[:2], *self.late)
         self._give(*(command for command in self.case.commands if command not in later))
 

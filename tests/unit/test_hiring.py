@@ -16,6 +16,7 @@ from app.journal import Journal
 from app.rescaling import Rescaler
 from connectors.control import ControlTopic, RawCommand
 from dataflow import Flow
+from dataflow.decisions import Decision, Obeys
 from dataflow.sim import Simulation
 from dataflow.testing import ListSink, ListSource, TestFlow
 from schemas.status import (
@@ -50,7 +51,8 @@ class HandTopic:
 
     def put(self, *commands: dict[str, object]) -> None:
         for command in commands:
-            self._new.append(RawCommand(self._count, json.dumps(command).encode(), 0))
+            told = json.dumps({"meander": "command"} | command).encode()
+            self._new.append(RawCommand(self._count, told, 0))
             self._count += 1
 
     def poll(self) -> list[RawCommand]:
@@ -62,9 +64,16 @@ class HandTopic:
 
 
 class HandJournal:
-    """Nothing that the control topic waits for is under way."""
+    """Nothing that the control topic waits for is under way; what is written is durable."""
 
     begun = durable = 0
+
+    def __init__(self) -> None:
+        self.written: list[Decision] = []
+
+    def __call__(self, decision: Decision) -> Callable[[], bool]:
+        self.written.append(decision)
+        return lambda: True
 
 
 class HandCrew:
@@ -119,10 +128,11 @@ class Driven:
     def __init__(self, run: TestFlow, sink: ListSink) -> None:
         self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
         self.topic, self.crew = HandTopic(), HandCrew(run.sim)
+        self.journal = HandJournal()
         self.unended = Unended()
         self.rescaler = Rescaler(self.controller, cast(Crew, self.crew), run.sim.clock, SLOTS)
         self.commands = Commands(
-            run.sim.plan, cast(ControlTopic, self.topic), cast(Journal, HandJournal()),
+            run.sim.plan, cast(ControlTopic, self.topic), cast(Journal, self.journal),
             self.controller, self.rescaler, self.unended,
         )  # fmt: skip
         self.told: list[Event] = []
@@ -350,7 +360,9 @@ def test_a_migration_that_waits_for_its_worker_can_be_aborted(driven: Driven, id
     driven.until_told(Completed, other)
     assert "accepted" not in driven.said(id)
     assert driven.bins() == {2}
-    assert driven.topic.dealt == [0, 1, 2]
+    assert driven.topic.dealt[-1] == 2
+    assert driven.journal.written[-1] == Obeys(3), "where the next execution takes up commands"
+    assert driven.unended.place == 3
 
 
 def test_a_worker_that_nobody_wants_any_more_comes_and_goes(driven: Driven) -> None:
