@@ -179,6 +179,24 @@ def with_some_loops(case: Case) -> Case:
     return replace(case, kind="loops") if case.seed % 5 == 2 else case
 
 
+def with_some_bins_to_and_fro(case: Case) -> Case:
+    """One of ten cases has them."""
+    return with_bins_to_and_fro(case) if case.seed % 10 == 8 else case
+
+
+def with_bins_to_and_fro(case: Case) -> Case:
+    """The same case, whose bins move at near times, so that who lets one go awaits it again."""
+    rng = random.Random(case.seed)
+    bins = tuple(map(Bin, range(1 << min(case.bits, 2))))
+    times = sorted(rng.sample(range(100, 260), 8))
+    commands = tuple(
+        Migrate(f"m{n}", bins, WorkerId(n % 2), from_millis(ms), prepared=rng.random() < 0.2)
+        for n, ms in enumerate(times, 1)
+    )
+    partitions = tuple(random_partition(rng, 60, 400, 5) for _ in range(2))
+    return replace(case, commands=commands, partitions=partitions)
+
+
 def with_some_full_bins(case: Case) -> Case:
     """One of ten cases has them."""
     return with_full_bins(case) if case.seed % 10 == 5 else case

@@ -39,6 +39,7 @@ from tests.property.cases import (
     checked,
     random_case,
     with_aborts,
+    with_some_bins_to_and_fro,
     with_some_comings_and_goings,
     with_some_full_bins,
     with_some_loops,
@@ -365,7 +366,7 @@ def test_results_and_state_equal_the_reference(
         return run
 
     for seed in seeds(ORACLE, FLOOR):
-        case = with_some_loops(with_some_full_bins(random_case(seed)))
+        case = with_some_bins_to_and_fro(with_some_loops(with_some_full_bins(random_case(seed))))
         case = with_some_comings_and_goings(with_aborts(case))
         run = checked(case, ran)
         kinds[case.kind] += 1

@@ -20,7 +20,13 @@ from state.extraction import Extraction
 from state.ids import Bin
 from state.layer import NO_REMAINDER
 from state.store import Databases
-from tests.property.cases import KINDS, random_case, with_aborts, with_full_bins
+from tests.property.cases import (
+    KINDS,
+    random_case,
+    with_aborts,
+    with_bins_to_and_fro,
+    with_full_bins,
+)
 from tests.property.planted import plant, runs
 from tests.property.test_migration_oracle import DIFFERS, Run
 
@@ -101,4 +107,28 @@ def test_a_planted_bug_is_caught(
             Run(case).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
+        tried()
+
+
+def test_a_bin_that_is_awaited_again_and_counts_as_here_is_caught(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = Arrivals.release
+
+    def as_if_here(arrivals: Any) -> Any:
+        awaited, arrivals._awaited = arrivals._awaited, {}
+        released = release(arrivals)
+        arrivals._awaited = awaited
+        return released
+
+    plant(monkeypatch, Arrivals, "release", as_if_here)
+    namespace = count(310_000_000)
+
+    def tried() -> None:
+        # As it is now, the second shows it.
+        for seed in runs(1, RUNS):
+            case = with_bins_to_and_fro(random_case(seed, KINDS))
+            Run(case).check(databases, next(namespace))
+
+    with pytest.raises((AssertionError, MeanderError), match=WRONG):
         tried()
