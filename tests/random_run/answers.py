@@ -6,10 +6,9 @@ from __future__ import annotations
 import json
 
 from connectors.topics import Names
+from schemas.control import meant
 from tests.kafka_tools import consume_all
 
-MARKED = b'"meander"'
-"""What a record has that is meant as a command; others are passed over."""
 ENDS = "rejected", "completed", "aborted", "rescaled", "checkpointed", "checkpoint_failed"
 
 
@@ -22,7 +21,7 @@ def unanswered(bootstrap: str, called: Names) -> list[str]:
     return [
         f"offset {record.offset}: {record.value!r:.300}"
         for record in consume_all(bootstrap, called.control)
-        if MARKED in (record.value or b"")
+        if meant(record.value)
         and record.offset not in offsets
         and _awaited(record.value) not in {None, *ids}
     ]
