@@ -28,7 +28,7 @@ from app.driver_topics import DriverTopics
 from app.flow_status import FlowStatus, Show
 from app.journal import Journal
 from app.lag import Lag
-from app.launcher import SparkTask, expect_slots
+from app.launcher import SparkTask, capacity, expect_slots
 from app.lives import Newest, begin, end_others, left_behind, newest_checkpoint, take_up
 from app.messages import Report
 from app.metrics import serving
@@ -284,7 +284,7 @@ def _crew(
 ) -> Crew:  # fmt: skip
     options, checkpoint = prepared.options, _offset(found)
     members = [] if found is None else sorted(found.checkpoint.cut.members)
-    master, slots = str(spark.master), spark.defaultParallelism
+    master, slots = str(spark.master), capacity(spark)
     if (known := _slots(spark)) is not None:
         expect_slots(master, known, options.workers)
 
@@ -309,7 +309,7 @@ def _crew(
 
 def _slots(spark: SparkContext) -> int | None:
     """How many workers there can be, where that is known."""
-    return spark.defaultParallelism if str(spark.master).startswith("local") else None
+    return capacity(spark) if str(spark.master).startswith("local") else None
 
 
 def _arguments(

@@ -227,6 +227,15 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
 
+def capacity(spark: SparkContext) -> int:
+    """How many tasks its master runs at once, as far as Spark knows. Raises MeanderError where
+    Spark answers no more."""
+    try:
+        return int(spark.defaultParallelism)
+    except (Py4JError, OSError) as error:
+        raise _why("Spark", _jvm(spark), f"{type(error).__name__}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """Why a task is over; None is as it should be."""
@@ -263,7 +272,7 @@ class SparkTask:
         try:
             jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
             stages = [tracker.getStageInfo(id) for job in jobs if job for id in job.stageIds]
-        except Py4JError as error:
+        except (Py4JError, OSError) as error:
             log.debug("Spark does not say whether %s has a slot: %s", self._name, error)
             return False
         return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
@@ -284,20 +293,22 @@ class SparkTask:
             told = Failure.from_bytes(failure).error() if failure else None
             self.ended = Ended(told)
         except (Py4JNetworkError, OSError, EOFError) as error:
-            self.ended = Ended(self._why(f"{type(error).__name__}: {error}"))
+            said = f"{type(error).__name__}: {error}"
+            self.ended = Ended(_why(self._name, self._jvm, said))
         except (PySparkException, Py4JError) as error:
             self.ended = Ended(translate(self._name, str(error)))
         finally:
             self._on_end()
 
-    def _why(self, said: str) -> MeanderError:
-        """What ended it: the JVM where that is gone, else what Spark says."""
-        try:
-            code = self._jvm.wait(JVM_SEEN)
-        except subprocess.TimeoutExpired:
-            return translate(self._name, said)
-        cause = f"Spark's JVM has ended ({_signal(code)})"
-        return MeanderError(self._name, cause, "see whether memory has run out on this machine")
+
+def _why(name: str, jvm: subprocess.Popen[bytes], said: str) -> MeanderError:
+    """What ended a task or a call: the JVM where that is gone, else what Spark says."""
+    try:
+        code = jvm.wait(JVM_SEEN)
+    except subprocess.TimeoutExpired:
+        return translate(name, said)
+    cause = f"Spark's JVM has ended ({_signal(code)})"
+    return MeanderError(name, cause, "see whether memory has run out on this machine")
 
 
 def _jvm(context: SparkContext) -> subprocess.Popen[bytes]:

@@ -11,6 +11,8 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,6 +146,27 @@ def test_a_killed_jvm_ends_the_flow_with_a_sentence(running: FlowProcess) -> Non
     assert "Exception" not in running.said
     assert str(running.until_event("failed")["reason"]) == last
     running.until_gone()
+
+
+JVM_GONE = """
+from app.launcher import capacity, spark_context
+
+with spark_context("local[2]", "tests") as spark:
+    print(capacity(spark))
+    spark._gateway.proc.kill()
+    try:
+        capacity(spark)
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_a_jvm_that_is_gone_between_two_executions_is_named() -> None:
+    """The next execution asks it for slots before it launches any worker."""
+    told = subprocess.run([sys.executable, "-c", JVM_GONE], check=True, capture_output=True)
+    first, second = told.stdout.decode().splitlines()
+    assert first == "2"
+    assert second.startswith("Spark: Spark's JVM has ended (killed by SIGKILL);")
 
 
 def test_the_workers_of_a_killed_driver_end_themselves(running: FlowProcess) -> None:
