@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterator
 from uuid import uuid4
 
+from app.claiming import claim_for
 from app.clock import SystemClock
 from app.journal import to_bytes
 from app.lives import fence, journal, registered
-from app.prepare import claim_for
 from app.savepoints import Known, kept
 from connectors import checkpoints, client
 from connectors.checkpoints import Unreadable
@@ -37,10 +37,10 @@ LEASE = 60.0
 def _alone(settings: Settings, names: Names, flow: str) -> Iterator[Incarnation]:
     """Have a flow while the block lasts. Raises SetupError while a driver has it."""
     expect_ran(client.admin(settings), names.control, flow)
-    driver, incarnation = uuid4().hex[:12], Incarnation(SystemClock().now_ms())
-    claimed = Claimed(driver=driver, incarnation=incarnation, lease=LEASE)
+    driver = uuid4().hex[:12]
+    claimed = Claimed(driver=driver, incarnation=SystemClock().now_ms(), lease=LEASE)
     with contextlib.closing(StatusTopic(settings, names.status)) as status:
-        claim_for(status, flow, claimed)
+        incarnation = claim_for(settings, names, status, flow, claimed)
         try:
             yield incarnation
         finally:

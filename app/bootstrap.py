@@ -93,7 +93,7 @@ def bootstrap(
     """
     prepared = prepare(Path(module), dataclasses.replace(options, workers=0))
     node = _node(prepared, operator)
-    with claimed(prepared, show, Board()) as told:
+    with claimed(prepared, show, Board()) as (prepared, told):
         before = _newest(prepared)
         kept = _kept(before, prepared, operator, replace)
         every = beat_seconds(prepared.options)

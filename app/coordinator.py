@@ -107,7 +107,7 @@ def run(
     prepared = prepare(module, options)
     with contextlib.ExitStack() as opened:
         board = opened.enter_context(serving(options.metrics_port))
-        told = opened.enter_context(claimed(prepared, show, board))
+        prepared, told = opened.enter_context(claimed(prepared, show, board))
         if board.address:
             log.info("metrics are at %s", board.address)
         unended = _unended(prepared)
@@ -236,20 +236,25 @@ def _conduct(
         closing = opened.enter_context(contextlib.ExitStack())
         closing.callback(links.close)
         door = opened.enter_context(contextlib.closing(Door(options.host, links)))
-        if signals is not None:
-            opened.enter_context(signals.deferred(links.wakeup.set))
         crew = _crew(prepared, found, driver.spark, links, door, survivors)
-        # Before all else: Spark takes its time, and nobody is let in before this life has begun.
-        crew.launch()
-        coordinator: Coordinator | None = None
-        try:
+
+        def begun() -> tuple[DriverTopics, Start]:
             if survivors is not None:
                 survivors.close()
             with side_by_side() as starting:
                 ended = starting.ask(lambda: end_others(prepared))
                 topics = opened.enter_context(driver_topics.opened(prepared))
                 ended.result()
-            start = begin(prepared, found, driver.journal)
+            return topics, begin(prepared, found, driver.journal, driver.told.expect_ours)
+
+        coordinator: Coordinator | None = None
+        try:
+            # Before all else, as Spark takes its time; the door opens once this life has begun.
+            crew.launch()
+            every = beat_seconds(options)
+            topics, start = beside(begun, driver.told, lambda: None, every, signals)
+            if signals is not None:
+                opened.enter_context(signals.deferred(links.wakeup.set))
             coordinator = Coordinator(prepared, links, crew, topics, driver, found, start)
             opened.callback(coordinator.close)
             unended = driver.unended

@@ -11,11 +11,12 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from app.claiming import expect_ours
 from app.measured import latencies, partitions, queues
 from app.metrics import Board
 from app.observer import Figures
 from app.overview import OPEN, note
-from app.prepare import Prepared, expect_ours
+from app.prepare import Prepared
 from connectors.status import StatusTopic
 from schemas.errors import MeanderError
 from schemas.status import (
@@ -79,11 +80,11 @@ class FlowStatus:
         self.alive(Figures(self._prepared.options.workers, up))
 
     def alive(self, figures: Figures) -> None:
-        """The driver's heartbeat. Raises SetupError where it comes so late that another driver has
-        taken the flow."""
+        """The driver's heartbeat. Raises SetupError where it, or one before it at the broker, came
+        so late that another driver has taken the flow."""
         options = self._prepared.options
         last, self._beat = self._beat, time.monotonic()
-        if self._beat - last >= options.lease:
+        if max(self._beat - last, self._status.silence()) >= options.lease:
             self.expect_ours()
         moving = [
             one.model_copy(update=figures.outlooks.get(one.id, {}))

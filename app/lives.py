@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from connectors.whole import whole
 from dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
 from dataflow.checkpoint.start import Start, without_what_is_out
 from dataflow.decisions import Begins, Joins, Obeys
-from dataflow.once.history import NO_HISTORY, History, Written
+from dataflow.once.history import NO_HISTORY, History, Written, effective
 from dataflow.once.marks import Mark
 from dataflow.plan import Plan
 from state.checkpoint import BEGINNING, Checkpoint
@@ -143,15 +143,22 @@ def _said(topic: str) -> str:
     return f"topic {name!r} of id {id}" if topic else "no topic"
 
 
-def begin(prepared: Prepared, found: Newest | None, decisions: Decisions) -> Start:
-    """A new life, from the newest checkpoint, once all others have ended."""
+def begin(
+    prepared: Prepared, found: Newest | None, decisions: Decisions, expect_ours: Callable[[], None]
+) -> Start:
+    """A new life, from the newest checkpoint, once all others have ended.
+
+    `expect_ours` raises where another driver has taken the flow. It is asked last of all: a record
+    that comes too late after that, readers of the journal tell by its incarnation.
+    """
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
     begins = replace(Start.of(plan, options.workers, checkpoint).begins, topics=prepared.topics)
     if found is not None and begins.checkpoint is not None:
         oldest = min(found.earlier, default=found.offset)
         begins = replace(begins, checkpoint=found.offset, oldest=oldest)
-    decisions.write(to_bytes(prepared.incarnation, begins))
+    expect_ours()
+    decisions.write(to_bytes(prepared.incarnation, begins), options.lease)
     history = history_of(plan, options.kafka, names, prepared.incarnation)
     return Start.of(plan, options.workers, checkpoint, history)
 
@@ -198,7 +205,7 @@ def obeyed(decided: Iterable[Written]) -> int | None:
     (4, 7, None)
     """
     last, place = None, None
-    for life, one in decided:
+    for life, one in effective(decided):
         match one:
             case Begins():
                 last = life
@@ -222,21 +229,26 @@ def take_up(
     return begins
 
 
-def registered(decided: Iterable[Written]) -> int:
-    """How many numbers workers have had, in whichever life."""
-    known = [0]
+def registered(decided: Iterable[Written]) -> set[WorkerId]:
+    """Return the numbers that workers have had, in whichever life. A command may skip many.
+
+    >>> life = Incarnation(1)
+    >>> sorted(registered([(life, Begins(0, (), 2)), (life, Joins(WorkerId(999), 5))]))
+    [0, 1, 999]
+    """
+    known = set[WorkerId]()
     for _, decision in decided:
         match decision:
             case Begins(workers=workers):
-                known.append(workers)
+                known.update(map(WorkerId, range(workers)))
             case Joins(worker):
-                known.append(worker + 1)
-    return max(known)
+                known.add(worker)
+    return known
 
 
-def fence(settings: Settings, prefix: str, flow: str, workers: int) -> None:
-    """None of so many workers commits anything any more."""
-    ids = [transactional_id(prefix, flow, WorkerId(worker)) for worker in range(workers)]
+def fence(settings: Settings, prefix: str, flow: str, workers: Iterable[WorkerId]) -> None:
+    """None of these workers commits anything any more."""
+    ids = [transactional_id(prefix, flow, worker) for worker in workers]
     with side_by_side() as fencing:
         for fenced in [fencing.ask(partial(client.transactional, settings, id)) for id in ids]:
             fenced.result()

@@ -32,6 +32,8 @@ class Options:
     """Whether a flow goes on where retention has deleted records that it was to read."""
     lease: float = 10.0
     """How long a worker, or the driver, may be silent before it counts as dead."""
+    wait: bool = False
+    """Whether to wait for the end of another driver's lease, in place of being refused."""
     patience: float = 30.0
     """How long workers may take to start, and again to open what they read and write."""
     metrics_port: int | None = None

@@ -1,9 +1,8 @@
 """What is seen to before a flow is launched.
 
 Guarantees that all that can be checked at the driver has been: where to start is a position, the
-module loads and defines a flow, the topics it reads and writes exist and are none of its own, the
-internal topics are as they must be, and the flow is this driver's and no other's. Cost: some round
-trips to Kafka.
+module loads and defines a flow, the topics it reads and writes exist and are none of its own, and
+the internal topics are as they must be. Cost: some round trips to Kafka.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from connectors import client
 from connectors.reach import expect_reachable
 from connectors.sink import KafkaSink
 from connectors.source import KafkaSource, position
-from connectors.status import StatusTopic
 from connectors.topics import (
     Names,
     compacted,
@@ -36,7 +34,6 @@ from connectors.topics import (
 from dataflow.nodes import ProbeNode, SinkNode, has_keys
 from dataflow.plan import Plan
 from schemas.errors import SetupError
-from schemas.status import Claimed
 from state.ids import Incarnation
 
 log = logging.getLogger(__name__)
@@ -55,15 +52,20 @@ class Prepared:
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to, as far as they may be seen."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
-    incarnation: Incarnation = field(
-        # Grows from life to life, as no two drivers of a flow start within one lease.
-        default_factory=lambda: Incarnation(SystemClock().now_ms())
-    )
+    incarnation: Incarnation = field(default_factory=lambda: Incarnation(SystemClock().now_ms()))
+    """What the driver claims the flow with; `app.claiming` says which one it begins with."""
+
+    def under(self, incarnation: Incarnation) -> Prepared:
+        """The same with the incarnation of a claim."""
+        return replace(self, incarnation=incarnation)
 
     def anew(self, workers: int) -> Prepared:
-        """The same for another life of the same driver, with so many workers."""
-        now = Incarnation(max(self.incarnation + 1, SystemClock().now_ms()))
-        return replace(self, incarnation=now, options=replace(self.options, workers=workers))
+        """The same for the driver's next life, with this number of workers.
+
+        The clock has no say: all incarnations of a claim lie before those of a later one.
+        """
+        next_ = Incarnation(self.incarnation + 1)
+        return replace(self, incarnation=next_, options=replace(self.options, workers=workers))
 
     @property
     def flow(self) -> str:
@@ -152,38 +154,6 @@ def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
             yield "source", source.spec.topic
     for _, spec in _sinks(plan):
         yield "sink", spec.topic
-
-
-def claim(prepared: Prepared, status: StatusTopic) -> None:
-    """Take the flow, once all stands that can be seen to without. Raises SetupError while another
-    has it."""
-    options, driver = prepared.options, prepared.driver
-    claimed = Claimed(driver=driver, incarnation=prepared.incarnation, lease=options.lease)
-    claim_for(status, prepared.flow, claimed)
-
-
-def expect_ours(prepared: Prepared, status: StatusTopic) -> None:
-    """Raises SetupError where another driver has taken the flow meanwhile."""
-    holder = status.holder(prepared.flow)
-    if holder is not None and holder.driver != prepared.driver:
-        raise SetupError(
-            f"flow {prepared.flow!r}",
-            "another driver has taken it, as this one was silent for longer than its lease",
-            "see what held this one up, its machine or its way to Kafka; a longer --lease waits"
-            " for that",
-        )
-
-
-def claim_for(status: StatusTopic, flow: str, claimed: Claimed) -> None:
-    """Take a flow by a claim. Raises SetupError while another driver has it."""
-    holder = status.claim(flow, claimed)
-    if holder.driver != claimed.driver:
-        age = (SystemClock().now_ms() - holder.millis) / 1000
-        raise SetupError(
-            f"flow {flow!r}",
-            f"a driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
-            f"stop that one; if it is dead, wait {holder.lease:g} s",
-        )
 
 
 def environ() -> dict[str, str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from connectors.checkpoints import CheckpointsReader, Unreadable
 from dataflow.checkpoint.recording import Recorded
 from dataflow.decisions import Begins, Drops, Journal, Keeps, Takes
-from dataflow.once.history import Written
+from dataflow.once.history import Written, effective
 from schemas.errors import SetupError
 from state.checkpoint import BEGINNING, Checkpoint
 from state.ids import Incarnation
@@ -75,7 +75,7 @@ class Known:
         """
         last, begun, savepoints, checkpointed = None, None, dict[str, int](), False
         counting, own = dict[Incarnation, int](), False
-        for life, one in decided:
+        for life, one in effective(decided):
             taken = isinstance(one, Takes | Keeps)
             checkpointed |= taken
             own |= taken and life == last

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
+from app.claiming import claim
 from app.flow_status import FlowStatus, Show
 from app.metrics import Board
 from app.options import Options
-from app.prepare import Prepared, claim
+from app.prepare import Prepared
 from app.signals import Interrupted, Signals
 from connectors.client import Unreachable
 from connectors.status import StatusTopic
@@ -26,15 +27,15 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def claimed(prepared: Prepared, show: Show, board: Board) -> Iterator[FlowStatus]:
-    """Have the flow while the block lasts, and tell if it fails. Raises SetupError while another
-    driver has it."""
+def claimed(prepared: Prepared, show: Show, board: Board) -> Iterator[tuple[Prepared, FlowStatus]]:
+    """Have the flow, under the incarnation of the claim, while the block lasts; tell if it fails.
+    Raises SetupError while another driver has it."""
     topic = StatusTopic(prepared.options.kafka, prepared.names.status)
     with contextlib.closing(topic) as status:
-        claim(prepared, status)
+        prepared = claim(prepared, status)
         told = FlowStatus(prepared, status, show, board)
         try:
-            yield told
+            yield prepared, told
         except Interrupted:
             told.finished({})
             raise

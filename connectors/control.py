@@ -130,14 +130,15 @@ class Decisions:
         """Write one decision; `then` is called from a later `pump`, once it is durable."""
         self._sender.send(decision, None, _then(then), [])
 
-    def write(self, decision: bytes) -> None:
-        """Write one decision, and wait until it is durable. Raises MeanderError."""
+    def write(self, decision: bytes, seconds: float = client.ANSWER) -> None:
+        """Write one decision, and wait until it is durable. Raises Unreachable where it takes more
+        than some seconds; then it may still become durable."""
         self._sender.send(decision, None, noted, [])
-        self.settle()
+        self.settle(seconds)
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = client.ANSWER) -> None:
         """Wait until all is durable. Raises Unreachable where it takes too long."""
-        self._sender.flush(client.ANSWER)
+        self._sender.flush(min(seconds, client.ANSWER))
 
     def pump(self) -> None:
         """Call back for what has become durable. Raises what the broker refused."""

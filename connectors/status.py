@@ -36,6 +36,8 @@ class StatusTopic:
         topics.partitions_of(client.admin(settings), topic)
         self._settings, self._topic = settings, topic
         self._sender = Sender(settings, topic)
+        self._taken: int | None = None
+        self._silence = 0
 
     def claim(self, flow: str, claimed: Claimed) -> Holder:
         """Claim a flow; who has it then: this driver, or another that was first."""
@@ -53,7 +55,7 @@ class StatusTopic:
 
     def write(self, event: Event) -> None:
         """Append one event; never blocks."""
-        self._sender.send(event.to_bytes(), event.key.encode(), _done, [])
+        self._sender.send(event.to_bytes(), event.key.encode(), self._done, [])
 
     def pump(self) -> None:
         """Send what waits. Raises what the broker refused."""
@@ -63,9 +65,20 @@ class StatusTopic:
         """Wait until all is written, at the end of a flow. Raises MeanderError if it takes more."""
         self._sender.flush(seconds)
 
+    def silence(self) -> float:
+        """Return the longest time between two events by the broker's clock since the last call,
+        seconds. In so much of it another driver may have claimed the flow."""
+        silence, self._silence = self._silence, 0
+        return silence / 1000
+
     def close(self) -> None:
         """Give up what is under way."""
         self._sender.close()
+
+    def _done(self, message: Message) -> None:
+        last, self._taken = self._taken, message.timestamp()[1]
+        if last is not None:
+            self._silence = max(self._silence, self._taken - last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +207,3 @@ def holder(events: Iterable[Told]) -> Holder | None:
 
 def _silent(last: Holder, millis: int) -> bool:
     return millis - last.millis >= last.lease * 1000
-
-
-def _done(_: Message) -> None:
-    """Events are not waited for one by one."""

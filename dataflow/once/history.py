@@ -186,7 +186,7 @@ class History:
         """The greatest of all: no life to come decides anything for a time before it."""
         self.orders: list[Order] = []
         """Partitions that had come to their topics."""
-        for incarnation, decision in journal:
+        for incarnation, decision in effective(journal):
             self._note(incarnation, decision)
         for mark in marks:
             self._mark(mark)
@@ -287,6 +287,25 @@ class History:
         life.rulings.extend(mark.rulings)
         if mark.sent:
             life.sent.add(Author(mark.incarnation, mark.sent, mark.worker))
+
+
+def effective(journal: Iterable[Written]) -> Iterator[Written]:
+    """Leave out each beginning of an execution that lies behind that of a later one.
+
+    Its driver had lost the flow before the record arrived. Each execution of a later claim has a
+    greater incarnation than each of an earlier claim (`app.claiming`).
+
+    >>> early, late = (Incarnation(1), Begins(0, (), 1)), (Incarnation(2), Begins(0, (), 2))
+    >>> [int(incarnation) for incarnation, _ in effective([early, late, early])]
+    [1, 2]
+    """
+    last: Incarnation | None = None
+    for incarnation, decision in journal:
+        if isinstance(decision, Begins):
+            if last is not None and incarnation < last:
+                continue
+            last = incarnation
+        yield incarnation, decision
 
 
 def begins(order: Order) -> Ruling:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.claiming import claim
 from app.flow_status import MOST_MOVING, FlowStatus
 from app.heard import Heard
 from app.messages import Beat, Durations, Reading
@@ -15,7 +16,7 @@ from app.metrics import Board
 from app.observer import Figures
 from app.options import Options
 from app.overview import Overview, overview
-from app.prepare import Prepared, claim, prepare
+from app.prepare import Prepared, prepare
 from connectors.status import StatusReader, StatusTopic
 from dataflow.histogram import BOUNDS
 from schemas.errors import SetupError
