@@ -112,6 +112,12 @@ def run(
     lease: Annotated[
         float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
     ] = 10.0,
+    wait: Annotated[
+        bool | None,
+        typer.Option("--wait/--no-wait", help="Wait for the end of another driver's lease, in place"
+                     " of being refused; so it is anyway where no terminal reads.",
+                     show_default=False),
+    ] = None,
     patience: Annotated[
         float, typer.Option(min=1.0, help="Seconds that workers may take to start.")
     ] = 60.0,
@@ -136,6 +142,7 @@ def run(
         until_end=until_end, start=start, begin_from=begin_from,
         allow_dropped_state=allow_dropped_state, accept_differences=accept_differences,
         skip_lost=skip_lost, lease=lease, patience=patience,
+        wait=not output.console.is_terminal if wait is None else wait,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"

@@ -95,20 +95,26 @@ def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
     assert counting.committed == counting.wanted
 
 
-def test_a_driver_that_is_killed_and_run_again_on_more_workers_repeats_nothing(
+def test_a_driver_that_is_killed_while_workers_join_or_leave_repeats_nothing(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
+    """The next one waits for its lease, as it comes back at once and no terminal reads."""
     counting = Counting(broker, prefix, tmp_path)
     counting.feed()
-    for workers in ("2", "3"):
-        with meander(tmp_path, broker.bootstrap, *counting.run("--workers", workers)) as flow:
+    # At "joined" the second worker that joins is still on its way.
+    for before, after, state in [("2", "4", "joined"), ("3", "1", "rescaling")]:
+        words = counting.run("--workers", before, "--master", "local[4]")
+        with meander(tmp_path, broker.bootstrap, *words) as flow:
             flow.until_event("started")
-            before = counting.committed.total()
+            done = counting.committed.total()
             counting.feed()
-            until(lambda: counting.committed.total() > before, "more is out")  # noqa: B023
+            until(lambda: counting.committed.total() > done, "more is out")  # noqa: B023
+            words = ["rescale", "counts", "--workers", after, "--prefix", prefix, "--no-wait"]
+            with meander(tmp_path, broker.bootstrap, *words) as command:
+                assert command.exit_code() == 0, command.said
+            flow.until_event(state)
             kill(flow.process.pid)
             flow.until_gone()
-        until_silent(broker, prefix, LEASE)
     end = counting.run("--workers", "1", "--until-end")
     with meander(tmp_path, broker.bootstrap, *end) as flow:
         assert flow.exit_code() == 0, flow.said

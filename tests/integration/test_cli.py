@@ -192,11 +192,16 @@ def test_on_a_terminal_there_are_tables(running: Running) -> None:
 
 
 def test_a_second_driver_is_refused_while_the_first_lives(running: Running) -> None:
-    done = running.call("run", str(running.module))
+    done = running.call("run", str(running.module), "--no-wait")
 
     assert done.code == 2
     assert "flow 'counts': a driver runs it" in done.err
     assert len(done.err.splitlines()) == 1
+    # A person who reads along gets the answer at once, and the option that waits.
+    shown = running.on_terminal("run", str(running.module))
+    assert "flow 'counts': a driver runs it" in shown
+    assert "or give --wait" in shown
+    assert "waits until" not in shown
     assert running.process.process.poll() is None
     assert (status_of(running)["state"], status_of(running)["reason"]) == ("running", "")
 
