@@ -148,6 +148,8 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     ),
 }
 """And what is said of it."""
+SHOWN = {"what leaves keeps its round": 1}
+"""The seed that shows it, as it is now; the third shows the others."""
 
 
 @pytest.mark.parametrize("bug", PLANTED)
@@ -159,8 +161,7 @@ def test_a_planted_bug_is_caught(
     namespace = count(70_000_000 + 1_000 * list(PLANTED).index(bug))
 
     def tried() -> None:
-        # As it is now, the second shows each of them early.
-        for seed in runs(1, PLANTED_RUNS):
+        for seed in runs(SHOWN.get(bug, 2), PLANTED_RUNS):
             Run(case_of(seed)).check(databases, next(namespace))
             watch(random_case(seed, ("loops",)), next(namespace), databases, capabilities, flow_of)
 
