@@ -360,7 +360,7 @@ class World:
     def _run(self) -> None:
         there = [taken["savepoint"] for taken in self.drivers.checkpoints]
         words = ["--from", self._back] if self._back in there and self._back else []
-        self._back = None
+        self._back, self._quiet = None, (-1, 0)
         workers = self._rng.randint(1, self.configuration.workers)
         self.drivers.run(workers, *words, was_away=self._broker_away)
         self.happened["drivers"] += 1
