@@ -13,7 +13,8 @@ from dataflow import Flow
 from dataflow.operators.logic import Context
 
 LATER = 5
-"""Milliseconds until a timer is due."""
+"""Milliseconds until a timer is due, and so, of a history with a record a millisecond, how many of
+its last timers are not."""
 
 
 def key_of(record: bytes) -> bytes:
