@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -321,26 +321,26 @@ class Keyed(Quiet):
             if len(batch):
                 self._slices.gave(batch.guessed_weight)
                 self._outputs.send(at(int(batch.times.min()), calls.rounds), batch, number)
-        done = self._front(rows, applied.rows)
-        self._inputs[0].stay.over_each(done.arrived)
-        count = len(done) + (0 if applied.called is None else len(applied.called))
+        self._drop(applied.rows)
+        self._inputs[0].stay.over_each(rows.arrived[: applied.rows])
+        count = applied.rows + (0 if applied.called is None else len(applied.called))
         self._slices.took(count, self._clock.monotonic() - began)
         return count
 
     def _next(self, frontier: Antichain, most: int) -> tuple[Rows, Calls]:
-        """What is queued first, off the queue, and what is called along with it."""
+        """What is queued first, which stays there, and what is called along with it."""
         if self._order == "time" and not self._in_loop:
-            rows = self._slice(most)
-            calls = self._calls(self._until(frontier), (), most)
+            rows = self._first(most)
+            calls = self._calls(self._until(frontier, len(rows)), (), most)
             fit = calls.fits(rows.batch.times) if self._logic.answers else len(rows)
-            return self._front(rows, fit), calls
+            return (rows if fit == len(rows) else rows.take(np.arange(fit))), calls
         # Records as they arrive are in no order of time, and in a loop those of a time are apart:
         # what is called comes before them.
         bound = self._until(frontier)
         calls = self._calls(bound, self._notices.rounds, most)
         if calls.next() is not None:
             return EMPTY, calls
-        rows = self._slice(most)
+        rows = self._first(most)
         return rows, self._calls(bound, rows.rounds, most)
 
     @property
@@ -353,10 +353,10 @@ class Keyed(Quiet):
             rounds, settled(bound, rounds), most,
         )  # fmt: skip
 
-    def _until(self, frontier: Antichain) -> Antichain:
-        """Before it, in the total order, are only calls: all records that need wait no longer, and
-        all to come, are later or of its time."""
-        return Antichain.of(*frontier, *self._ahead())
+    def _until(self, frontier: Antichain, taken: int = 0) -> Antichain:
+        """Before it, in the total order, are only calls, and so many records of what is queued
+        first: all others that need wait no longer, and all to come, are later or of its time."""
+        return Antichain.of(*frontier, *self._ahead(taken))
 
     def _overtakes(self) -> bool:
         """Whether what is queued has to wait for slices of what is on disk: timers between the two
@@ -365,28 +365,42 @@ class Keyed(Quiet):
             return False
         return self._precedes(chain(self._waiting.owed, self.arrivals.ahead))
 
-    def _ahead(self) -> Iterator[Time]:
+    def _ahead(self, taken: int = 0) -> Iterator[Time]:
         """The times of records that are applied before later timers and notices, or the first of
-        them."""
-        queued = islice(self._queue, 1 if self._order == "time" else None)
-        yield from (at(least, rows.rounds) for least, rows in queued)
+        them, but for so many of what is queued first."""
+        yield from self._queued(taken)
         yield from self._waiting.owed
         yield from self.arrivals.ahead
 
-    def _slice(self, most: int) -> Rows:
+    def _queued(self, taken: int) -> Iterator[Time]:
+        if self._order != "time":
+            yield from (at(least, rows.rounds) for least, rows in self._queue)
+        elif self._queue:
+            least, rows = self._queue[0]
+            if not taken:
+                yield at(least, rows.rounds)
+            elif taken < len(rows):
+                yield at(int(rows.batch.times[taken]), rows.rounds)
+            elif len(self._queue) > 1:
+                least, rows = self._queue[1]
+                yield at(least, rows.rounds)
+
+    def _first(self, most: int) -> Rows:
+        """The first records that are queued, of one piece, which stay there."""
         if not self._queue or self._overtakes():
             return EMPTY
-        _, rows = self._queue.popleft()
-        self._queued_bytes -= rows.batch.weight
-        return self._front(rows, most)
+        rows = self._queue[0][1]
+        return rows if most >= len(rows) else rows.take(np.arange(most))
 
-    def _front(self, rows: Rows, count: int) -> Rows:
-        """The first so many; the others go back to where they were, ahead of all that is queued."""
-        rows, rest = rows.cut(count)
-        if len(rest):
-            self._queue.appendleft((rest.least, rest))
-            self._queued_bytes += rest.batch.weight
-        return rows
+    def _drop(self, count: int) -> None:
+        """So many of what is queued first are applied."""
+        if count:
+            _, rows = self._queue.popleft()
+            self._queued_bytes -= rows.batch.weight
+            if count < len(rows):
+                rest = rows.take(np.arange(count, len(rows)))
+                self._queue.appendleft((rest.least, rest))
+                self._queued_bytes += rest.batch.weight
 
     # -- what is owed
 

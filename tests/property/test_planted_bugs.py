@@ -137,7 +137,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "timers overtake records on disk": (
         Keyed,
         "_ahead",
-        lambda self: (least for least, _ in self._queue),
+        lambda self, taken=0: self._queued(taken),
         DIFFERS,
     ),
     "timers wait for the end of a slice": (Keyed, "_next", _behind_a_slice, DIFFERS),

@@ -200,6 +200,28 @@ def test_records_of_many_times_and_their_timers_need_few_passes(
     assert sum(passes) == (1000 if later is None else 2000) and len(passes) <= 10
 
 
+def test_a_pass_is_no_smaller_for_what_the_one_before_has_left(
+    start: Start, passes: list[int]
+) -> None:
+    """Functions take their time, so that a pass ends between a record and its neighbour's timer."""
+    source, sink, flow = HandSource(), HandSink(), Flow("f")
+
+    def step(context: Context, state: int, value: int) -> int:
+        run.sim.clock.advance(0.00002)
+        context.timer(context.time_ms + 5)
+        return state + 1
+
+    def ring(context: Context, state: int) -> int:
+        run.sim.clock.advance(0.00002)
+        return state
+
+    flow.source(source).key_by(lambda v: v % 7).process("p", int, step, ring).sink(sink)
+    run = start(flow, workers=1)
+    source.give(0, *((ms, ms) for ms in range(1, 3001)))
+    run.finish(source)
+    assert sum(passes) == 6000 and len(passes) <= 40
+
+
 def test_timers_that_set_timers_end_a_turn_all_the_same(start: Start, passes: list[int]) -> None:
     """A turn is short, however many calls are due (I7 for what else a worker does)."""
 
