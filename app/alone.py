@@ -34,9 +34,12 @@ LEASE = 60.0
 
 
 @contextlib.contextmanager
-def _alone(settings: Settings, names: Names, flow: str) -> Iterator[Incarnation]:
+def _alone(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator[Incarnation]:
     """Have a flow while the block lasts. Raises SetupError while a driver has it."""
-    expect_ran(client.admin(settings), names.control, flow)
+    admin = client.admin(settings)
+    expect_ran(admin, names.control, flow)
+    # A claim reads the journal, which a reset that ended half-way has deleted.
+    ensure_internal(admin, prefix, flow)
     driver = uuid4().hex[:12]
     claimed = Claimed(driver=driver, incarnation=SystemClock().now_ms(), lease=LEASE)
     with contextlib.closing(StatusTopic(settings, names.status)) as status:
@@ -48,16 +51,16 @@ def _alone(settings: Settings, names: Names, flow: str) -> Iterator[Incarnation]
             status.flush(client.ANSWER)
 
 
-def expect_alone(settings: Settings, names: Names, flow: str) -> None:
+def expect_alone(settings: Settings, names: Names, prefix: str, flow: str) -> None:
     """Raises SetupError while a driver has a flow, or where there is none of that name."""
-    with _alone(settings, names, flow):
+    with _alone(settings, names, prefix, flow):
         pass
 
 
-def drop(settings: Settings, names: Names, flow: str, savepoint: str) -> None:
+def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: str) -> None:
     """Keep a savepoint no longer; what only it names leaves its topics, where it is known what it
     and all others name. Raises SetupError."""
-    with _alone(settings, names, flow) as incarnation:
+    with _alone(settings, names, prefix, flow) as incarnation:
         known = Known.by(journal(settings, names.decisions))
         if savepoint not in known.savepoints:
             there = ", ".join(known.savepoints) or "none"
@@ -93,10 +96,8 @@ def forgotten(names: Names) -> list[str]:
 
 def reset(settings: Settings, names: Names, prefix: str, flow: str) -> None:
     """Have a flow begin anew at its next run. Raises SetupError while a driver has it."""
-    with _alone(settings, names, flow):
+    with _alone(settings, names, prefix, flow):
         admin = client.admin(settings)
-        # Another may have ended half-way.
-        ensure_internal(admin, prefix, flow)
         # Nobody would know afterwards who may still commit.
         fence(settings, prefix, flow, registered(journal(settings, names.decisions)))
         delete(admin, forgotten(names))

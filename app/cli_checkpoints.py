@@ -84,7 +84,7 @@ def checkpoints(
     topics = names(prefix, flow)
     if drop is not None:
         with output.working("asking Kafka"):
-            alone.drop(cluster, topics, flow, drop)
+            alone.drop(cluster, topics, prefix, flow, drop)
     with output.working("asking Kafka"):
         found, others = listed(cluster, topics, flow)
     if output.as_json:
@@ -111,7 +111,7 @@ def reset(
     topics = names(prefix, flow)
     gone = alone.forgotten(topics)
     if not yes:
-        alone.expect_alone(cluster, topics, flow)
+        alone.expect_alone(cluster, topics, prefix, flow)
         anew = "its next run begins as its first did, so what is out by now comes again"
         typer.confirm(f"Delete {', '.join(gone)}? ({anew})", abort=True, err=True)
     alone.reset(cluster, topics, prefix, flow)
