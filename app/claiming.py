@@ -87,11 +87,14 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
         "flow %r: another driver has it, or died within its lease: this one waits until"
         " %s UTC at most", flow, until.strftime("%H:%M:%S"),
     )  # fmt: skip
-    while holder.driver != claimed.driver and time.monotonic() < deadline:
+    waiting = True
+    while waiting and holder.driver != claimed.driver:
         time.sleep(LOOK)
+        waiting = time.monotonic() < deadline
         found = status.holder(flow)
         # By the clock here: where that is wrong, a claim comes too early and is in vain.
-        if found is None or SystemClock().now_ms() - found.millis >= 1000 * found.lease:
+        over = found is None or SystemClock().now_ms() - found.millis >= 1000 * found.lease
+        if over or not waiting:
             holder = status.claim(flow, claimed)
     return holder
 

@@ -127,7 +127,10 @@ class Door:
         self._socket.curve_server = True
         self._socket.curve_secretkey = self._keys.secret
         self._socket.maxmsgsize = MAX_KNOCK
-        self._gone = self._socket.get_monitor_socket(zmq.Event.DISCONNECTED)
+        events = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
+        self._events = self._socket.get_monitor_socket(events)
+        self._lines = set[int]()
+        """The connections that are up."""
         self._socket.bind(f"tcp://{host}:*")
         self._address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._tokens: dict[bytes, WorkerId] = {}
@@ -176,17 +179,28 @@ class Door:
             return  # the flow has given it up: without an answer its process ends
         # What is still to be told of a connection of this number is of one before.
         self._look_at_lines()
-        guest = self.guests[worker]
+        guest, line = self.guests[worker], int(route.get(zmq.SRCFD))
         guest.alive, guest.operator = time.monotonic(), knock.operator
-        guest.line = int(route.get(zmq.SRCFD))
+        # A word may be read after its connection has ended, and its number may be another's by now.
+        self._hang_up(line)
+        guest.line = line if line in self._lines else None
         self._reply(route.bytes, Heard())
 
     def _look_at_lines(self) -> None:
-        while self._gone.poll(0):
-            line = int(recv_monitor_message(self._gone)["value"])
-            for guest in self.guests.values():
-                if guest.line == line:
-                    guest.line = None
+        while self._events.poll(0):
+            told = recv_monitor_message(self._events)
+            line = int(told["value"])
+            self._hang_up(line)
+            if told["event"] == zmq.Event.ACCEPTED:
+                self._lines.add(line)
+            else:
+                self._lines.discard(line)
+
+    def _hang_up(self, line: int) -> None:
+        """A connection is of none of the workers that had it."""
+        for guest in self.guests.values():
+            if guest.line == line:
+                guest.line = None
 
     def _answer(self, route: bytes, knock: Register | Ready) -> None:
         worker = self._tokens.get(knock.token)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,26 @@ def test_a_worker_lives_while_its_connection_does(door: Door) -> None:
 
     until(gone, "its connection is gone")
     assert door.lives(ZERO, LEASE), "though it may be back"
+
+
+def sockets() -> int:
+    """How many this process has open."""
+    return sum(one.is_socket() for one in Path("/proc/self/fd").iterdir())
+
+
+def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_alive(
+    door: Door,
+) -> None:
+    """A driver may stand still while a worker's host goes."""
+    ticket, before = registered(door), sockets()
+    with Lifeline(ticket, LEASE) as line:
+        with looked_after(door):
+            until(lambda: line.speak("ask", 0.1), "an answer")
+        assert not line.speak("ask", 0.5), "the driver stands still"
+        assert sockets() > before
+    until(lambda: sockets() == before, "the connection has ended")
+    door.poll()
+    assert not door.lives(ZERO, 0.0)
 
 
 def test_who_is_given_up_gets_no_answer(door: Door) -> None:
