@@ -16,12 +16,14 @@ from app.messages import (
     REPLY,
     TO_WORKER,
     Again,
+    Alive,
     Beat,
     Bye,
     Done,
     Failure,
     Forget,
     Go,
+    Heard,
     Leaves,
     Listed,
     Log,
@@ -204,9 +206,10 @@ def _of_app() -> Iterator[Kind]:
     register = Register(
         token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
     )
-    yield from _read_by(KNOCK, register, Ready(token=b"t" * 32))
+    alive = Alive(token=b"t" * 32, operator="per_plane")
+    yield from _read_by(KNOCK, register, Ready(token=b"t" * 32), alive)
     turned = Turned(reason="its launch token is unknown")
-    yield from _read_by(REPLY, Roster(peers=listed), turned, Go())
+    yield from _read_by(REPLY, Roster(peers=listed), turned, Go(), Heard())
     reads = {"event": "reads", "source": "lines", "partitions": [0, 3], "total": 4}
     again = Again(
         worker=1, workers=3, incarnation=1 << 42, checkpoint=7, token=b"t" * 32, door=address,

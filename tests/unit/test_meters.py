@@ -71,7 +71,9 @@ def test_bytes_on_the_way_are_those_sent_and_not_taken(start: Start) -> None:
 
 
 def test_a_partition_says_how_far_it_is_and_what_it_waits_for(start: Start) -> None:
-    source = HandSource(partitions=2, options=SourceOptions(idle_after=3600.0))
+    # Two records are more than what may be far ahead of the other partition.
+    idle = SourceOptions(idle_after=3600.0)
+    source = HandSource(partitions=2, options=idle, record_size=200 << 10)
     flow = Flow("f")
     flow.source(source, name="in").sink(ListSink())
     run = start(flow, workers=1)
