@@ -12,6 +12,8 @@ from itertools import count
 
 SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "70"))
 """For all of them together."""
+LIMIT = 900 + SECONDS
+"""Seconds that the longest of them may take: their runs take minutes where cores are busy."""
 LONG = "MEANDER_PROPERTY_SECONDS" in os.environ
 """Whether somebody waits for more than a run of all tests has time for."""
 RESCALING = float(os.environ.get("MEANDER_RESCALE_SECONDS", "0"))

@@ -26,7 +26,7 @@ from state.checkpoint import Checkpoint
 from state.ids import COORDINATOR, WorkerId
 from state.store import Database
 from tests.hand import assembly
-from tests.property.budget import CHECKPOINTS, SCHEDULES, seeds
+from tests.property.budget import CHECKPOINTS, LIMIT, SCHEDULES, seeds
 from tests.property.cases import (
     Case,
     checked,
@@ -447,6 +447,7 @@ def kept(lives: Sequence[Sequence[Result]], begun: Sequence[dict[int, int]]) -> 
     return sink
 
 
+@pytest.mark.timeout(LIMIT)
 @pytest.mark.soak
 def test_cut_what_goes_on_from_any_checkpoint_equals_the_reference(
     record_property: Callable[[str, object], None],

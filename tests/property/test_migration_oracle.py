@@ -33,7 +33,7 @@ from state.store import Databases
 from state.time import from_millis, to_millis
 from tests.hand import assembly, loops
 from tests.property import flows, reference, shapes
-from tests.property.budget import ORACLE, SCHEDULES, seeds
+from tests.property.budget import LIMIT, ORACLE, SCHEDULES, seeds
 from tests.property.cases import (
     Case,
     checked,
@@ -351,6 +351,7 @@ def check_written(results: Sequence[Result], wanted: Sequence[Record]) -> None:
         newest[lane] = place
 
 
+@pytest.mark.timeout(LIMIT)
 @pytest.mark.soak
 def test_results_and_state_equal_the_reference(
     databases: Databases, record_property: Callable[[str, object], None]
