@@ -1,7 +1,7 @@
 """The journal of a flow: what was decided in all of its lives, as it lies on the decisions topic.
 
 Guarantees that a decision is durable before a worker hears of it, and that what is read back is
-what was written.
+what was written. Each is one record, so it counts as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any
 
+from app.numbers import lengthened, shortened
 from connectors.control import Decisions
 from dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Obeys, Takes
 from dataflow.migrate.instructions import Revoke
@@ -71,12 +72,12 @@ def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have."""
     match decision:
         case Begins(_, owners, workers, number, sources, groups, anew, kept, topics, oldest):
-            begun = {"owners": list(owners), "workers": workers, "checkpoint": number, "kept": kept,
-                     "oldest": oldest}  # fmt: skip
+            begun = {"owners": shortened(owners), "workers": workers, "checkpoint": number,
+                     "kept": kept, "oldest": oldest}  # fmt: skip
             names = {"sources": list(sources), "topics": list(topics), "groups": list(groups)}
             return {"type": "begins", **begun, **names, "anew": dict(anew)}
         case Moves(command, _, target, bins):
-            return {"type": "moves", "id": command, "worker": target, "bins": list(bins)}
+            return {"type": "moves", "id": command, "worker": target, "bins": shortened(bins)}
         case Revoke(command):
             return {"type": "revoked", "id": command}
         case Order(source, partition, _, target, offset):
@@ -111,10 +112,10 @@ def _read(fields: dict[str, Any]) -> Decision:
             names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
             anew = tuple(starmap(Anew, fields.get("anew", {}).items()))
             kept, topics = fields.get("kept", 3), tuple(fields.get("topics", ()))
-            owned, oldest = tuple(map(WorkerId, owners)), fields.get("oldest")
+            owned, oldest = tuple(map(WorkerId, lengthened(owners))), fields.get("oldest")
             return Begins(at, owned, workers, number, *names, anew, kept, topics, oldest)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
-            return Moves(id, at, WorkerId(worker), tuple(map(Bin, bins)))
+            return Moves(id, at, WorkerId(worker), tuple(map(Bin, lengthened(bins))))
         case {"type": "revoked", "id": id}:
             return Revoke(id, at)
         case {"type": "partition", "source": source, "partition": partition, "worker": worker}:

@@ -45,6 +45,9 @@ from dataflow.wire import Payload
 from schemas.errors import SetupError
 from state.checkpoint import Piece
 
+MOST_BINS = 1 << 19
+"""In all groups together: the owners of all are one decision, which is one record."""
+
 
 class Plan:
     """A flow's graph, and where in it everything is."""
@@ -67,6 +70,8 @@ class Plan:
         self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
         self.graph.edge(self.control.outputs[0], self.handover.inputs[0], credit=False)
         self.graph.boards.add(self.control.outputs[1])
+        if self.groups.total > MOST_BINS:
+            raise _too_many(flow.name, self.groups)
         if self.outboxes and flow.checkpoints.interval is None:
             raise _never_sent(min(self.outboxes))
         for node in self.nodes:
@@ -317,6 +322,15 @@ class Plan:
         """The places whose frontiers are shown: probes and sinks, by name."""
         shown = (n for n in self.nodes if isinstance(n, ProbeNode | SinkNode))
         return {n.name: self.ports[n.name].outputs[0] for n in shown}
+
+
+def _too_many(flow: str, groups: Groups) -> SetupError:
+    return SetupError(
+        f"flow {flow!r}",
+        f"it has {groups.total:,} bins, {groups.count:,} for all operators that move together and "
+        f"as many for each that moves alone, and {MOST_BINS:,} is the most",
+        "let it have fewer bins, or fewer operators with moves='alone'",
+    )
 
 
 def _never_sent(sink: str) -> SetupError:

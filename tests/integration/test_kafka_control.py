@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from confluent_kafka import KafkaException
 
+from app.journal import Journal
+from app.lives import journal
 from connectors.client import Admin
 from connectors.client import admin as admin_client
 from connectors.control import ControlTopic, Decisions, RawCommand, give
 from connectors.topics import Names, ensure_internal, group
+from dataflow.decisions import Begins, Decision
+from dataflow.migrate.moves import Moves
+from dataflow.plan import MOST_BINS
+from state.bins import MAX_BITS
+from state.ids import Bin, Incarnation, WorkerId
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until
@@ -120,6 +129,25 @@ def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: Nam
     assert durable == list(range(20))
     found = consume_all(rig.bootstrap, names.decisions)
     assert [record.value for record in found] == [b"%d" % i for i in range(20)]
+
+
+def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: Names) -> None:
+    """A record with eight groups' owners at random, and one with a group's bins in any order."""
+    rng, life = random.Random(1), Incarnation(5)
+    owners = tuple(WorkerId(rng.randrange(64)) for _ in range(MOST_BINS))
+    bins = [Bin(number) for number in range(MOST_BINS - (1 << MAX_BITS), MOST_BINS)]
+    rng.shuffle(bins)
+    decided: list[Decision] = [Begins(7, owners, 64), Moves("m", 8, WorkerId(63), tuple(bins))]
+    decisions = Decisions(rig.settings, names.decisions)
+    durable = [Journal(decisions, life)(one) for one in decided]
+
+    def all_durable() -> bool:
+        decisions.pump()
+        return durable[-1]()
+
+    until(all_durable, "both are durable")
+    decisions.close()
+    assert [*journal(rig.settings, names.decisions)] == [(life, one) for one in decided]
 
 
 def test_a_command_that_is_given_is_known_by_its_place(rig: Rig, names: Names) -> None:

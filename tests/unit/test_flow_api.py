@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from dataflow import Flow, KeyedStream, columns
 from dataflow.nodes import ExchangeNode, StepsNode
-from dataflow.plan import Plan
+from dataflow.plan import MOST_BINS, Plan
 from dataflow.testing import ListSink, ListSource
 from schemas.errors import MeanderError, SetupError
 from state.time import to_millis
@@ -252,3 +253,15 @@ def test_a_list_source_says_where_it_belongs() -> None:
         words().open()
     with pytest.raises(TypeError, match="runs in a TestFlow only"):
         ListSink().open()
+
+
+@pytest.mark.parametrize("groups", [8, 9])
+def test_a_flow_has_no_more_bins_than_one_record_says_the_owners_of(groups: int) -> None:
+    flow = Flow("f", bins=16)
+    keyed = flow.source(words()).key_by(lambda value: value)
+    for number in range(groups - 1):
+        keyed.fold(f"a{number}", lambda: 0, _count, moves="alone")
+    fits = groups == 8
+    told = "has 589,824 bins, .* and 524,288 is the most"
+    with contextlib.nullcontext() if fits else pytest.raises(SetupError, match=told):
+        assert Plan(flow).groups.total == MOST_BINS
