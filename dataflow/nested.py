@@ -57,7 +57,7 @@ def outward(frontier: Antichain) -> Antichain:
     >>> outward(Antichain.of((5, 2), (7, 0))).times
     (5,)
     """
-    if all(isinstance(time, int) for time in frontier):
+    if not any(isinstance(time, tuple) for time in frontier.times):
         return frontier
     return Antichain.of(*map(outer, frontier))
 

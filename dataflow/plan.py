@@ -300,7 +300,7 @@ class Plan:
         """Where sources hold their partitions' frontiers."""
         return [self.ports[source.name].outputs[0] for source in self.sources]
 
-    @property
+    @cached_property
     def read_locations(self) -> list[Location]:
         """Where sources hold what they have read, sent or not."""
         return [at for source in self.sources for at in self.ports[source.name].outputs]
@@ -311,13 +311,13 @@ class Plan:
         others = {*self.source_locations, *self.control.outputs}
         return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
 
-    @property
+    @cached_property
     def ends(self) -> list[Location]:
         """The outputs that nothing reads: together, the flow's probe."""
         read = {edge.source for edge in self.graph.edges} | self.graph.boards
         return [at for n in self.nodes for at in self.ports[n.name].outputs if at not in read]
 
-    @property
+    @cached_property
     def probes(self) -> dict[str, Location]:
         """The places whose frontiers are shown: probes and sinks, by name."""
         shown = (n for n in self.nodes if isinstance(n, ProbeNode | SinkNode))

@@ -20,6 +20,7 @@ from dataflow.graph import ROOT, Graph, Location
 from dataflow.nested import outer
 from dataflow.protocols import Frame, Links
 from dataflow.rulings import Ruling
+from dataflow.summary import Summary
 from dataflow.updates import Updates
 from dataflow.wire import (
     Base,
@@ -34,7 +35,7 @@ from dataflow.wire import (
     encode_opening,
 )
 from schemas.errors import MeanderError
-from state.antichain import NOTHING, Antichain, MutableAntichain
+from state.antichain import NOTHING, Antichain, MutableAntichain, minimal
 from state.ids import COORDINATOR, WorkerId, member_name
 from state.time import MIN_TIME, Time
 
@@ -50,6 +51,11 @@ class Tracker:
             for source in sources:
                 self._reached[source].append(target)
         self._nested = any(scope != ROOT for scope in graph.scopes)
+        self._leading = {
+            target: [(source, _changing(graph, source, target)) for source in sources]
+            for target, sources in graph.reach.items()
+        }
+        """To each location, from where, and by which summaries; () where none changes a time."""
         self._frontiers: list[Antichain | None] = [NOTHING] * graph.locations
 
     def update(self, changes: Iterable[Change]) -> None:
@@ -84,18 +90,42 @@ class Tracker:
 
     def _bound(self, location: Location) -> Antichain:
         if self._nested:
-            return Antichain.of(*(time for time, _ in self.bounding(location)))
+            return Antichain(minimal(self._advanced(location)))
         # Where no scope is nested all paths are the identity and all times in one order.
         leading = [self._counts[source].frontier.times for source in self._reach[location]]
         return Antichain(min(filter(None, leading), default=()))
+
+    def _advanced(self, location: Location) -> set[Time]:
+        """What the least pointstamps make of the times there."""
+        found, counts = set[Time](), self._counts
+        for source, summaries in self._leading[location]:
+            if not (times := counts[source].frontier.times):
+                continue
+            if not summaries:
+                found.update(times)
+                continue
+            found.update(summary.advance(time) for summary in summaries for time in times)
+        return found
 
     def held(self, location: Location) -> MutableAntichain:
         """The pointstamps at this very location."""
         return self._counts[location]
 
+    def bounds(self, locations: Iterable[Location]) -> list[Time]:
+        """The least pointstamps at these very locations."""
+        counts = self._counts
+        return [time for at in locations for time in counts[at].frontier.times]
+
     def settled(self) -> bool:
         """Whether nothing is outstanding anywhere, nor any update owed."""
         return all(counts.settled() for counts in self._counts)
+
+
+def _changing(graph: Graph, source: Location, target: Location) -> tuple[Summary, ...]:
+    """The summaries of the paths between two locations, where they change times."""
+    depth, summaries = graph.scopes[source].depth, graph.reach[target][source]
+    identical = graph.scopes[target].depth == depth
+    return () if identical and summaries == (Summary.between(depth, depth),) else summaries
 
 
 class Progress:
@@ -286,7 +316,7 @@ class Progress:
         """The least outer time held at these very locations; None when none is held there."""
         if not self.ready:
             return MIN_TIME
-        times = [t for at in locations for t in self._tracker.held(at).frontier]
+        times = self._tracker.bounds(locations)
         return min(times, key=outer) if times else None
 
     def furthest(self, locations: Iterable[Location]) -> int | None:

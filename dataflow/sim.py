@@ -88,8 +88,8 @@ class SimNetwork:
 
     def busy(self) -> list[Lane]:
         """The lanes on which something is under way, in a stable order."""
-        lanes = (*self.lanes.items(), *self.reports.items())
-        return sorted(lane for lane, queue in lanes if queue)
+        lanes = chain(self.lanes.items(), self.reports.items())
+        return sorted([lane for lane, queue in lanes if queue])
 
     def deliver(self, lane: Lane, count: int) -> None:
         """Bring the first of what a lane carries to its receiver."""
@@ -439,15 +439,17 @@ class Simulation:
     @property
     def done(self) -> bool:
         """Whether all members are, and nothing reported is left to hear."""
-        if self.commands or self.network.reporting:
+        if self.commands or not self.controller.done or self.network.reporting:
             return False
-        return self.controller.done and all(w.done for w in self.workers)
+        return all(w.done for w in self.workers)
 
     def act(self) -> None:
         """One decision of the schedule."""
         self.actions += 1
         assert self.actions - self.began < MOST_ACTIONS, "the flow does not come to its end (I7)"
-        busy = [lane for lane in self.network.busy() if self.slowed.get(lane[:2], 0) < self.actions]
+        busy = self.network.busy()
+        if self.slowed:
+            busy = [lane for lane in busy if self.slowed.get(lane[:2], 0) < self.actions]
         choice = self.rng.random()
         if busy and choice < 0.45:
             self.network.deliver(self.rng.choice(busy), self.rng.randint(1, 4))

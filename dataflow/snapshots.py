@@ -52,7 +52,8 @@ class Snapshots(Quiet):
         self._begin_round()
         self._begin_writing()
         written = self._write()
-        tended = [self._tend(outlet) for outlet in self._outlets if self._pace.open]
+        due = (outlet for outlet in self._outlets if outlet.keyed.trace.merges)
+        tended = [self._tend(outlet) for outlet in due if self._pace.open]
         return written or any(tended)
 
     def wait_seconds(self) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import add
 
 from state.time import Time
 
@@ -49,9 +50,11 @@ class Summary:
             if self.kept == (0,) and not self.appended:
                 return time
             time = (time,)
+        elif len(time) == len(self.kept) and not (self.appended or any(self.kept)):
+            return time
         if len(time) < len(self.kept):
             raise TypeError(f"{self} does not fit the time {time!r}")
-        made = (*map(sum, zip(time, self.kept, strict=False)), *self.appended)
+        made = (*map(add, time, self.kept), *self.appended)
         return made if len(made) > 1 else made[0]
 
     def then(self, following: Summary) -> Summary:

@@ -43,7 +43,8 @@ class Antichain:
         >>> Antichain.of(5).less_equal(5), Antichain.of(5).less_equal(4), Antichain().less_equal(9)
         (True, False, False)
         """
-        # Asked for every message and frontier: a generator would cost more than the answer.
+        # This and the next are asked for every message and frontier: a generator would cost more
+        # than the answer.
         for element in self.times:  # noqa: SIM110
             if less_equal(element, time):
                 return True
@@ -55,7 +56,10 @@ class Antichain:
         >>> Antichain.of(5).less_than(5), Antichain.of(4).less_than(5)
         (False, True)
         """
-        return any(less_than(element, time) for element in self.times)
+        for element in self.times:  # noqa: SIM110
+            if less_than(element, time):
+                return True
+        return False
 
     def dominates(self, other: Antichain) -> bool:
         """Whether every time of `other` is at or after one of this.
@@ -63,7 +67,10 @@ class Antichain:
         >>> Antichain.of(3).dominates(Antichain.of(4)), Antichain.of(3).dominates(Antichain())
         (True, True)
         """
-        return all(self.less_equal(time) for time in other.times)
+        for time in other.times:  # noqa: SIM110
+            if not self.less_equal(time):
+                return False
+        return True
 
     def meet(self, other: Antichain) -> Antichain:
         """The greatest lower bound of both.
@@ -71,8 +78,11 @@ class Antichain:
         >>> Antichain.of(3).meet(Antichain.of(4)).times
         (3,)
         """
-        if self.times == other.times:
+        # Mostly one lies before the other, and stands for both.
+        if self.dominates(other):
             return self
+        if other.dominates(self):
+            return other
         return Antichain.of(*self.times, *other.times)
 
     def __bool__(self) -> bool:
@@ -87,10 +97,10 @@ NOTHING = Antichain()
 
 
 def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
-    """The minimal elements, each once, in the order first met.
+    """The minimal elements, each once, in ascending order.
 
     >>> minimal([4, 2, 3]), minimal([(2, 1), (1, 2), (2, 2)])
-    ((2,), ((2, 1), (1, 2)))
+    ((2,), ((1, 2), (2, 1)))
     """
     given = tuple(times)
     if len(given) < 2:
@@ -98,9 +108,12 @@ def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
     if set(map(type, given)) == _OUTER:
         return (min(given),)
     kept: list[Time] = []
-    for time in given:
-        if not any(less_equal(other, time) for other in kept):
-            kept = [other for other in kept if not less_equal(time, other)]
+    # No time is before one that is ahead of it in this order.
+    for time in sorted(set(given)):
+        for other in reversed(kept):
+            if less_equal(other, time):
+                break
+        else:
             kept.append(time)
     return tuple(kept)
 

@@ -76,7 +76,11 @@ def less_equal(left: Time, right: Time) -> bool:
     """
     if isinstance(left, int) and isinstance(right, int):
         return left <= right
-    return all(a <= b for a, b in _pairs(left, right))
+    # Asked for most pairs of times in a loop: a generator would cost more than the answer.
+    for a, b in _pairs(left, right):  # noqa: SIM110
+        if a > b:
+            return False
+    return True
 
 
 def less_than(left: Time, right: Time) -> bool:

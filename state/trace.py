@@ -301,6 +301,11 @@ class Trace:
             del self._pins[bin]
             self._settle(bin)
 
+    @property
+    def merges(self) -> bool:
+        """Whether anything is being merged, or may have to be."""
+        return self._merging is not None or bool(self._due)
+
     def tend(self, budget_entries: int) -> bool:
         """Merge a little; whether anything was done.
 

@@ -143,7 +143,8 @@ class Migrator(Quiet):
         if worked:
             self._keep()
         forgotten = self._forget()
-        self._routing.settle(self._routed())
+        if self._routing.changing:
+            self._routing.settle(self._routed())
         return worked or forgotten or any(prepared)
 
     def wait_seconds(self) -> float | None:
@@ -278,6 +279,8 @@ class Migrator(Quiet):
 
     def _due(self, outlet: Outlet) -> list[Departure]:
         """The bins whose state is final: nothing before their time can still happen to it."""
+        if not outlet.departures:
+            return []
         frontier = outlet.keyed.frontier
         return [d for d in outlet.departures if not frontier.less_than(d.transfer.time)]
 
@@ -319,6 +322,8 @@ class Migrator(Quiet):
         return found
 
     def _acknowledged(self, outlet: Outlet) -> list[Copy]:
+        if not outlet.copies:
+            return []
         frontier = outlet.keyed.frontier
         return [c for c in outlet.copies if not frontier.less_equal(c.transfer.time)]
 

@@ -296,6 +296,8 @@ class Keyed(Quiet):
 
     def _apply(self, frontier: Antichain) -> bool:
         applied = False
+        if not self._queue and self.timers.first is None and self._notices.first is None:
+            return False
         budget = self._slices.rows
         while budget > 0:
             done = self._apply_some(frontier, budget)

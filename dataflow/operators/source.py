@@ -434,6 +434,8 @@ class SourceOperator:
             if lane.held is not None:
                 lane.held.drop()
             del self._lanes[lane.partition]
+        if not self._last:
+            return bool(ended)
         passed = self._passed()
         for held in [held for held in self._last if not passed.less_equal(outer(held.time) - 1)]:
             held.drop()
@@ -454,9 +456,12 @@ class SourceOperator:
         """Who holds back what waits, where each would have to move, and since when it stands."""
         furthest = self._progress.furthest(self._around.read)
         demand = self._progress.furthest(self._around.demands)
-        least = self._progress.least(self._around.waiting)
-        if furthest is None or (demand is None and (least is None or outer(least) > furthest)):
+        if furthest is None:
             return []
+        if demand is None:
+            least = self._progress.least(self._around.waiting)
+            if least is None or outer(least) > furthest:
+                return []
         stale = []
         for lane in self._lanes.values():
             target = self._target(lane, furthest, demand)

@@ -76,7 +76,6 @@ class Mortal(Cramped):
         heirlooms: Mapping[WorkerId, Database],
     ) -> None:  # fmt: skip
         self._room, self.disks = case.room, []
-        self._changes_staff = False
         self._ordeal, self._until, self._cut = ordeal, FOREVER, False
         self._killed: WorkerId | None = None
         self.disk_full, self._heirlooms = False, heirlooms

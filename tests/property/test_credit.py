@@ -28,6 +28,7 @@ from dataflow.operators.keyed import Keyed
 from dataflow.operators.loop import Enter
 from dataflow.operators.pool import Pool
 from dataflow.operators.router import Router
+from dataflow.protocols import Frame
 from dataflow.testing import TestFlow
 from dataflow.wire import DATA, Anything, DataFrame, decode
 from schemas.errors import MeanderError
@@ -81,11 +82,11 @@ class Watched(Cramped):
 
     def run(self) -> None:
         self.largest: Counter[int] = Counter()
+        self._known: dict[int, tuple[Frame, int, int]] = {}
         self.alone = self.cut = 0
         self.loops_spilled = False
         while not self.sim.done:
             self.sim.act()
-            self.sim.controller.holdings()
             self.check()
         super().run()
 
@@ -110,10 +111,9 @@ class Watched(Cramped):
         lanes += [(s, r, frame) for r, many in network.inboxes.items() for s, frame in many]
         for sender, receiver, frame in lanes:
             if frame[0][:1] == DATA:
-                edge = msgpack.unpackb(frame[0][1:], use_list=False)[0]
+                edge, size = self._looked_at(frame)
                 if edges[edge].credit:
-                    self._check_message(decode(frame), sum(map(len, frame)))
-                    yield sender, receiver, edge, sum(map(len, frame))
+                    yield sender, receiver, edge, size
         for worker in self.workers:
             for port in assembly(worker).inputs.values():
                 for message in port._queue:
@@ -121,6 +121,16 @@ class Watched(Cramped):
                         assert isinstance(message.taken, partial)
                         edge, sender, size = message.taken.args
                         yield sender, worker.me, edge, size
+
+    def _looked_at(self, frame: Frame) -> tuple[int, int]:
+        """The edge of a message and its size, which are looked at once."""
+        if id(frame) not in self._known:
+            edge, size = msgpack.unpackb(frame[0][1:], use_list=False)[0], sum(map(len, frame))
+            self._known[id(frame)] = frame, edge, size
+            if self._plan.graph.edges[edge].credit:
+                self._check_message(decode(frame), size)
+        _, edge, size = self._known[id(frame)]
+        return edge, size
 
     def _check_message(self, frame: Anything, size: int) -> None:
         assert isinstance(frame, DataFrame) and isinstance(frame.payload, Batch)
