@@ -2,10 +2,11 @@
 
 Guarantees I3 and I9 through a recovery: each worker reads what is its own by the new map,
 downstream first, and what comes anew waits behind it, so of one key or partition nothing overtakes
-what was ahead of it; records of a bin from the time of a move on wait for all of before it, which
-another worker had. And I1: what has not been read counts with its least time, from the opening on.
-A checkpoint that is taken meanwhile refers to what was not read. Cost: every worker reads the
-pieces of keyed streams that any of its bins may be in, and keeps the rows of its own.
+what was ahead of it; at each input records of a bin from the time of a move on wait for all of
+before it, which another worker had, and for no piece of another input (I7). And I1: what has not
+been read counts with its least time, from the opening on. A checkpoint that is taken meanwhile
+refers to what was not read. Cost: every worker reads the pieces of keyed streams that any of its
+bins may be in, and keeps the rows of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ AHEAD_BYTES = 1 << 20
 class _Later(NamedTuple):
     """Records of bins that moved, from then on."""
 
-    location: Location
     time: Time
     batch: Batch
 
@@ -70,8 +70,12 @@ class Resuming:
         self._left = deque(sorted(pieces, key=self._turn))
         self._found = wholes(topic, [piece.places for piece in self._left], AHEAD_BYTES)
         self._moves = start.moves
-        self._later = defaultdict[int, deque[_Later]](deque)
-        """By how many moves of their bin are before them; not before all pieces have gone on."""
+        self._left_at = Counter(map(self._location, self._left))
+        """How many of these pieces there are by input."""
+        self._later = defaultdict[Location, defaultdict[int, deque[_Later]]](
+            lambda: defaultdict(deque)
+        )
+        """By input, and by how many moves of their bin are before them."""
         self._payload: bytes | None = None
         """Of the next piece, once it is here."""
         self.read, self.total = 0, sum(piece.size for piece in pieces)
@@ -79,7 +83,7 @@ class Resuming:
         self._keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
         for piece in self._left:
             progress.changes.add(self._location(piece), piece.time, 1)
-        for location in set(map(self._location, self._left)) - plan.sorting:
+        for location in self._left_at.keys() - plan.sorting:
             inputs[location].keep_behind()
 
     @property
@@ -89,24 +93,8 @@ class Resuming:
         return [piece for piece in left if piece.bins is None or any(piece.bins)]
 
     def step(self) -> bool:
-        """Put the next piece back, once the one before it has been taken; whether it was."""
-        if not self._left:
-            return self._put_later()
-        piece = self._left[0]
-        if self._payload is None:
-            self._payload = next(self._found)
-        if not self._may_go_on(piece):
-            # What it waits for may itself have waited.
-            return self._put_later()
-        if self._payload is None or not self._inputs[self._location(piece)].taken:
-            return False
-        payload, self._payload = self._payload, None
-        self._left.popleft()
-        self.read += piece.size
-        _, columns = in_flight.decode(payload)
-        self._put(piece, columns)
-        self._admit(self._location(piece))
-        return True
+        """Put the next records back, once those before them have been taken; whether any were."""
+        return self._put_piece() or self._put_later()
 
     def _turn(self, piece: Piece) -> tuple[int, int, bool]:
         """By what pieces are sorted: a place leads to fewer others than those that lead to it, and
@@ -117,28 +105,48 @@ class Resuming:
 
     def underway(self) -> Iterator[Underway]:
         """What was read and has not gone on."""
-        for _, some in sorted(self._later.items()):
-            yield from (Underway.held(*one) for one in some)
+        for location, waiting in self._later.items():
+            for _, some in sorted(waiting.items()):
+                yield from (Underway.held(location, *one) for one in some)
 
-    def _put_later(self) -> bool:
-        """The next records that waited for what was before a move; whether there were any."""
-        if not self._later:
+    def _put_piece(self) -> bool:
+        """The next piece; whether it was put back."""
+        if not self._left:
             return False
-        least = min(self._later)
-        location, time, batch = self._later[least][0]
-        if not self._inputs[location].taken:
+        piece = self._left[0]
+        location = self._location(piece)
+        if self._payload is None:
+            self._payload = next(self._found)
+        if self._payload is None or not self._may_go_on(piece) or not self._inputs[location].taken:
             return False
-        self._later[least].popleft()
-        if not self._later[least]:
-            del self._later[least]
-        self._inputs[location].put_back(Message(time, batch, None, self._clock.monotonic()))
+        payload, self._payload = self._payload, None
+        self._left.popleft()
+        self._left_at[location] -= 1
+        self.read += piece.size
+        _, columns = in_flight.decode(payload)
+        self._put(piece, columns)
         self._admit(location)
         return True
 
+    def _put_later(self) -> bool:
+        """The next records that waited for what was before a move; whether there were any."""
+        for location, waiting in self._later.items():
+            if not self._left_at[location] and self._inputs[location].taken:
+                least = min(waiting)
+                time, batch = waiting[least].popleft()
+                if not waiting[least]:
+                    del waiting[least]
+                if not waiting:
+                    del self._later[location]
+                message = Message(time, batch, None, self._clock.monotonic())
+                self._inputs[location].put_back(message)
+                self._admit(location)
+                return True
+        return False
+
     def _admit(self, here: Location) -> None:
         """Once all that was at an input has been put back, what came anew follows."""
-        later = (one.location for some in self._later.values() for one in some)
-        if here not in map(self._location, self._left) and here not in later:
+        if not self._left_at[here] and here not in self._later:
             self._inputs[here].admit()
 
     def _may_go_on(self, piece: Piece) -> bool:
@@ -169,7 +177,7 @@ class Resuming:
             # Of a bin in an outbox nothing of before is left.
             sorted_out = location in self._plan.sorting or self._plan.in_outbox(piece)
             if moves and not sorted_out:
-                self._later[moves].append(_Later(location, time, batch))
+                self._later[location][moves].append(_Later(time, batch))
             else:
                 message = Message(time, batch, None, self._clock.monotonic())
                 self._inputs[location].put_back(message)

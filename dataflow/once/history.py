@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from dataflow.once.tally import Out, Tally
 from dataflow.rulings import BEHIND_ALL, NO_PAST, Past, Ruling
 from state.antichain import Antichain
 from state.bins import BinSpace
-from state.ids import Incarnation, WorkerId
+from state.ids import Bin, Incarnation, WorkerId
 from state.in_flight import Author
 from state.time import MIN_TIME
 
@@ -71,10 +71,17 @@ class _Life:
 
     @property
     def moves(self) -> list[Moves]:
-        """Those that were not revoked."""
+        """Those that were not revoked, by time, each of the bins alone that it gave to another."""
         revoked = {(o.command, o.time) for o in self.changes if isinstance(o, Revoke)}
         moves = (one for one in self.changes if isinstance(one, Moves))
-        return [one for one in moves if (one.command, one.time) not in revoked]
+        valid = (one for one in moves if (one.command, one.time) not in revoked)
+        owners, found = np.array(self.begins.owners, np.int64), list[Moves]()
+        for one in sorted(valid, key=lambda one: (one.time, one.command)):
+            bins = np.array(one.bins, np.int64)
+            given = bins[owners[bins] != one.target]
+            owners[given] = one.target
+            found.append(replace(one, bins=tuple(map(Bin, given.tolist()))))
+        return found
 
     def mark_of(self, sinks: Collection[str]) -> int:
         """The greatest of some sinks'."""
@@ -224,7 +231,7 @@ class History:
 
     @property
     def moves(self) -> dict[Incarnation, list[Moves]]:
-        """All that were decided and not revoked, by life."""
+        """All that were decided and not revoked, by life: of the bins that really changed hands."""
         return {incarnation: life.moves for incarnation, life in self._lives.items()}
 
     def timed(self, since: Incarnation) -> set[str]:

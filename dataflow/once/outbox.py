@@ -181,11 +181,9 @@ class OutboxSink(Quiet):
         return took
 
     def _known(self, port: InputPort) -> bool:
-        """Whether the next message is of times of which all moves are known here. What is put back
-        waits for none: pieces behind it would wait too, sources for these, and moves for sources.
-        """
+        """Whether the next message is of times of which all moves are known here."""
         payload = None if port.first is None else port.first.payload
-        if port.restoring or not isinstance(payload, Batch) or not len(payload):
+        if not isinstance(payload, Batch) or not len(payload):
             return True
         return not self._control().less_equal(int(payload.times.max()))
 

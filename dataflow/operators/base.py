@@ -130,11 +130,6 @@ class InputPort:
         return not self._queue
 
     @property
-    def restoring(self) -> bool:
-        """Whether what was here when a checkpoint was taken is still being put back."""
-        return self._behind is not None
-
-    @property
     def first(self) -> Message | None:
         """What it may take next."""
         return self._queue[0] if self._queue else None

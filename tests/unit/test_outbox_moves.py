@@ -4,13 +4,18 @@ outboxes that leave side by side none has what has to follow another's."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from dataflow import Checkpointing, Flow
+from dataflow.checkpoint import persisting
 from dataflow.migrate.command import Migrate
+from dataflow.once import simulated
+from dataflow.protocols import SourceOptions
 from dataflow.sim import Freeze
 from dataflow.testing import ListSink, TestFlow
+from state import codec
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 from tests.hand import HandSource
@@ -96,3 +101,74 @@ def test_results_that_were_held_back_leave_in_order_after_a_recovery(
     with TestFlow(moving.flow, workers, seed, world=world) as run:
         run.run()
     assert moving.sink.values == [1, 2, 3]
+
+
+def numbered(source: HandSource, sink: ListSink) -> Flow:
+    """Each key's records are numbered, as they arrive."""
+    flow = Flow("f", bins=1, delivery="exactly_once", checkpoints=Checkpointing(1_000))
+    keyed = flow.source(source).key_by(lambda key: key)
+    keyed.fold("n", lambda: 0, lambda n, key: (n + 1, (key, n + 1)), order="arrival").sink(sink)
+    return flow
+
+
+def results(run: TestFlow, worker: int) -> int:
+    """How many a worker has put into its outboxes, or held back from them."""
+    outboxes = run.workers[worker]._assembly.outboxes
+    return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_results_of_a_bin_that_stays_where_it_is_keep_their_order_through_a_recovery(
+    seed: int,
+) -> None:
+    """Also where a command names it, and their times lie on both sides of that command's."""
+    source, sink = HandSource(2, SourceOptions(idle_after=1e9)), ListSink()
+    flow, stays = numbered(source, sink), KEYS[1]
+    with TestFlow(flow, 2, seed) as run:
+        until(run, lambda: taken(run) == 1)
+        owner = run.owner(stays)
+        time = from_millis(1500)
+        run.strike(Migrate("m", BINS, WorkerId(owner), time, "sudden", prepared=False))
+        for n, (partition, ms) in enumerate([(0, 2000), (1, 1000)]):
+            source.give(partition, (ms, stays))
+            until(run, lambda: results(run, owner) == n + 1)  # noqa: B023
+        before = len(run.world.checkpoints)
+        run.strike(Freeze("unaligned"))
+        until(run, lambda: len(run.world.checkpoints) > before)
+        world = run.world
+    source.end()
+    with TestFlow(flow, 1, seed, world=world) as run:
+        run.run()
+    assert sink.values == [(stays, 1), (stays, 2)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_results_that_were_held_back_wait_for_no_records_of_another_input(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: those records would themselves wait for room at the sink."""
+    monkeypatch.setattr(persisting, "ROWS", 1)
+    monkeypatch.setattr(simulated, "ROOM", 4)
+    source, sink = HandSource(), ListSink()
+    flow = numbered(source, sink)
+    with TestFlow(flow, 2, seed) as run:
+        until(run, lambda: taken(run) == 1)
+        moves, stays = sorted(KEYS, key=run.owner)
+        bin = next(bin for bin in BINS if flow.space.bin_of(codec.encode(moves)) == bin)
+        time = from_millis(1500)
+        run.strike(Migrate("m", (bin,), WorkerId(1), time, "sudden", prepared=False))
+        source.give(0, (1000, moves), (2000, moves))
+        until(run, lambda: results(run, 1) == 1)
+        before = len(run.world.checkpoints)
+        for _ in range(30):
+            source.give(0, *[(3000, stays)] * 3)
+        # As its outbox is full.
+        until(run, lambda: len(run.world.checkpoints) > before)
+        world = run.world
+    source.end()
+    with TestFlow(flow, 1, seed, world=world) as run:
+        run.run()
+    came = cast(list[tuple[int, int]], sink.values)
+    of = {key: [n for one, n in came if one == key] for key in (moves, stays)}
+    # A source by hand gives no second time what it has given and the cut has not.
+    assert of == {moves: [1, 2], stays: [*range(1, len(of[stays]) + 1)]}
