@@ -331,6 +331,7 @@ class Assembly:
             self.plan.flow.max_waiting,
             self.plan.flow.link_credit,
             self.plan.groups.first(node.group),
+            self._out([self.plan.ports[sink].outputs[0] for sink in self.plan.written[node.name]]),
         )
         self.routers.append(router)
         return router

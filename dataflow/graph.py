@@ -9,6 +9,7 @@ O(locations x edges).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
@@ -176,6 +177,23 @@ class Graph:
             for target, summaries in self._reached_from(start).items():
                 reach.setdefault(target, {})[start] = summaries
         return reach
+
+    def ways(self, start: Location, around: Collection[Location]) -> set[Location]:
+        """Where what is at a place may come to, and that, by ways around some others.
+
+        >>> graph = Graph()
+        >>> first, last = graph.node("first", 0, 1), graph.node("last", 1, 1)
+        >>> edge = graph.edge(first.outputs[0], last.inputs[0])
+        >>> graph.ways(first.outputs[0], ()), graph.ways(first.outputs[0], last.inputs)
+        ({0, 1, 2}, {0})
+        """
+        left, found = [start], set[Location]()
+        while left:
+            at = left.pop()
+            if at not in found and at not in around:
+                found.add(at)
+                left += [there for there, _ in self._steps.get(at, ())]
+        return found
 
     def _reached_from(self, start: Location) -> dict[Location, tuple[Summary, ...]]:
         steps = self._steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from dataflow.batch import Batch
 from dataflow.declared import varies
@@ -207,23 +207,24 @@ class Plan:
 
     @cached_property
     def written(self) -> dict[str, list[str]]:
-        """By stateful operator the sinks that write its results as they come, at its worker."""
+        """By stateful operator and exchange the sinks that write as it comes what leaves there."""
+        leading: list[Node] = [*self.keyed, *self.exchanges]
         if self.flow.delivery == "exactly_once":
-            return {keyed.name: [] for keyed in self.keyed}
-        return {keyed.name: self._sinks_beside(keyed) for keyed in self.keyed}
+            return {node.name: [] for node in leading}
+        return {node.name: self._sinks_behind(node) for node in leading}
 
-    def _sinks_beside(self, keyed: KeyedNode) -> list[str]:
-        """Those that its results come to without an exchange or another stateful operator."""
-        beside, known = {keyed.name}, set[str]()
-        while beside != known:
-            known = {*beside}
-            beside |= {
+    def _sinks_behind(self, node: Node) -> list[str]:
+        """Those that come before another stateful operator."""
+        behind, known = {node.name}, set[str]()
+        while behind != known:
+            known = {*behind}
+            behind |= {
                 node.name for node in self.nodes
-                if not isinstance(node, ExchangeNode | KeyedNode)
+                if not isinstance(node, KeyedNode)
                 and any(one.name in known for one in self._feeding(node))
             }  # fmt: skip
         sinks = (node.name for node in self.nodes if isinstance(node, SinkNode))
-        return [name for name in sinks if name in beside]
+        return [name for name in sinks if name in behind]
 
     @cached_property
     def timed(self) -> dict[str, list[str]]:
@@ -241,14 +242,20 @@ class Plan:
         """Whether these records lay in an outbox, which their sink may have no more."""
         return piece.input > 0 and piece.node in self.before
 
-    def _nodes_before(self, sink: SinkNode) -> Mapping[str, Node]:
-        """Those that a sink's records have come through, by name."""
+    def _reached_unsorted(self, sink: SinkNode) -> bool:
+        """Whether any records come to a sink around all stateful operators, as some leave a loop
+        before they come to those within."""
+        before = self._nodes_before(sink, KeyedNode).values()
+        return any(isinstance(one, SourceNode) for one in before)
+
+    def _nodes_before(self, sink: SinkNode, up_to: type | tuple[()] = ()) -> Mapping[str, Node]:
+        """Those that a sink's records have come through, by name, up to the last of a kind."""
         left, seen = [sink.upstream.node], dict[str, Node]()
         while left:
             node = left.pop()
             if node.name not in seen:
                 seen[node.name] = node
-                left += self._feeding(node)
+                left += [] if isinstance(node, up_to) else self._feeding(node)
         return seen
 
     def _feeding(self, node: Node) -> list[Node]:
@@ -282,11 +289,16 @@ class Plan:
             # What is out is told by records' times, so whoever goes on may not rule others.
             return []
         sinks = [node for node in self.nodes if isinstance(node, SinkNode)]
-        plain = [
-            sink for sink in sinks
-            if not any(isinstance(one, KeyedNode) for one in self._nodes_before(sink).values())
-        ]  # fmt: skip
+        plain = [sink for sink in sinks if self._reached_unsorted(sink)]
         return [*self.arrivals, *(self.ports[sink.name].outputs[0] for sink in plain)]
+
+    def ahead(self, here: Location) -> set[Location]:
+        """Where records of one partition could be overtaken by those that are at an operator's
+        input, as nothing sorts either on its way. What the operator itself holds goes first anyway,
+        and what goes round with them is not ahead of them: no loop keeps an order of arrival."""
+        unsorted, ways = {*self.unsorted}, partial(self.graph.ways, around=self.sorting)
+        behind = (at for at in ways(here) if self.names[at] != self.names[here])
+        return {at for at in behind if here not in ways(at) and ways(at) & unsorted}
 
     @cached_property
     def sorting(self) -> set[Location]:

@@ -80,7 +80,8 @@ class Resuming:
         """Of the next piece, once it is here."""
         self.read, self.total = 0, sum(piece.size for piece in pieces)
         """Bytes, and of how many."""
-        self._keyed = {self._location(piece) for piece in start.cut.pieces if piece.keyed}
+        keyless = {self._location(piece) for piece in pieces if not piece.keyed}
+        self._ahead = {at: plan.ahead(at) for at in keyless}
         for piece in self._left:
             progress.changes.add(self._location(piece), piece.time, 1)
         for location in self._left_at.keys() - plan.sorting:
@@ -151,19 +152,10 @@ class Resuming:
 
     def _may_go_on(self, piece: Piece) -> bool:
         """Before records without keys go on to where nobody sorts them, nothing as early may be
-        left ahead of them on any worker: of one partition that is what could be overtaken. What
-        goes round with them is not ahead of them: no loop keeps an order of arrival."""
+        left ahead of them on any worker: of one partition that is what could be overtaken."""
         if piece.keyed:
             return True
-        here, reach, unsorted = self._location(piece), self._plan.graph.reach, self._plan.unsorted
-        ahead = [
-            at
-            for at in self._keyed
-            if here in reach[at]
-            and at not in reach[here]
-            and any(at in reach[to] for to in unsorted)
-        ]
-        least = self._progress.least(ahead)
+        least = self._progress.least(self._ahead[self._location(piece)])
         return least is None or outer(least) > outer(piece.time)
 
     def _put(self, piece: Piece, columns: Columns) -> None:

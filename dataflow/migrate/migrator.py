@@ -244,6 +244,8 @@ class Migrator(Quiet):
     def _begin(self, numbered: Transfer) -> None:
         transfer = replace(numbered, bin=self._groups.own(numbered.bin))
         group = self._groups.group(numbered.bin)
+        for router in self._routers:
+            router.expect(transfer.time)
         if transfer.target == self._me:
             for sink in self._ordered.get(group, ()):
                 sink.expect(transfer.bin, transfer.time)

@@ -2,9 +2,10 @@
 
 Guarantees I2: a record of time s leaves once the control frontier has passed s, to the owner of
 its bin at s; until then it is stashed, under a capability for its time. Records of one partition
-keep their order. A message has a bound of bytes, and values are encoded when it leaves (I6). Past a
-bound the stash spills; what an owner gives no credit for is kept back, and past a window of that
-nothing more is taken. Cost: one look-up per record, one message per destination and batch.
+keep their order; where bins move, also on their way to sinks that write what comes (I9). A message
+has a bound of bytes, and values are encoded when it leaves (I6). Past a bound the stash spills;
+what an owner gives no credit for is kept back, and past a window of that nothing more is taken.
+Cost: one look-up per record, one message per destination and batch.
 """
 
 from __future__ import annotations
@@ -76,7 +77,12 @@ class Router(Quiet):
         most: int,
         window: int,
         first: int,
+        out: Callable[[int], bool],
     ) -> None:
+        """`out` says whether all results of before a time have left by the sinks that write what
+        comes from here as it comes."""
+        self._out, self._moved = out, set[int]()
+        """The latter are times at which bins move, and of before which not all has left."""
         self._me, self._input, self._output, self._routing = me, source, output, routing
         self._control, self._guard = control, guard
         self._first = first
@@ -91,7 +97,8 @@ class Router(Quiet):
         worked = self._send_kept()
         if self._kept_bytes < self._window:
             received = not self._over and self._receive()
-            ready, more = self.stash.passed(self._control())
+            self._moved = {time for time in self._moved if not self._out(time)}
+            ready, more = self.stash.passed(Antichain.of(*self._control(), *self._moved))
             for rows in ready:
                 self._route(rows)
             worked = worked or received or bool(ready) or more
@@ -100,6 +107,10 @@ class Router(Quiet):
             kept = (share.least_time for shares in self._kept.values() for share in shares)
             self._held.keep(*least_of(*self.stash.owed, *kept))
         return worked
+
+    def expect(self, time: int) -> None:
+        """Bins move at a time: from it on nothing leaves before all of before it is out (I9)."""
+        self._moved.add(time)
 
     def underway(self) -> Iterable[Underway]:
         """What is kept back, and what is stashed."""

@@ -192,11 +192,33 @@ def _with_keys(stage: Stage, stream: KeyedStream[Any], outside: Stream[Any]) -> 
 
 
 @dataclass(frozen=True)
+class Lane:
+    """Results of an order: of a key or partition, and of what key they are when they leave."""
+
+    since: object
+    key: bytes | None
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a recovery keeps it: not where results of a stateful operator leave under another
+        key."""
+        return not isinstance(self.since, bytes) or self.since == self.key
+
+
+@dataclass(frozen=True)
 class Keyed:
     """A record and the key that it has, if it has one."""
 
     record: Record
     key: bytes | None = None
+    lane: object = None
+    """The key under which a stateful operator has given it, or the partition that it was read from;
+    None where it has gone round a loop since, which lets others overtake it."""
+
+    @property
+    def whole_lane(self) -> object:
+        """With its key, as what has another goes another way."""
+        return None if self.lane is None else Lane(self.lane, self.key)
 
     @property
     def own(self) -> bytes:
@@ -229,8 +251,11 @@ class Reference:
     def run(self, records: list[Record]) -> list[Record]:
         results = []
         for time in sorted({record.order[0] for record in records}):
-            now = [Keyed(record) for record in records if record.order[0] == time]
-            results += [made.record for made in self._stages(self.stages, now, now)]
+            now = [
+                Keyed(record, lane=record.order[2]) for record in records if record.order[0] == time
+            ]
+            made = self._stages(self.stages, now, now)
+            results += [replace(one.record, lane=one.whole_lane) for one in made]
         return results
 
     def _stages(
@@ -295,7 +320,7 @@ class Reference:
         for _, r in _in_order(records, []):
             value = deepcopy(r.record.value)
             states[r.own], result = shapes.total(states.get(r.own, shapes.zero()), value)
-            results.append(r.made(result))
+            results.append(replace(r.made(result), lane=r.own))
         return results
 
     def _sum(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
@@ -306,10 +331,10 @@ class Reference:
         for key in sorted({r.own for r in records}):
             hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
             time = records[0].record.order[0]
-            fired = Keyed(Record((time, self.origins[stage.name], hashed, 1, 0), None), key)
+            fired = Record((time, self.origins[stage.name], hashed, 1, 0), None)
             emitted: list[object] = []
             states[key] = sum_up(_Context(emitted), states[key])
-            results += [fired.made(value, i) for i, value in enumerate(emitted)]
+            results += [Keyed(fired, key, key).made(value, i) for i, value in enumerate(emitted)]
         return results
 
     def _connect(self, stage: Stage, left: list[Keyed], right: list[Keyed]) -> list[Keyed]:
@@ -320,7 +345,7 @@ class Reference:
             state = deepcopy(states.get(r.own, shapes.empty()))
             function = compare if side else add
             states[r.own] = function(context, state, deepcopy(r.record.value))
-            results += [r.made(value, i) for i, value in enumerate(emitted)]
+            results += [replace(r.made(value, i), lane=r.own) for i, value in enumerate(emitted)]
         return results
 
 

@@ -20,6 +20,10 @@ Order = tuple[int, int, int, int, int]
 """time, origin, partition, offset, index"""
 
 
+OWN = "own"
+"""The lane of a record's own key, or of its partition where it has none."""
+
+
 @dataclass(frozen=True)
 class Record:
     order: Order
@@ -27,6 +31,8 @@ class Record:
     side: int = 0
     to: str | None = None
     """The output by which it leaves a process function."""
+    lane: object = OWN
+    """Those of a lane are written in their order; of None none is kept."""
 
 
 Refusals = list[tuple[str, object]]

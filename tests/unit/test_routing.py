@@ -126,6 +126,7 @@ class Exchange:
             1 << 30,
             WINDOW,
             0,
+            lambda _: True,
         )
 
     def turn(self) -> None:

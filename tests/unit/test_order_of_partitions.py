@@ -1,0 +1,90 @@
+"""I9 where no stateful operator stands before a sink: what comes of one partition, or of one key of
+an operator before another key_by, is written in its order, whoever reads, and whatever moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dataflow import Flow, Stream
+from dataflow.faults import At, Control
+from dataflow.sim import Freeze, HandOver
+from dataflow.testing import ListSink, ListSource, TestFlow
+from state.ids import WorkerId
+
+SEEDS = range(10)
+RECORDS = 40
+SLOW = 0.02
+
+
+def straight(stream: Stream[int]) -> Stream[int]:
+    return stream.map(lambda value: value)
+
+
+def around(stream: Stream[int]) -> Stream[int]:
+    """Past the stateful operator of a loop, from which nothing goes round."""
+
+    def body(inside: Stream[int]) -> tuple[Stream[Any], Stream[int]]:
+        counted = inside.key_by(lambda value: value % 3).fold("n", lambda: 0, count)
+        return counted.filter(lambda _: False), inside
+
+    return stream.iterate("loop", body, max_rounds=2)
+
+
+def count(n: int, value: int) -> tuple[int, int]:
+    return n + 1, value
+
+
+@pytest.mark.parametrize("way", [straight, around])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_partition_that_changes_hands_is_written_in_its_order(
+    seed: int, way: Callable[[Stream[int]], Stream[int]]
+) -> None:
+    sink, flow = ListSink(SLOW), Flow("f", bins=1)
+    way(flow.source(ListSource([[(1000 + n, n) for n in range(RECORDS)]]))).sink(sink)
+    hand_over = At(HandOver("h", "source", 0, WorkerId(1)), records=RECORDS // 4)
+    with TestFlow(flow, 2, seed, faults=[hand_over]) as run:
+        run.run()
+    assert {result.worker for result in sink.results} == {0, 1}, "it has changed hands"
+    assert sink.values == [*range(RECORDS)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_flow_that_sorts_and_then_takes_what_arrives_goes_on_from_any_checkpoint(
+    seed: int,
+) -> None:
+    """I7: what is to be sorted waits for records that were behind it, and these not for it."""
+    records = [(1000, n) for n in range(RECORDS)]
+    sink, flow = ListSink(), Flow("f", bins=1, link_credit=1)
+    counted = flow.source(ListSource([records, records])).map(lambda value: value)
+    sorted_ = counted.key_by(lambda value: value % 3).fold("n", lambda: 0, count)
+    sorted_.fold("m", lambda: 0, lambda m, _: (m + 1, m + 1), order="arrival").sink(sink)
+    with TestFlow(flow, 2, seed, faults=[At(Freeze(), records=RECORDS)]) as run:
+        while not run.world.checkpoints and not run.sim.done:
+            run.act()
+        world = run.world
+    sink.results.clear()
+    with TestFlow(flow, 2, seed, world=world) as run:
+        run.run()
+        assert run.states("m") == {0: 28, 1: 26, 2: 26}
+
+
+def move(n: int, bins: tuple[int, ...]) -> Control:
+    return Control({"type": "migrate", "id": f"m{n}", "bins": [*bins], "worker": n % 2})
+
+
+@pytest.mark.parametrize("bins", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("seed", range(30))
+def test_results_of_one_key_stay_in_order_under_another_key(
+    seed: int, bins: tuple[int, ...]
+) -> None:
+    sink, flow = ListSink(SLOW), Flow("f", bins=1)
+    source = flow.source(ListSource([[(1000 + n, n) for n in range(RECORDS)]]))
+    counted = source.key_by(lambda _: 0).fold("n", lambda: 0, count)
+    counted.key_by(lambda _: 3).sink(sink)
+    moves = [At(move(n, bins), records=5 * n) for n in range(1, 7)]
+    with TestFlow(flow, 2, seed, faults=moves) as run:
+        run.run()
+    assert sink.values == [*range(RECORDS)]
