@@ -105,6 +105,8 @@ class Arrivals:
     def schedule(self, retain: Callable[[Message], None]) -> bool:
         """Take pointers and install a little; whether anything was done. `retain` keeps the
         capability that a pointer brings."""
+        if self._pointers.taken and not self.busy():
+            return False
         worked = False
         for message in self._pointers.drain():
             assert isinstance(message.payload, Delivery)

@@ -190,7 +190,11 @@ class OutputPort:
         """Whether an operator should keep for now what it would send to a worker, by default this
         one: what it sent before waits to be taken."""
         to = self._me if to is None else to
-        return any(self._ways.blocked(edge, to) for edge in self._edges)
+        # Asked in every turn: a generator would cost more than the answer.
+        for edge in self._edges:  # noqa: SIM110
+            if self._ways.blocked(edge, to):
+                return True
+        return False
 
     @property
     def frontier(self) -> Antichain:

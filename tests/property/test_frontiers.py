@@ -17,7 +17,7 @@ from dataflow.capability import Capability
 from dataflow.graph import Graph, Location
 from dataflow.progress import Progress
 from dataflow.testing import ListSink, ListSource, TestFlow
-from dataflow.wire import DataFrame, decode
+from dataflow.wire import DATA, DataFrame, decode
 from state.store import Databases
 from state.time import Time
 from tests.graphs import walked
@@ -77,9 +77,9 @@ class Watched:
         network = self.run.sim.network
         under_way = [frame for lane in network.lanes.values() for frame in lane]
         under_way += [frame for inbox in network.inboxes.values() for _, frame in inbox]
-        for frame in map(decode, under_way):
-            if isinstance(frame, DataFrame):
-                yield self.graph.edges[frame.edge].target, frame.time
+        for message in (decode(frame) for frame in under_way if frame[0][:1] == DATA):
+            assert isinstance(message, DataFrame)
+            yield self.graph.edges[message.edge].target, message.time
 
     def results(self, pointstamp: Pointstamp) -> set[Pointstamp]:
         if pointstamp not in self.known:
