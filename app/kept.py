@@ -15,17 +15,18 @@ class Kept:
     """Of one process, each opened when it is first asked for."""
 
     def __init__(self, source: Source, folder: Path) -> None:
-        self._source, self._folder = source, folder
+        self._source, self.folder = source, folder
+        """Where this process writes, on its disk."""
 
     @cached_property
     def plan(self) -> Plan:
         """The flow. Raises SetupError where it cannot be loaded."""
-        return Plan(load_flow(self._source.unpack(self._folder / "flow")))
+        return Plan(load_flow(self._source.unpack(self.folder / "flow")))
 
     @cached_property
     def database(self) -> Database:
         """The states."""
-        return Database(self._folder / "state", self.plan.flow.state_memory)
+        return Database(self.folder / "state", self.plan.flow.state_memory)
 
     def outlive(self) -> None:
         """A life is over."""

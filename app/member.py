@@ -58,10 +58,12 @@ from connectors import checkpoints
 from connectors.dead_letter import KafkaDeadLetters
 from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
 from connectors.sink import KafkaSink, batch_bytes
+from connectors.spool import Spool
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import Names, names
 from connectors.transactions import KafkaTransactions, transactional_id
 from dataflow.assembly import Site
+from dataflow.bound import Bound
 from dataflow.checkpoint.start import Start
 from dataflow.histogram import Histogram
 from dataflow.nodes import SinkNode
@@ -200,9 +202,10 @@ class Member:
         if plan.flow.delivery == "at_least_once":
             return None
         id = transactional_id(context.topic_prefix, context.flow, self._me)
+        disk = Bound(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
         return KafkaTransactions(
             context.settings, id, topics.marks, context.wakeup, context.max_waiting,
-            batch_bytes(context.outside, context.outside),
+            partial(Spool, disk, self._kept.folder), batch_bytes(context.outside, context.outside),
         )  # fmt: skip
 
     def _work(self, worker: Worker) -> None:

@@ -85,9 +85,9 @@ _PRODUCER_MUST: Values = {
     "message.timeout.ms": 0,
 }
 
-TRANSACTION = 10.0
-"""Seconds after which Kafka gives up a transaction whose producer is gone: until then who reads
-what is committed reads no further."""
+TRANSACTION = 60.0
+"""Seconds after which Kafka gives up a transaction that has not ended: until then a reader of what
+is committed reads no further. All results of one time have to be sent within them."""
 AGAIN = 0.02
 """Seconds after which Kafka is asked again for the id of a producer."""
 SOON = 0.03

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -61,7 +61,8 @@ class Parcel:
         return size_of(self.values, self.keys, self.headers)
 
 
-Lot = Sequence[Parcel]
+Lot = Iterable[Parcel]
+"""Asked for its parcels once for each try, in the thread."""
 
 
 class Committer:
@@ -114,21 +115,25 @@ class Committer:
     def _committed(self, lot: Lot) -> bool:
         """Whether a lot is out; else Kafka has given it back whole, and may take it later. Raises
         MeanderError for what it refuses, WorkerLost where nobody knows what has become of it."""
-        self._refused = None
+        self._refused, begun = None, time.monotonic()
         try:
             self._producer.begin_transaction()
             for parcel in lot:
                 self._send(parcel)
             patiently(self._producer.commit_transaction)
         except KafkaException as error:
-            self._undo(error)
+            self._undo(error, time.monotonic() - begun)
             return False
         return True
 
-    def _undo(self, error: KafkaException) -> None:
-        """Give a lot up. Raises where it is not to be tried again."""
+    def _undo(self, error: KafkaException, seconds: float) -> None:
+        """Give a lot up, begun so long ago. Raises where it is not to be tried again."""
         where = f"transactions of {self._id!r}"
-        lost = WorkerLost(where, translate(error, where).cause, "run the flow again")
+        cause, remedy = translate(error, where).cause, "run the flow again"
+        if seconds > TRANSACTION:
+            cause = f"one took {seconds:.0f} s, and Kafka ends it after {TRANSACTION:g} s ({cause})"
+            remedy += "; unless an outage was the reason, have it make fewer results of one time"
+        lost = WorkerLost(where, cause, remedy)
         if error.args[0].fatal():
             raise lost from None
         try:

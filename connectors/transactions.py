@@ -1,18 +1,20 @@
 """A worker's transactions: the results of all its sinks, and the mark that says how far they go.
 
 Guarantees that results and mark are committed together or not at all, in the order in which sinks
-have handed them over, and that no more bytes are taken over than a bound (I6). What comes while one
-is being committed leaves with the next. Ids are derived from the worker's number, so a worker of a
-later life ends what an earlier one of that number had begun (I8).
+have handed them over. Results of one time leave together: beyond a bound they wait on disk (I6).
+What comes while one is being committed leaves with the next. Ids are derived from the worker's
+number, so a worker of a later life ends what an earlier one of that number had begun (I8).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from connectors.client import Settings
 from connectors.committer import Committer, Parcel
 from connectors.sink import KafkaSink, Rows, Taken
+from connectors.spool import Spool
 from dataflow.batch import Batch
 from dataflow.bound import Bound
 from dataflow.once.marks import Mark
@@ -32,26 +34,36 @@ def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:
 
 
 class KafkaTransactions:
-    """Implements `Transactions`; `most` bounds the bytes under way, `batch` those of one batch."""
+    """Implements `Transactions`; `most` bounds the bytes under way in memory, `batch` those of one
+    batch. `spools` opens what holds a transaction's parcels."""
 
     def __init__(
-        self, settings: Settings, id: str, marks: str, wakeup: Wakeup, most: int, batch: int
+        self,
+        settings: Settings,
+        id: str,
+        marks: str,
+        wakeup: Wakeup,
+        most: int,
+        spools: Callable[[], Spool],
+        batch: int,
     ) -> None:
         """Whoever had the id before commits nothing any more. Raises MeanderError."""
         self._committer = Committer(settings, id, wakeup.set, batch_size=batch)
-        self._marks, self._bound = marks, Bound(f"transactions of {id!r}", most)
+        self._marks, self._most, self._spools = marks, most, spools
         self._kept = Bound(f"outboxes of {id!r}", most)
-        self._written: list[Parcel] = []
-        self._keeping = self._ready = self._leaving = 0
-        """Bytes that wait in outboxes, that are to leave with the next, and being committed."""
+        self._written, self._leaving = spools(), spools()
+        """What is to leave with the next, and what is being committed."""
+        self._keeping = 0
+        """Bytes that wait in outboxes."""
         self._begun = 0
 
     @property
     def busy(self) -> bool:
         """Whether one is being committed. Raises MeanderError where one may have failed."""
         busy = self._committer.busy
-        if not busy:
-            self._leaving = 0
+        if not busy and self._leaving:
+            self._leaving.close()
+            self._leaving = self._spools()
         return busy
 
     @property
@@ -61,8 +73,8 @@ class KafkaTransactions:
 
     @property
     def full(self) -> bool:
-        """Whether half of the bytes that may be under way are."""
-        return 2 * (self._ready + self._leaving) >= self._bound.most
+        """Whether half of the bytes that memory has room for are under way."""
+        return 2 * (self._written.size + self._leaving.size) >= self._most
 
     @property
     def crammed(self) -> bool:
@@ -76,21 +88,15 @@ class KafkaTransactions:
 
     def commit(self, mark: Mark) -> None:
         """Begin to make visible what has been taken over, with its mark, while none is `busy`."""
-        lot = [*self._written, Parcel(self._marks, [mark.to_bytes()], [None])]
+        self.leave(Parcel(self._marks, [mark.to_bytes()], [None]))
         self._begun += 1
-        self._leaving, self._ready = self._ready, 0
-        self._written.clear()
-        self._committer.commit(lot)
+        self._leaving, self._written = self._written, self._spools()
+        self._committer.commit(self._leaving)
 
     def leave(self, parcel: Parcel) -> int:
         """Take records over that leave with the next; the number of that."""
-        self._written.append(parcel)
-        self._ready += parcel.size
+        self._written.add(parcel, self._most - self._leaving.near)
         return self._begun + 1
-
-    def expect_room(self) -> None:
-        """Raises MeanderError where more is under way than the bound."""
-        self._bound.check(self._ready + self._leaving, "results wait to be committed together")
 
     def keep(self, size: int) -> None:
         """So many bytes wait in an outbox, or, where that is negative, no longer. Raises
@@ -109,6 +115,7 @@ class KafkaTransactions:
     def close(self) -> None:
         """Give up what is not committed."""
         self._committer.close()
+        self._written.close()
 
 
 class _Writer:
@@ -125,9 +132,7 @@ class _Writer:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
         self.taken += Tally.of(batch.times, keys, values)
-        ticket = self._transactions.leave(Parcel(self._topic, values, keys, headers))
-        self._transactions.expect_room()
-        return ticket
+        return self._transactions.leave(Parcel(self._topic, values, keys, headers))
 
     def tally(self, batch: Batch) -> Tally:
         """Of a batch, were it written. Raises RowRefused as `write`."""

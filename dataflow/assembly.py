@@ -296,6 +296,7 @@ class Assembly:
             guard,
             self.counters,
             self._pool(node.name, "records", True, self._unfit(node.name)),
+            self._pool(node.name, "written", True, self._unfit(node.name)),
             flow.max_waiting,
             flow.space,
             self._control,

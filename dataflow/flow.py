@@ -35,8 +35,8 @@ class Flow(Definition):
     `max_inflight` bounds the bytes that each worker has read and the sinks have not passed; None
     stands for 64 MiB, and for no more of them in the flow than what the sinks pass in half a
     second. `max_waiting` bounds what may wait in memory at one operator or sink; records that wait
-    for their time, or to go round a loop once more, go to disk beyond it, up to `max_spill` on each
-    worker.
+    for their time, to go round a loop once more, or to be committed, go to disk beyond it, up to
+    `max_spill` on each worker. Encoded results of one transaction may take as much there again.
     `link_credit` bounds what is sent from worker to worker and not taken, per exchange and link
     (the last message may go beyond it), `state_memory` the state that each worker's process holds
     in memory, `move_memory` what bins take in memory that are on their way. All are bytes.

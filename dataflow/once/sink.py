@@ -2,23 +2,24 @@
 
 Guarantees that what it has written by the end of a step is all of its input before `mark`, and
 nothing from it on, without what earlier lives have committed (`history`), which is compared with
-what they have said of it (`replay`). Records wait for their time, on disk past a bound (I6), and
-are held until their transaction is committed, so that the frontier behind it is durable, and a
-checkpoint has what is not. Once a bin came here at t, results from t on wait until all results of
-before t are durable, of all workers (I9): of all bins, as a mark knows none. Cost: a sort per step
-in which the frontier moves, and a transaction of the others for each time at which bins come.
+what they have said of it (`replay`); in the midst of a time it is not `complete`. Records wait for
+their time and then for their commit, each on disk past a bound (I6): so the frontier behind is
+durable, and a checkpoint has what is not. Once a bin came here at t, results from t on wait until
+all results of before t are durable, of all workers (I9): of all bins, as a mark knows none. Cost: a
+sort per step in which the frontier moves, and a transaction of the others for each time at which
+bins come.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
+from dataflow.batch import Batch
 from dataflow.capability import Held
 from dataflow.nested import at, outer, outward, rounds_of
 from dataflow.once.history import NOBODY, Earlier
@@ -33,21 +34,21 @@ from dataflow.operators.sink import written
 from state.antichain import Antichain
 from state.bins import BinSpace
 from state.ids import Bin
-from state.time import MIN_TIME, Time
+from state.time import MIN_TIME
 
 SLICE = 1024
-"""Records written between two looks whether there is room, and those of the last one's time."""
+"""The most records that are written between two looks whether there is room."""
+TURNS = 64
+"""A turn writes this part of the bound, so that a time of many results leaves the loop alive."""
 
 
 class _Written(NamedTuple):
     """Records whose transaction is not known to be committed."""
 
     ticket: int
-    time: Time
-    """None of them is of an earlier one."""
-    batch: Batch
-    arrived: Int64s
-    """When they came."""
+    rows: Rows
+    size: int
+    """About how many bytes they take."""
 
 
 class OnceSink(Quiet):
@@ -62,13 +63,15 @@ class OnceSink(Quiet):
         guard: Guard,
         counters: Counter[str],
         waiting: Pool,
+        stored: Pool,
         most: int,
         space: BinSpace,
         control: Callable[[], Antichain],
         earlier: Earlier,
         loops: int,
     ) -> None:
-        """It lies within so many loops."""
+        """It lies within so many loops; `most` bytes wait in memory for their time, as many at most
+        are ready, and half as many wait for their commit."""
         self.name = name
         self._input, self._output, self._writer = source, output, writer
         self._guard, self._counters, self._waiting = guard, counters, waiting
@@ -77,7 +80,15 @@ class OnceSink(Quiet):
         """Times at which bins came here, and of before which not all is known to be durable."""
         self._over = False
         self._held = Held()
+        self._ready: deque[Rows] = deque()
+        """Records whose time has passed, in order."""
+        self._stored, self._stored_as = stored, 0
+        """The first records that are not known to be committed, where memory has no room for them;
+        all have this ticket."""
         self._under_way: deque[_Written] = deque()
+        """The records behind those."""
+        self._size = 0
+        """About how many bytes the records under way take."""
         self._newest = MIN_TIME - 1
         """The time of the last that has been written."""
         self.mark = MIN_TIME
@@ -113,20 +124,25 @@ class OnceSink(Quiet):
         worked = received or written or released
         if worked or self._over:
             worked |= self._relieve()
-            times = (one.time for one in self._under_way)
-            self._held.keep(*least_of(*self._waiting.owed, *times))
+            rows = chain(self._ready, (one.rows for one in self._under_way))
+            times = (some.least_time for some in rows)
+            self._held.keep(*least_of(*self._waiting.owed, *self._stored.owed, *times))
         return worked
 
     def finished(self) -> bool:
         """Whether all is out."""
-        return not self._under_way
+        return not (self._under_way or self._stored.spilled)
 
     def underway(self) -> Iterable[Underway]:
         """What is not known to be out, and what waits for its time."""
         at = self._input.location
-        out = [Underway.held(at, one.time, one.batch) for one in self._under_way]
-        waiting = self._waiting.rows()
-        return chain(out, (Underway(at, rows.least_time, rows.batch) for rows in waiting))
+        here = chain((one.rows for one in self._under_way), self._ready)
+        held = [Underway.held(at, rows.least_time, rows.batch) for rows in here]
+        stored, waiting = (
+            (Underway(at, rows.least_time, rows.batch) for rows in pool.rows())
+            for pool in (self._stored, self._waiting)
+        )
+        return chain(stored, held, waiting)
 
     def close(self) -> None:
         """Close the writer."""
@@ -143,21 +159,28 @@ class OnceSink(Quiet):
         return received
 
     def _write(self) -> bool:
-        # In the midst of a time it has to go on: only then can a transaction be committed.
-        if self._writer.full and self.complete:
-            return False
         # What it gets may be here before the word of the move that brings it.
         passed = self._least(self._input.frontier, self._control())
-        until = [*passed, *self._held_back()]
-        bound = Antichain.of(*(at(time, (0,) * self._loops) for time in until))
-        ready, more = self._waiting.passed(bound)
-        for rows in in_order(ready) if ready else ():
-            self._write_some(rows)
-        waiting = [] if self._waiting.least is None else [self._waiting.least]
+        moved = not self._ready and self._make_ready(passed)
+        written = self._write_some()
+        least = self._ready[0].least if self._ready else self._waiting.least
+        waiting = [] if least is None else [least]
         # Once nothing comes any more, what may be read in a later run comes behind all there was.
         self.mark = min((*passed, *waiting), default=max(self.mark, self._newest + 1))
         if self.mark >= self._earlier.mark or not (passed or waiting):
             self.replay.end()
+        return moved or written
+
+    def _make_ready(self, passed: list[int]) -> bool:
+        """Take records whose time has passed; whether any were, or more may be next time."""
+        # In the midst of a time it has to go on: only then can a transaction be committed.
+        if self._writer.full and self.complete:
+            return False
+        until = [*passed, *self._held_back()]
+        bound = Antichain.of(*(at(time, (0,) * self._loops) for time in until))
+        ready, more = self._waiting.passed(bound)
+        for rows in in_order(ready) if ready else ():
+            self._ready += self._slices(rows)
         return bool(ready) or more
 
     @staticmethod
@@ -172,17 +195,55 @@ class OnceSink(Quiet):
             self._came = {time for time in self._came if durable.less_than(time)}
         return sorted(self._came)[:1]
 
-    def _write_some(self, rows: Rows) -> None:
-        """Write records that are in order, up to the end of a time at which there is no room."""
-        while len(rows):
-            times = rows.batch.times
-            if self._writer.full and int(times[0]) > self._newest:
-                self._waiting.add(rows)
-                return
-            end = int(np.searchsorted(times, times[min(len(rows), SLICE) - 1], side="right"))
-            some, rows = rows.cut(end)
-            self._newest = int(times[end - 1])
-            self._write_rows(self._fresh(some))
+    def _slices(self, rows: Rows) -> Iterator[Rows]:
+        """Cut records that are in order, between two times where that can be."""
+        share, start = max(1, self._most // TURNS), 0
+        times, count = rows.batch.times, len(rows)
+        most = min(SLICE, 1 + share * count // rows.batch.guessed_weight)
+        while start < count:
+            end = min(start + most, count)
+            if end < count:
+                same = int(np.searchsorted(times, times[end], side="left"))
+                end = same if same > start else end
+            yield rows.take(np.arange(start, end))
+            start = end
+
+    def _write_some(self) -> bool:
+        """Write records that are ready, at most a turn's share of bytes; whether any were."""
+        room, written = max(1, self._most // TURNS), False
+        while self._ready and room > 0 and self._may_write(self._ready[0].least):
+            rows = self._ready.popleft()
+            room -= rows.batch.guessed_weight
+            self._newest = int(rows.batch.times[-1])
+            self._write_rows(self._fresh(rows))
+            written = True
+        return written
+
+    def _may_write(self, time: int) -> bool:
+        """Whether there is room for records of a time; in the midst of one the disk has some."""
+        if time > self._newest:
+            return not (self._crammed or self._stored.spilled or self._writer.full)
+        while self._crammed and self._store():
+            pass
+        return not self._crammed
+
+    @property
+    def _crammed(self) -> bool:
+        """Whether memory has no room for more that is not known to be committed."""
+        return 2 * self._size > self._most
+
+    def _store(self) -> bool:
+        """Move the first records under way to disk; False where others than of their transaction
+        lie there, whose commit has begun."""
+        if self._stored.spilled and self._stored_as != self._under_way[0].ticket:
+            return False
+        one = self._under_way.popleft()
+        self._size -= one.size
+        self._stored_as = one.ticket
+        self._stored.add(one.rows)
+        while self._stored.shed():
+            pass
+        return True
 
     def _fresh(self, rows: Rows) -> Rows:
         """Those that no earlier life has committed."""
@@ -194,7 +255,7 @@ class OnceSink(Quiet):
         self._counters["suppressed"] += int(np.count_nonzero(out))
         gone, rows = rows.split(out)
         self.replay.add(whose[out], gone.batch)
-        self._let_go(gone.batch, gone.arrived)
+        self._let_go(gone)
         return rows
 
     def _write_rows(self, rows: Rows) -> None:
@@ -202,23 +263,37 @@ class OnceSink(Quiet):
             if self._since is None:
                 self._since = rows.least
             ticket = written(self._writer, self._guard, self._counters, rows.batch)
-            self._under_way.append(_Written(ticket, rows.least_time, rows.batch, rows.arrived))
+            one = _Written(ticket, rows, rows.batch.guessed_weight)
+            self._under_way.append(one)
+            self._size += one.size
 
     def _release(self) -> bool:
         delivered = self._writer.delivered()
         released = False
-        while self._under_way and self._under_way[0].ticket <= delivered:
+        if self._stored.spilled and self._stored_as <= delivered:
+            released = self._release_stored()
+        while not self._stored.spilled and self._under_way:
+            if self._under_way[0].ticket > delivered:
+                break
             one = self._under_way.popleft()
-            self._let_go(one.batch, one.arrived)
+            self._size -= one.size
+            self._let_go(one.rows)
             released = True
         if released:
             self._earlier.settle(self.mark)
         return released
 
-    def _let_go(self, batch: Batch, arrived: Int64s) -> None:
+    def _release_stored(self) -> bool:
+        """Let go of some of what lies on disk."""
+        some, _ = self._stored.passed(Antichain())
+        for rows in some:
+            self._let_go(rows)
+        return True
+
+    def _let_go(self, rows: Rows) -> None:
         """Records are out, in order of time: no checkpoint has them any more."""
-        self.anew = max(self.anew, int(batch.times[-1]) + 1)
-        self._input.stay.over_each(arrived)
+        self.anew = max(self.anew, int(rows.batch.times[-1]) + 1)
+        self._input.stay.over_each(rows.arrived)
 
     def _relieve(self) -> bool:
         """Make some room where too much waits; whether anything was done."""

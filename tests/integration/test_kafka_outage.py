@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from connectors import KafkaSink, KafkaSource, topics
+from connectors import KafkaSink, KafkaSource, client, committer, topics
 from connectors.broker import LocalBroker
-from connectors.committer import Committer, Parcel
+from connectors.committer import Committer, Lot, Parcel
+from connectors.spool import Spool
 from connectors.state_topic import KafkaStateTopic
 from connectors.topics import STATE_PARTITIONS
+from dataflow.bound import Bound
+from dataflow.lost import WorkerLost
 from dataflow.protocols import Partition
 from schemas.errors import SetupError
 from state.topic import Place, Ticket
 from tests.kafka_rig import Reading, Rig, await_ticket, batch
-from tests.kafka_tools import Record, consume_all, produce, until
+from tests.kafka_tools import Record, consume_all, ends, produce, until
 
 COUNT = 4_000
 T = TypeVar("T")
@@ -168,5 +172,90 @@ def test_a_transaction_is_committed_once_a_broker_that_was_killed_is_back(
     until(ended.is_set, "it has ended")
     assert not committer.busy
     committer.close()
-    values = [int(record.value or b"") for record in consume_all(rig.bootstrap, topic)]
-    assert sorted(values) == [*range(COUNT)]
+
+    def values() -> list[int]:
+        return sorted(int(record.value or b"") for record in consume_all(rig.bootstrap, topic))
+
+    # Kafka says that it is committed before readers come past it.
+    until(lambda: values() == [*range(COUNT)], "all is there, once")
+
+
+PARCELS, ROWS = 40, 100
+"""Of a lot that lies on disk, and of each of its parcels."""
+ALL = [*range(PARCELS * ROWS)]
+
+
+class Interrupted:
+    """A lot on disk, each value its number; something happens in the midst of the first try."""
+
+    def __init__(self, rig: Rig, folder: Path, happens: Callable[[], None]) -> None:
+        self._rig, self._topic, self._happens = rig, rig.topic("out"), happens
+        self._tries = 0
+        self._spool = Spool(Bound("transactions of 'x'", 1 << 20, "max_spill"), folder)
+        for first in range(0, PARCELS * ROWS, ROWS):
+            values = [b"%d" % n for n in range(first, first + ROWS)]
+            self._spool.add(Parcel(self._topic, values, [None] * ROWS), room=0)
+        assert self._spool.spilled
+
+    def __iter__(self) -> Iterator[Parcel]:
+        self._tries += 1
+        for n, parcel in enumerate(self._spool):
+            if n == PARCELS // 2 and self._tries == 1:
+                until(lambda: bool(self.values(committed=False)), "some has arrived")
+                self._happens()
+            yield parcel
+
+    @property
+    def end(self) -> int:
+        """Where the topic ends, with what Kafka itself notes there."""
+        return ends(self._rig.bootstrap, self._topic)
+
+    def values(self, *, committed: bool = True) -> list[int]:
+        """What readers see."""
+        found = consume_all(self._rig.bootstrap, self._topic, committed=committed)
+        return [int(record.value or b"") for record in found]
+
+
+def commit(rig: Rig, lot: Lot) -> Committer:
+    """A committer that has tried to commit a lot."""
+    ended = threading.Event()
+    committing = Committer(rig.settings, f"{rig.prefix}worker-0", ended.set)
+    committing.commit(lot)
+    until(ended.is_set, "it has ended")
+    committing.close()
+    return committing
+
+
+def test_a_lot_on_disk_comes_whole_though_the_broker_is_killed_in_its_midst(
+    running: LocalBroker, tmp_path: Path
+) -> None:
+    rig = Rig(running.bootstrap, "killed.")
+
+    def kill() -> None:
+        running.kill()
+        running.start()
+
+    lot = Interrupted(rig, tmp_path, kill)
+    assert not commit(rig, lot).busy
+    until(lambda: lot.values() == ALL, "all is there, once")
+
+
+def test_a_transaction_that_takes_too_long_counts_as_lost_and_the_next_life_commits_it(
+    running: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an outage longer than that makes it: Kafka has given it up meanwhile."""
+    rig = Rig(running.bootstrap, "late.")
+    monkeypatch.setattr(committer, "TRANSACTION", 1.0)
+    for setting in ("transaction.timeout.ms", "message.timeout.ms"):
+        monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 1_000)
+
+    def outlast() -> None:
+        end = lot.end
+        until(lambda: lot.end > end, "Kafka has noted that it is given up")
+
+    lot = Interrupted(rig, tmp_path, outlast)
+    with pytest.raises(WorkerLost, match="one took .* s, and Kafka ends it after 1 s"):
+        assert commit(rig, lot).busy
+    assert not lot.values(), "nothing of it is visible"
+    assert not commit(rig, lot).busy
+    until(lambda: lot.values() == ALL, "all of it is, once")

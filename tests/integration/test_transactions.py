@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from connectors.committer import Committer, Parcel
+from connectors.sink import KafkaSink
+from connectors.spool import Spool
+from connectors.transactions import KafkaTransactions
 from connectors.trimmed import TrimmedTopic
 from connectors.whole import whole
+from dataflow.bound import Bound
+from dataflow.once.marks import Mark
 from schemas.errors import MeanderError
+from state.ids import Incarnation, WorkerId
+from state.time import from_millis
 from tests.brokers import Broker
+from tests.kafka_rig import Rig, batch
 from tests.kafka_tools import PATIENCE, consume_all, create_topic, until
 
 
@@ -94,3 +104,34 @@ def test_marks_that_nobody_needs_go(broker: Broker, prefix: str) -> None:
         marks.forget(1)
         until(lambda: read(broker, prefix + "marks") == [b"late"], "the first has gone")
     one.close()
+
+
+def test_a_time_of_many_bounds_leaves_in_one_transaction(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    """I6: what memory has no room for lies on disk until then, and readers see all or nothing."""
+    rig, most = Rig(broker.bootstrap, prefix), 100_000
+    topic, marks = rig.topic("large"), rig.topic("marks")
+    spools = partial(Spool, Bound("transactions of 'one'", 1 << 20, "max_spill"), tmp_path)
+    made = KafkaTransactions(rig.settings, prefix + "one", marks, rig.wakeup, most, spools, 1 << 20)
+    writer = made.writer(KafkaSink(topic, value="bytes"), rig.context())
+    values: list[bytes | None] = [b"%d" % n * 1000 for n in range(100, 300)]
+    for value in values:
+        assert writer.write(batch([value], millis=7)) == 1
+        assert made._written.near <= most
+    assert (made._written.spilled, writer.full, made.busy) == (True, True, False)
+    made.commit(mark(8))
+    until(lambda: writer.delivered() == 1, "it is committed")
+    until(lambda: read(broker, topic) == values, "all of it is there, in order")
+    assert writer.write(batch([b"small"], millis=9)) == 2
+    made.commit(mark(10))
+    until(lambda: read(broker, topic) == [*values, b"small"], "the next follows")
+    too_many = batch(values * 3, millis=11)
+    with pytest.raises(MeanderError, match="results on disk wait .* raise the flow's max_spill"):
+        writer.write(too_many)
+    made.close()
+    assert read(broker, topic) == [*values, b"small"], "nothing leaves that is not committed"
+
+
+def mark(millis: int) -> Mark:
+    return Mark(Incarnation(1), WorkerId(0), {"sink": from_millis(millis)}, ())

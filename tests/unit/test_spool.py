@@ -1,0 +1,62 @@
+"""I6: parcels that memory has no room for lie in a file, and come out of it as they were."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from connectors.committer import Parcel
+from connectors.producing import Headers
+from connectors.spool import Spool
+from dataflow.bound import Bound
+from schemas.errors import SetupError
+
+DISK = Bound("transactions of 'a'", 1 << 20, "max_spill")
+LARGE = Parcel("a", [b"x" * 100_000], [None])
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file of this process becomes larger meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_parcels_on_disk_come_out_for_every_try(tmp_path: Path) -> None:
+    headers: list[Headers] = [[("one", b"1"), ("none", None)], []]
+    given = [
+        Parcel("a", [b"1", None], [None, b"key"], headers),
+        Parcel("b", [b"x" * 300], [b""]),
+        Parcel("c", [], []),
+    ]
+    with closing(Spool(DISK, tmp_path)) as spool:
+        for parcel in given:
+            spool.add(parcel, room=100)
+        assert (spool.spilled, spool.near) == (True, 0)
+        assert [[*spool], [*spool]] == [given, given]
+        begun = iter(spool)
+        next(begun)
+        assert [*spool] == given, "a try that was given up leaves no trace"
+        assert not [*tmp_path.iterdir()], "the file has no name"
+
+
+def test_a_disk_that_is_full_is_told_of_where_the_parcel_is_added(tmp_path: Path) -> None:
+    with closing(Spool(DISK, tmp_path)) as spool, files_of_at_most(150_000):
+        spool.add(LARGE, room=0)
+        with pytest.raises(SetupError, match="cannot be written to .* its disk has room"):
+            spool.add(LARGE, room=0)
+
+
+def test_a_little_that_a_full_disk_does_not_take_is_told_of_too(tmp_path: Path) -> None:
+    """Where it would fit into the file's buffer."""
+    little, refused = Parcel("a", [b"x" * 200], [None]), pytest.raises(SetupError, match="written")
+    with closing(Spool(DISK, tmp_path)) as spool, files_of_at_most(100), refused:
+        spool.add(little, room=0)
