@@ -377,8 +377,8 @@ class Worker:
             else [Notice(name, *one) for name, some in self._notices().items() for one in some]
         )
         held = Held(
-            underway,
-            [*self._resuming.underway(), *behind],
+            [*underway, [*self._resuming.underway()]],
+            behind,
             [delivery for one in keyed for delivery in one.arrivals.deliveries],
             [(name, one) for name, source in assembly.sources.items() for one in source.parcels()],
             notices,

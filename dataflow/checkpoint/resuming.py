@@ -28,7 +28,7 @@ from dataflow.progress import Progress
 from dataflow.protocols import Clock
 from state import in_flight
 from state.checkpoint import Piece
-from state.ids import WorkerId
+from state.ids import Incarnation, WorkerId
 from state.in_flight import Columns
 from state.parts import wholes
 from state.time import Time
@@ -36,13 +36,20 @@ from state.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
 """What is asked for at once: a piece alone takes as long as some."""
+LIFE = 32
+"""Bits by which a life's number stands ahead of how many moves a record is behind: its rank."""
+NOW = -1
+"""The rank of what waits for nothing."""
+LAST = np.iinfo(np.int64).max
 
 
 class _Later(NamedTuple):
-    """Records of bins that moved, from then on."""
+    """Records of bins that moved, from then on, and what came behind them."""
 
     time: Time
     batch: Batch
+    life: Incarnation
+    """Whose moves these were."""
 
 
 class Resuming:
@@ -75,7 +82,10 @@ class Resuming:
         self._later = defaultdict[Location, defaultdict[int, deque[_Later]]](
             lambda: defaultdict(deque)
         )
-        """By input, and by how many moves of their bin are before them."""
+        """By input and rank."""
+        self._lives = sorted({piece.since for piece in pieces})
+        self._waiting = defaultdict[Location, Int64s](self._none_waits)
+        """By bin the least rank of what waits at an input."""
         self._payload: bytes | None = None
         """Of the next piece, once it is here."""
         self.read, self.total = 0, sum(piece.size for piece in pieces)
@@ -108,7 +118,8 @@ class Resuming:
         """What was read and has not gone on."""
         for location, waiting in self._later.items():
             for _, some in sorted(waiting.items()):
-                yield from (Underway.held(location, *one) for one in some)
+                for time, batch, life in some:
+                    yield Underway.held(location, time, batch)._replace(life=life)
 
     def _put_piece(self) -> bool:
         """The next piece; whether it was put back."""
@@ -134,7 +145,7 @@ class Resuming:
         for location, waiting in self._later.items():
             if not self._left_at[location] and self._inputs[location].taken:
                 least = min(waiting)
-                time, batch = waiting[least].popleft()
+                time, batch, _ = waiting[least].popleft()
                 if not waiting[least]:
                     del waiting[least]
                 if not waiting:
@@ -161,18 +172,16 @@ class Resuming:
     def _put(self, piece: Piece, columns: Columns) -> None:
         location, changes = self._location(piece), self._progress.changes
         rows = self._own_rows(piece, columns)
-        behind = self._behind(piece, columns)[rows]
-        for moves in np.unique(behind).tolist():
-            batch = self._batch(location, columns).take(rows[behind == moves])
+        ranks = self._ranks(piece, columns)[rows]
+        for rank in np.unique(ranks).tolist():
+            batch = self._batch(location, columns).take(rows[ranks == rank])
             time = at(int(batch.times.min()), columns.rounds)
             changes.add(location, time, 1)
-            # Of a bin in an outbox nothing of before is left.
-            sorted_out = location in self._plan.sorting or self._plan.in_outbox(piece)
-            if moves and not sorted_out:
-                self._later[location][moves].append(_Later(time, batch))
-            else:
+            if rank == NOW:
                 message = Message(time, batch, None, self._clock.monotonic())
                 self._inputs[location].put_back(message)
+            else:
+                self._later[location][rank].append(_Later(time, batch, piece.since))
         changes.add(location, piece.time, -1)
 
     def _batch(self, at: Location, columns: Columns) -> Batch:
@@ -183,14 +192,24 @@ class Resuming:
             columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
         )  # fmt: skip
 
-    def _behind(self, piece: Piece, columns: Columns) -> Int64s:
-        """How many moves of its bin, in the life that wrote it, each record is behind; (n,)."""
-        found = np.zeros(len(columns), np.int64)
-        if columns.bins is not None:
-            bins = columns.bins + self._first(piece)
-            for one in self._moves.get(piece.author.incarnation, ()):
-                found += (columns.times >= one.time) & np.isin(bins, one.bins)
-        return found
+    def _ranks(self, piece: Piece, columns: Columns) -> Int64s:
+        """How late each record goes on: behind the moves of its bin in the life that had it, and
+        behind what a life before had and waits at the same input; (n,)."""
+        location, ranks = self._location(piece), np.full(len(columns), NOW, np.int64)
+        # Of a bin in an outbox nothing of before is left.
+        if columns.bins is None or location in self._plan.sorting or self._plan.in_outbox(piece):
+            return ranks
+        bins, moves = columns.bins + self._first(piece), np.zeros(len(columns), np.int64)
+        for one in self._moves.get(piece.since, ()):
+            moves += (columns.times >= one.time) & np.isin(bins, one.bins)
+        own, waiting = moves + (self._lives.index(piece.since) << LIFE), self._waiting[location]
+        late = (moves > 0) | (waiting[bins] <= own)
+        np.minimum.at(waiting, bins[late], own[late])
+        ranks[late] = own[late]
+        return ranks
+
+    def _none_waits(self) -> Int64s:
+        return np.full(len(self._owners), LAST, np.int64)
 
     def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
         if columns.bins is None:

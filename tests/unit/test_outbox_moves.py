@@ -24,6 +24,7 @@ SEEDS = range(5)
 KEYS = 0, 3
 """One of either worker."""
 BINS = Bin(0), Bin(1)
+RESULTS = 4
 
 
 class Moving:
@@ -35,8 +36,8 @@ class Moving:
         numbered = self.flow.source(self.source).key_by(lambda value: key)
         numbered.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1), order="arrival").sink(self.sink)
 
-    def there_and_back(self, run: TestFlow) -> None:
-        """Each of three owners has a result that waits for a checkpoint."""
+    def there_and_back(self, run: TestFlow, results: int = 1) -> None:
+        """Each of three owners has results that wait for a checkpoint."""
         until(run, lambda: taken(run) == 1)
         here = run.owner(self.key)
         for n, worker in enumerate((here, 1 - here, here)):
@@ -44,8 +45,8 @@ class Moving:
                 time = from_millis(1000 * n + 500)
                 move = Migrate(f"m{n}", BINS, WorkerId(worker), time, "sudden", prepared=False)
                 run.strike(move)
-            self.source.give(0, (1000 * (n + 1), "x"))
-            until(run, lambda: waiting(run) == n + 1)  # noqa: B023
+            self.source.give(0, *[(1000 * (n + 1), "x")] * results)
+            until(run, lambda: waiting(run) == (n + 1) * results)  # noqa: B023
 
 
 def waiting(run: TestFlow) -> int:
@@ -172,3 +173,34 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
     of = {key: [n for one, n in came if one == key] for key in (moves, stays)}
     # A source by hand gives no second time what it has given and the cut has not.
     assert of == {moves: [1, 2], stays: [*range(1, len(of[stays]) + 1)]}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("steps", range(20, 80, 8))
+@pytest.mark.parametrize("key", KEYS)
+def test_results_that_were_held_back_leave_in_order_after_two_recoveries(
+    key: int, steps: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is taken amid the first one has some of them, and refers to the others."""
+    monkeypatch.setattr(persisting, "ROWS", 1)
+    monkeypatch.setattr(persisting, "BYTES", 1)
+    moving = Moving(key)
+    with TestFlow(moving.flow, 2) as run:
+        moving.there_and_back(run, RESULTS)
+        checkpointed(run)
+        world = run.world
+    with TestFlow(moving.flow, workers, world=world) as run:
+        for _ in range(steps):
+            run.act()
+        checkpointed(run)
+    moving.source.feeds[0].ended = True
+    with TestFlow(moving.flow, workers, world=world) as run:
+        run.run()
+    assert moving.sink.values == [*range(1, 3 * RESULTS + 1)]
+
+
+def checkpointed(run: TestFlow) -> None:
+    """Take a checkpoint, of which perhaps nothing of outboxes is out yet."""
+    before = len(run.world.checkpoints)
+    run.strike(Freeze())
+    until(run, lambda: len(run.world.checkpoints) > before)
