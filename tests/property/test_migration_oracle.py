@@ -42,7 +42,8 @@ from tests.property.cases import (
 from tests.property.flows import stages_of
 from tests.property.reference import OWN, Record, Refusals, States, in_order
 
-FLOOR = 130
+FLOOR = 70
+"""The bugs of `test_planted_bugs` that they can show show within 21; `make soak` makes more."""
 SLOW = 0.02
 DIFFERS = "results are not the reference's"
 

@@ -6,6 +6,7 @@ import csv
 import json
 from collections import Counter
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +35,13 @@ def test_every_row_of_the_table_is_one_record(table: Path, records: Records) -> 
             return None
         return int(text) if name in numbers else text
 
+    fields = itemgetter(*FIELDS)
     with table.open() as opened:
-        rows = Counter(
-            tuple(value_of(name, row[name]) for name in FIELDS) for row in csv.DictReader(opened)
-        )
-    produced = Counter(
-        tuple(json.loads(value)[name] for name in FIELDS) for value in records.values
-    )
+        header, *lines = csv.reader(opened)
+    columns = dict(zip(header, zip(*lines, strict=True), strict=True))
+    typed = [[value_of(name, text) for text in columns[name]] for name in FIELDS]
+    rows = Counter(zip(*typed, strict=True))
+    produced = Counter(fields(json.loads(value)) for value in records.values)
     assert rows.total() == 336_776
     assert produced == rows
 
