@@ -354,7 +354,7 @@ def translate(name: str, said: str) -> MeanderError:
         )
     if "No module named 'app'" in said:
         return SetupError(name, "Meander is not installed where it runs", "install it there")
-    if "Cannot run program" in said:
+    if "Cannot run program" in said and _TRACE not in said:
         found = cause(said[said.index("Cannot run program") :])
         return SetupError(name, found, "set PYSPARK_PYTHON to a Python of the executors")
     # A traceback says more than what Spark makes of it, and its text may have any word.
@@ -397,8 +397,9 @@ def _indent(line: str) -> int:
 
 
 def _sentence(lines: list[str], at: int) -> str:
-    """What a line says; with the next one where it ends before it has said it."""
+    """What a line says; with the next ones where it ends before it has said it."""
     said = lines[at].strip().removeprefix("Caused by:").removeprefix(":").strip()
-    if said.endswith(":") and at + 1 < len(lines):
-        said = f"{said} {lines[at + 1].strip()}"
+    while said.endswith(":") and at + 1 < len(lines):
+        at += 1
+        said = f"{said} {lines[at].strip()}"
     return said.rstrip(".")

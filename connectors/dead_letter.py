@@ -18,7 +18,7 @@ from connectors.producing import Headers
 from connectors.sender import Sender, noted
 from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
-from dataflow.operators.errors import failure
+from dataflow.operators.errors import failure, shown
 from dataflow.protocols import WorkerContext
 from state import codec
 
@@ -30,6 +30,8 @@ MAX_TRACE = 8 * 1024
 """Characters kept of a traceback, from its end: the cause stands there."""
 MAX_VALUE = MAX_DEAD_RECORD // 2
 """Bytes kept of a value, from its start; the rest of a record is for its key and headers."""
+MAX_KEY = MAX_HEADERS = MAX_DEAD_RECORD // 8
+"""Bytes kept of a key, from its start, and of the headers that a record had itself."""
 _json = encoder("json")
 
 
@@ -77,17 +79,22 @@ class KafkaDeadLetters:
             added.append(("meander.trace", _text(trace)[-MAX_TRACE:]))
         if isinstance(value, Unreadable):
             added.append(("meander.topic", value.topic))
-            self._send(value.value, value.key, [*value.headers, *added])
+            self._send(value.value, value.key, _kept(value.headers), added)
         else:
             added.append(("meander.origin", str(batch.origins[row])))
             key = None if batch.keys is None else _key(batch.keys[row])
-            self._send(_written(value), key, added)
+            self._send(_written(value), key, [], added)
 
-    def _send(self, value: bytes | None, key: bytes | None, headers: Headers) -> None:
+    def _send(
+        self, value: bytes | None, key: bytes | None, headers: Headers, added: Headers
+    ) -> None:
         if value is not None and len(value) > MAX_VALUE:
-            headers = [*headers, ("meander.truncated", str(len(value)))]
+            added.append(("meander.truncated", str(len(value))))
             value = value[:MAX_VALUE]
-        self._sender.send(value, key, noted, headers)
+        if key is not None and len(key) > MAX_KEY:
+            added.append(("meander.key_truncated", str(len(key))))
+            key = key[:MAX_KEY]
+        self._sender.send(value, key, noted, [*headers, *added])
 
     def pending(self) -> int:
         """How many are not yet durable. Raises MeanderError when the broker refused one."""
@@ -99,6 +106,17 @@ class KafkaDeadLetters:
         self._sender.close()
 
 
+def _kept(headers: Headers) -> Headers:
+    """The headers of a record as far as there is room, with how many there is none for."""
+    found, room = Headers(), MAX_HEADERS
+    for name, value in headers:
+        room -= len(name) + len(value or b"")
+        if room >= 0:
+            found.append((name, value))
+    lost = len(headers) - len(found)
+    return [*found, ("meander.headers_left_out", str(lost))] if lost else found
+
+
 def _text(said: str) -> bytes:
     """Text as a header: also what no encoding takes as it is."""
     return said.encode("utf-8", "backslashreplace")
@@ -108,7 +126,7 @@ def _key(key: bytes) -> bytes | None:
     try:
         return plain_key(key)
     except (ValueError, TypeError):
-        return _text(repr(codec.decode(key)))
+        return _text(shown(codec.decode(key)))
 
 
 def _written(value: object) -> bytes | None:
@@ -117,11 +135,4 @@ def _written(value: object) -> bytes | None:
     try:
         return _json(value)
     except failure():  # the value's own code may take part
-        return _text(_shown(value))
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)
-    except failure():
-        return object.__repr__(value)
+        return _text(shown(value))

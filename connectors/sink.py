@@ -19,7 +19,7 @@ from connectors.freight import Freight
 from connectors.producing import Header, Headers
 from dataflow.batch import Batch, Int64s
 from dataflow.once.tally import Tally
-from dataflow.operators.errors import failure, told
+from dataflow.operators.errors import failure, shown, told
 from dataflow.protocols import WorkerContext
 from dataflow.pulse import Pulse
 from schemas.refused import RowRefused
@@ -27,8 +27,6 @@ from state import codec
 from state.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
-CLIENT_MOST = 1_000_000
-"""Bytes that librdkafka takes as one record unless it is told otherwise."""
 AROUND = 61
 """Bytes of a batch of records beside these."""
 OVERHEAD = 36
@@ -101,8 +99,10 @@ class KafkaWriter:
 def batch_bytes(written: Iterable[str], outside: Mapping[str, Mapping[str, str]]) -> int:
     """What a batch of records may take that any of these topics takes: the client itself asks no
     broker, and one that is refused ends the producer."""
-    known = (outside.get(topic, {}).get("max.message.bytes", CLIENT_MOST) for topic in written)
-    return min([CLIENT_MOST, *map(int, known)])
+    known = (
+        outside.get(topic, {}).get("max.message.bytes", client.MESSAGE_MOST) for topic in written
+    )
+    return min([client.MESSAGE_MOST, *map(int, known)])
 
 
 Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
@@ -128,33 +128,32 @@ class Taken:
     def by(topic: str, context: WorkerContext) -> Taken:
         """As the client's settings say and, where they were seen, the topic's."""
         theirs, ours = context.outside.get(topic, {}), context.settings
-        client = int(ours.get("message.max.bytes", CLIENT_MOST))
-        broker = int(theirs.get("max.message.bytes", client + AROUND)) - AROUND
+        sent = int(ours.get("message.max.bytes", client.MESSAGE_MOST))
+        broker = int(theirs.get("max.message.bytes", sent + AROUND)) - AROUND
         # What a broker is sent is smaller then, by how much nobody knows.
         packed = any(ours.get(name, "none") != "none" for name in COMPRESSING)
         keyless = not topics.compacted(theirs)
-        if broker < client and not packed:
+        if broker < sent and not packed:
             return Taken(broker, "max.message.bytes of the topic", keyless)
-        return Taken(client, "message.max.bytes in the settings", keyless)
+        return Taken(sent, "message.max.bytes in the settings", keyless)
 
     def refuses(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None],
         headers: int,
-    ) -> tuple[int, int | None] | None:
-        """The first record that is not taken, each with so many bytes of headers at most: its row,
-        and its size where that is why."""
+    ) -> Iterator[tuple[int, int | None]]:
+        """The records that are not taken, each with so many bytes of headers at most: their rows,
+        and their sizes where these are why."""
         if not self.keyless and None in keys:
-            return keys.index(None), None
+            yield from ((row, None) for row, key in enumerate(keys) if key is None)
         beside = OVERHEAD + headers
         if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= self.most:
-            return None
+            return
         for row, (value, key) in enumerate(zip(values, keys, strict=True)):
             size = len(value or b"") + len(key or b"") + beside
             if size > self.most:
-                return row, size
-        return None
+                yield row, size
 
 
 class Rows:
@@ -171,7 +170,7 @@ class Rows:
         self._worker = _header("meander.worker", worker)
 
     def written(self, batch: Batch) -> Written:
-        """The records of a batch. Raises RowRefused for the first row that cannot be written."""
+        """The records of a batch. Raises RowRefused where some cannot be written, for all these."""
         values, keys = self._values_and_keys(batch)
         return values, keys, self._headers(batch) if self._with_headers else None
 
@@ -181,12 +180,16 @@ class Rows:
         return Tally.of(batch.times, keys, values)
 
     def _values_and_keys(self, batch: Batch) -> tuple[list[bytes | None], list[bytes | None]]:
-        values = self._encoded(self._value, batch.values, batch)
+        refused: dict[int, RowRefused] = {}
+        values = self._encoded(self._value, batch.values, batch, refused)
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
-            keys = self._encoded(self._key, batch.keys, batch)
-        if self._taken and (refused := self._taken.refuses(values, keys, self._around)):
-            raise self._not_taken(self._taken, batch, *refused)
+            keys = self._encoded(self._key, batch.keys, batch, refused)
+        if self._taken:
+            for row, size in self._taken.refuses(values, keys, self._around):
+                refused.setdefault(row, self._not_taken(self._taken, batch, row, size))
+        if refused:
+            raise RowRefused.first(refused)
         return values, keys
 
     def _not_taken(self, taken: Taken, batch: Batch, row: int, size: int | None) -> RowRefused:
@@ -216,31 +219,38 @@ class Rows:
         )
         return list(map(list, zip(*columns, strict=False)))
 
-    def _encoded(self, part: _Part[T], column: Sequence[T], batch: Batch) -> list[bytes | None]:
+    def _encoded(
+        self, part: _Part[T], column: Sequence[T], batch: Batch, refused: dict[int, RowRefused]
+    ) -> list[bytes | None]:
+        """A column as it is written; None, and a refusal, for what cannot be."""
         encoded: list[bytes | None] = []
         take, encode, pulse = encoded.append, part.encode, self._pulse
         if not part.own:
             try:
                 return written_all(encode, column)
             except failure():
-                pass  # the row at fault is found below
+                pass  # the rows at fault are found below
         for value in column:
             if part.own and pulse.due:
                 pulse.beat()
             try:
                 take(encode(value))
             except failure() as error:
-                raise self._refused(part.name, batch, len(encoded), error) from error
+                row = len(encoded)
+                refused.setdefault(row, self._refused(part.name, batch, row, error))
+                take(None)
         return encoded
 
     def _refused(self, part: str, batch: Batch, row: int, error: BaseException) -> RowRefused:
-        return RowRefused(
+        refused = RowRefused(
             row,
             f"topic {self._topic!r}",
             f"the {part} of the result from partition {batch.partitions[row]}, offset "
             f"{batch.offsets[row]} cannot be written: {told(error)}",
             f"map results to what the sink's {part} format takes, or give it a function",
         )
+        refused.__cause__ = error
+        return refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +269,7 @@ def quoted(key: bytes) -> str:
     >>> quoted(codec.encode("N14228"))
     "'N14228'"
     """
-    text = repr(codec.decode(key))
+    text = shown(codec.decode(key))
     return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
 
 

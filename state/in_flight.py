@@ -231,7 +231,7 @@ def _lowered(value: object) -> object:
     """A value as Avro has it, with the name of its type: else fastavro would try one by one."""
     kind = type(value)
     if kind is int and value not in _INT64:
-        return _compound("integer", [str(value)])
+        return _compound("integer", [codec.encode(value)])
     if kind is str and not _fits(cast(str, value)):
         return _compound("text", [codec.encode(value)])
     if (name := _AVRO.get(kind)) is not None:
@@ -271,7 +271,8 @@ _RAISED: Final[dict[str, Callable[[list[Any]], object]]] = {
     "frozenset": frozenset,
     "dict": lambda items: dict(zip(items[::2], items[1::2], strict=True)),
     "text": lambda items: codec.decode(items[0]),
-    "integer": lambda items: int(items[0]),
+    # Digits are what it was once written as; Python refuses to read more than 4,300 of them.
+    "integer": lambda items: int(items[0]) if type(items[0]) is str else codec.decode(items[0]),
     "decimal": lambda items: Decimal(items[0]),
     "date": lambda items: date.fromisoformat(items[0]),
     "datetime": lambda items: codec.decode(items[1]),

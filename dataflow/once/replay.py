@@ -20,6 +20,7 @@ from dataflow.batch import Batch, Int64s
 from dataflow.once.history import Earlier, History, Predecessor
 from dataflow.once.tally import Out, Tally
 from dataflow.once.transactions import Tallying
+from dataflow.operators.sink import without
 from schemas.errors import MeanderError
 from schemas.refused import RowRefused
 from state.checkpoint import Anew
@@ -144,4 +145,4 @@ def _tallied(writer: Tallying, batch: Batch) -> Tally:
         try:
             return writer.tally(batch)
         except RowRefused as refused:
-            batch = batch.take(np.flatnonzero(np.arange(len(batch)) != refused.row))
+            batch = without(batch, refused)

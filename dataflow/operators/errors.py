@@ -47,6 +47,18 @@ def told(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+def shown(value: object) -> str:
+    """A value as messages show it: its `repr` is user's code too, and refuses very long numbers.
+
+    >>> shown("N14228"), shown(1 << 20_000)[:15]
+    ("'N14228'", '<int object at ')
+    """
+    try:
+        return repr(value)
+    except failure():
+        return object.__repr__(value)
+
+
 class FunctionFailed(MeanderError):
     """A user's function has failed where its operator wants the flow to end with that."""
 

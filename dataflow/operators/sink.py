@@ -82,8 +82,14 @@ def written(writer: SinkWriter, guard: Guard, counters: Counter[str], batch: Bat
         try:
             ticket = writer.write(batch)
         except RowRefused as refused:
-            guard.failed(batch, refused.row, refused)
-            batch = batch.take(np.flatnonzero(np.arange(len(batch)) != refused.row))
+            for one in refused.all:
+                guard.failed(batch, one.row, one)
+            batch = without(batch, refused)
         else:
             counters["written"] += len(batch)
             return ticket
+
+
+def without(batch: Batch, refused: RowRefused) -> Batch:
+    """The rows of a batch that were not refused."""
+    return batch.take(np.setdiff1d(np.arange(len(batch)), [one.row for one in refused.all]))

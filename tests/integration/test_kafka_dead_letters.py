@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.dead_letter import MAX_TRACE, MAX_VALUE, KafkaDeadLetters
+from connectors.dead_letter import MAX_KEY, MAX_TRACE, MAX_VALUE, KafkaDeadLetters, Unreadable
+from connectors.producing import Headers
 from connectors.topics import MAX_DEAD_RECORD
 from dataflow.batch import Batch
 from schemas.errors import MeanderError
@@ -69,6 +70,28 @@ def test_a_long_value_is_kept_as_far_as_the_topic_takes_it(rig: Rig, size: int, 
     assert record.value == b"x" * kept
     cut = dict(record.headers).get("meander.truncated")
     assert cut == (None if size == kept else b"%d" % size)
+
+
+def test_a_long_key_and_many_headers_are_kept_as_far_as_there_is_room(rig: Rig) -> None:
+    """Of a record that its source's topic took, though a dead letter with all of it would not be
+    taken."""
+    long = b"x" * (MAX_DEAD_RECORD // 2 + 1)
+    headers: Headers = [("first", b"1"), ("long", long), ("last", b"2")]
+    record = set_aside(rig, batch([Unreadable("lines", long, long, headers)]), 0)
+    assert (record.key, record.value) == (long[:MAX_KEY], long[:MAX_VALUE])
+    said = dict(record.headers)
+    assert (said["first"], "long" in said) == (b"1", False)
+    assert said["meander.key_truncated"] == said["meander.truncated"] == b"%d" % len(long)
+    assert said["meander.headers_left_out"] == b"2"
+
+
+def test_settings_of_sinks_do_not_bound_what_is_set_aside(rig: Rig) -> None:
+    context = rig.context(worker=1, workers=2)
+    context = replace(context, settings={**context.settings, "message.max.bytes": "2000000"})
+    dead = KafkaDeadLetters.open(context, rig.dead_topic)
+    dead.add("per_plane", batch([b"x" * 3_000_000]), 0, "no", "")
+    until(lambda: not dead.pending(), "it is durable")
+    dead.close()
 
 
 def test_bytes_are_kept_as_they_are(rig: Rig) -> None:

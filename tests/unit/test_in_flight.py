@@ -21,7 +21,8 @@ from state.in_flight import Columns, Header, RecordCorrupt
 
 HEADER = Header(Incarnation(7), 3, WorkerId(1), "totals", 1, sequence=5)
 VALUES: list[object] = [
-    None, True, 5, -(1 << 63), 1 << 70, -3.5, float("inf"), "N14228", "\ud800 alone", b"raw", [],
+    None, True, 5, -(1 << 63), 1 << 70, -(1 << 20_000), -3.5, float("inf"), "N14228",
+    "\ud800 alone", b"raw", [],
     [1, [2, None]], (1, "a"), ((),), {"k": 1, 2: {"deep": (1.5,)}}, {}, {3, "x"}, frozenset({1}),
     date(2013, 1, 2), datetime(2013, 1, 2, 3, 4, 5, 6, tzinfo=UTC), datetime(2013, 1, 2),  # noqa: DTZ001
     datetime(2013, 1, 2, tzinfo=timezone(timedelta(hours=2), "here")), timedelta(-1, 2, 3),

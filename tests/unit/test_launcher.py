@@ -51,6 +51,8 @@ TASK = f"""X.
 : PythonException: An exception was thrown from the Python worker:{TRACE}Oh: it was cancelled.
  SQLSTATE: 38000{AT}"""
 CHAIN = f"X:{TRACE}KeyError: 1\n\nThe cause of another:\n\n{TRACE}ValueError:\n  no{AT}"
+LIBRARY = f"SparkException: \nError from python worker:\n  python3: error: libpython3.12.so{AT}"
+OWN = f"X:{TRACE}OSError: Cannot run program of mine{AT}"
 ROOT = f"An error occurred.\n: SparkException: {AT}Caused by: java.IOException: No space{AT}"
 
 
@@ -62,6 +64,8 @@ ROOT = f"An error occurred.\n: SparkException: {AT}Caused by: java.IOException: 
         (CHAIN, "ValueError: no"),
         (ROOT, "java.IOException: No space"),
         (f"SparkException:\nNo space left{AT}", "SparkException: No space left"),
+        (LIBRARY, "SparkException: Error from python worker: python3: error: libpython3.12.so"),
+        (OWN, "OSError: Cannot run program of mine"),
     ],
 )
 def test_the_cause_is_named_wherever_it_stands_in_an_account(said: str, cause: str) -> None:

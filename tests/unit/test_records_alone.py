@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from threading import Event
 
 import pytest
@@ -13,7 +14,10 @@ from connectors import KafkaSink, KafkaSource, header
 from connectors.client import Fetched
 from connectors.in_memory import Message, Record
 from connectors.sink import HEADERS, OVERHEAD, Rows, Taken
+from dataflow.batch import Batch
 from dataflow.lists import ListDead
+from dataflow.operators.errors import Guard
+from dataflow.operators.sink import written
 from dataflow.protocols import Chunk, Partition, WorkerContext
 from dataflow.pulse import UNHEARD, Pulse
 from schemas.errors import MeanderError
@@ -148,6 +152,45 @@ def test_whatever_a_users_function_raises_is_one_rows_refusal(raised: BaseExcept
     with pytest.raises(RowRefused, match=f"cannot be written: {type(raised).__name__}") as refusal:
         rows(KafkaSink("out", encode)).written(records([1, 2, 3]))
     assert refusal.value.row == 1
+
+
+class Encoding:
+    """A sink's writer that only encodes."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def write(self, batch: Batch) -> int:
+        """How many records there are."""
+        return len(self._rows.written(batch)[0])
+
+    def delivered(self) -> int:
+        return 0
+
+    @property
+    def full(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_refusals_of_many_rows_cost_the_others_a_second_encoding_and_no_more() -> None:
+    """I6: a batch of which each second record cannot be written is no long turn."""
+    encoded = Counter[object]()
+
+    def encode(value: object) -> bytes:
+        encoded[value] += 1
+        if value != 7:
+            raise ValueError
+        return b"x"
+
+    dead, counters = ListDead(), Counter[str]()
+    guard = Guard("out", "dead_letter", dead, counters)
+    writer = Encoding(rows(KafkaSink("out", encode)))
+    assert written(writer, guard, counters, records([1, 7] * 500)) == 500
+    assert [letter.offset for letter in dead.letters] == [*range(0, 1_000, 2)]
+    assert encoded == {1: 500, 7: 1_000}
 
 
 def context(outside: dict[str, str], **settings: str) -> WorkerContext:
