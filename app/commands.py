@@ -28,6 +28,7 @@ from schemas.status import (
     Accepted,
     BinMoved,
     BinSpoilt,
+    CheckpointAccepted,
     Checkpointed,
     CheckpointFailed,
     CommandRejected,
@@ -75,14 +76,10 @@ class Unended:
         self.place: int | None = None
         """The offset before which all commands have been dealt with; None before it is known."""
 
-    def obeyed(self, id: str, offset: int) -> None:
-        """One is under way, of which nothing is told before its end."""
-        self._offsets[id] = offset
-
     def note(self, event: Event) -> None:
         """Follow what becomes of them."""
         match event:
-            case Accepted() | Queued() | Rescaling():
+            case Accepted() | Queued() | Rescaling() | CheckpointAccepted():
                 self._offsets[event.id] = event.offset
             case Completed() | Aborted() | Rescaled() | Checkpointed() | CheckpointFailed():
                 self._offsets.pop(event.id, None)
@@ -167,11 +164,11 @@ class Commands:
                 yield from waited
             case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
-                self._unended.obeyed(name, offset)
+                yield CheckpointAccepted(id=name, offset=offset)
             case control.Stop(id=name, savepoint=savepoint):
                 if savepoint:
                     self._controller.checkpoint(name, savepoint=savepoint)
-                    self._unended.obeyed(name, offset)
+                    yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
             case control.Migrate():
                 asked = Migrate.asked(command, self._plan.flow.space)

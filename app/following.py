@@ -25,6 +25,7 @@ from schemas.errors import MeanderError, SetupError
 from schemas.status import (
     Aborted,
     Accepted,
+    CheckpointAccepted,
     Checkpointed,
     CheckpointFailed,
     Claimed,
@@ -76,7 +77,6 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
             if isinstance(event, Recovering):
                 raise _left_behind(command, event.place, accepted)
             accepted = accepted or _begins(event, offset)
-            accepted |= isinstance(event, Checkpointed) and event.id == command.id
             last = _ends(event, command, offset, accepted)
             if last or (accepted and _goes_on(event, command)):
                 yield event
@@ -142,7 +142,8 @@ def show_end(output: Output, events: Iterator[Event], said: Callable[[Event], st
 
 def _begins(event: Event, offset: int) -> bool:
     """Whether it says that the command at an offset will be obeyed, or what it would do."""
-    return isinstance(event, Accepted | Rescaling | Queued | Planned) and event.offset == offset
+    begins = Accepted | Rescaling | Queued | Planned | CheckpointAccepted
+    return isinstance(event, begins) and event.offset == offset
 
 
 def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:

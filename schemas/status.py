@@ -206,6 +206,18 @@ class PartitionAdded(_Event):
         return self.source
 
 
+class CheckpointAccepted(_OfCommand):
+    """A command that a checkpoint be taken, or a savepoint before a stop, is obeyed from now on.
+
+    >>> CheckpointAccepted(id="c1", offset=3).to_bytes()
+    b'{"id":"c1","type":"checkpoint_accepted","offset":3}'
+    """
+
+    type: Literal["checkpoint_accepted"] = "checkpoint_accepted"
+    offset: int
+    """Where the command lies on the control topic."""
+
+
 class Rescaling(_OfCommand):
     """A command that workers come or go will be obeyed.
 
@@ -569,7 +581,7 @@ Event = Annotated[
     Queued | Accepted | Planned | BinMoved | BinSpoilt | LayerSpoilt | Completed | Aborted
     | CommandRejected | Replayed
     | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
-    | Checkpointed | CheckpointFailed
+    | CheckpointAccepted | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed,
     Field(discriminator="type"),
 ]  # fmt: skip

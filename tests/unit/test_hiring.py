@@ -266,12 +266,19 @@ def test_a_newcomer_that_comes_when_all_is_over_does_not_join(driven: Driven) ->
     driven.end()
 
 
-def test_a_command_that_asks_for_a_checkpoint_is_answered_too_where_its_life_ends(
-    driven: Driven,
+@pytest.mark.parametrize(
+    "command", [{"type": "checkpoint"}, {"type": "stop", "savepoint": "s"}], ids=["one", "the last"]
+)
+def test_a_command_that_asks_for_a_checkpoint_is_answered_by_another_driver_too(
+    driven: Driven, command: dict[str, object]
 ) -> None:
-    driven.topic.put({"type": "checkpoint", "id": "c"})
+    """That driver knows what the one that is lost has told, and no more."""
+    driven.topic.put(command | {"id": "c"})
     driven.act()
-    assert [event.id for event in driven.unended.end(begins=1)] == ["c"]
+    next = Unended()
+    for event in driven.told:
+        next.note(event)
+    assert [event.id for event in next.end(begins=1)] == ["c"]
 
 
 @pytest.mark.parametrize("joined", [False, True])

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from schemas.status import (
     Accepted,
     BinMoved,
+    CheckpointAccepted,
     Claimed,
     CommandRejected,
     Completed,
@@ -41,6 +42,7 @@ EVENTS: list[Event] = [
         frontiers={"sink": 6}, up=2, bins=[128, 128], inflight=[0, 7], untold=1,
         moving=[Migration(id="m1", state="moving", strategy="fluid", at_ms=5, bins=2, moved=1)],
     ),
+    CheckpointAccepted(id="c1", offset=6),
     Rescaling(id="r1", offset=5, workers=2, joining=[2, 3], leaving=[]),
     Joined(id="r1", worker=2),
     NotJoined(id="r1", worker=3, reason="worker 3: its process was killed, or crashed"),
