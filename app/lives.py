@@ -164,10 +164,16 @@ def begin(
 
 
 def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) -> History:
-    """What lives before one have left behind that has begun, as far as it counts in that."""
-    if plan.flow.delivery == "at_least_once":
+    """What lives before one have left behind that has begun, as far as it counts in that.
+
+    Who delivers at least once asks for no marks, and for moves of bins only where records apply as
+    they arrive: there they tell what was ahead of what (`dataflow.checkpoint.resuming`).
+    """
+    if plan.flow.delivery == "exactly_once":
+        return left_behind(plan, settings, names, life)
+    if not plan.arrivals:
         return NO_HISTORY
-    return left_behind(plan, settings, names, life)
+    return History(plan.flow.space, until(journal(settings, names.decisions), life))
 
 
 def left_behind(

@@ -1,0 +1,49 @@
+"""I3 and I9 through a recovery: a worker knows which bins moved where records apply as they arrive,
+also in a flow that delivers at least once."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Literal
+
+import pytest
+
+from app.journal import to_bytes
+from app.lives import history_of
+from connectors import KafkaSink, KafkaSource
+from connectors.control import Decisions
+from connectors.topics import names
+from dataflow import Flow
+from dataflow.decisions import Begins
+from dataflow.migrate.moves import Moves
+from dataflow.plan import Plan
+from state.ids import Bin, Incarnation, WorkerId
+from tests.brokers import Broker
+from tests.kafka_tools import create_topic
+
+FIRST, SECOND = Incarnation(1), Incarnation(2)
+OWNERS = WorkerId(0), WorkerId(1)
+
+
+def flow(order: Literal["time", "arrival"]) -> Plan:
+    flow = Flow("f", bins=1)
+    keyed = flow.source(KafkaSource("in")).key_by(lambda key: key)
+    keyed.fold("n", int, lambda n, _: (n + 1, n + 1), order=order).sink(KafkaSink("out"))
+    return Plan(flow)
+
+
+@pytest.mark.parametrize(("order", "bins"), [("arrival", (Bin(1),)), ("time", None)])
+def test_a_worker_knows_the_bins_that_changed_hands_where_records_apply_as_they_arrive(
+    broker: Broker, prefix: str, order: Literal["time", "arrival"], bins: tuple[Bin, ...] | None
+) -> None:
+    called, settings = names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
+    create_topic(broker.bootstrap, called.decisions, 1)
+    with closing(Decisions(settings, called.decisions)) as decisions:
+        decisions.write(to_bytes(FIRST, Begins(0, OWNERS, 2)))
+        # Bin 0 stays where it is.
+        decisions.write(to_bytes(FIRST, Moves("m", 7, WorkerId(0), (Bin(0), Bin(1)))))
+        decisions.write(to_bytes(SECOND, Begins(9, OWNERS, 2, checkpoint=4)))
+        decisions.write(to_bytes(SECOND, Moves("later", 12, WorkerId(1), (Bin(0),))))
+    moves = history_of(flow(order), settings, called, SECOND).moves
+    assert [one.bins for one in moves.get(FIRST, [])] == ([] if bins is None else [bins])
+    assert not moves.get(SECOND), "these are of the execution that it is part of"
