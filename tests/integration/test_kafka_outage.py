@@ -201,7 +201,8 @@ class Interrupted:
         self._tries += 1
         for n, parcel in enumerate(self._spool):
             if n == PARCELS // 2 and self._tries == 1:
-                until(lambda: bool(self.values(committed=False)), "some has arrived")
+                before = ALL[: n * ROWS]
+                until(lambda: self.values(committed=False) == before, "all before has arrived")
                 self._happens()
             yield parcel
 
@@ -245,16 +246,16 @@ def test_a_transaction_that_takes_too_long_counts_as_lost_and_the_next_life_comm
 ) -> None:
     """As an outage longer than that makes it: Kafka has given it up meanwhile."""
     rig = Rig(running.bootstrap, "late.")
-    monkeypatch.setattr(committer, "TRANSACTION", 1.0)
+    monkeypatch.setattr(committer, "TRANSACTION", 5.0)
     for setting in ("transaction.timeout.ms", "message.timeout.ms"):
-        monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 1_000)
+        monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 5_000)
 
     def outlast() -> None:
         end = lot.end
         until(lambda: lot.end > end, "Kafka has noted that it is given up")
 
     lot = Interrupted(rig, tmp_path, outlast)
-    with pytest.raises(WorkerLost, match="one took .* s, and Kafka ends it after 1 s"):
+    with pytest.raises(WorkerLost, match="one took .* s, and Kafka ends it after 5 s"):
         assert commit(rig, lot).busy
     assert not lot.values(), "nothing of it is visible"
     assert not commit(rig, lot).busy

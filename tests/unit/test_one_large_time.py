@@ -74,6 +74,8 @@ def test_what_is_written_of_a_large_time_and_not_committed_lies_on_disk(seed: in
             held = sum(one.rows.batch.guessed_weight for one in only._under_way)
             largest = max(largest, held)
             assert held <= MOST // 2 + 2 * MOST // 64
+            least = only._stored.least
+            assert least is None or only._output.frontier.less_equal(least), "none of it is durable"
         assert largest > MOST // 4
         assert not run.workers[0]._assembly.disk.used, "what is committed leaves the disk"
     check(sink)
