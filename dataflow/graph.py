@@ -178,13 +178,13 @@ class Graph:
                 reach.setdefault(target, {})[start] = summaries
         return reach
 
-    def ways(self, start: Location, around: Collection[Location]) -> set[Location]:
-        """Where what is at a place may come to, and that, by ways around some others.
+    def reached_around(self, start: Location, around: Collection[Location]) -> set[Location]:
+        """The locations to which a path leads from one, and that one, by paths around others.
 
         >>> graph = Graph()
         >>> first, last = graph.node("first", 0, 1), graph.node("last", 1, 1)
         >>> edge = graph.edge(first.outputs[0], last.inputs[0])
-        >>> graph.ways(first.outputs[0], ()), graph.ways(first.outputs[0], last.inputs)
+        >>> graph.reached_around(first.outputs[0], ()), graph.reached_around(first.outputs[0], [1])
         ({0, 1, 2}, {0})
         """
         left, found = [start], set[Location]()

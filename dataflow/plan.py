@@ -249,7 +249,7 @@ class Plan:
         return any(isinstance(one, SourceNode) for one in before)
 
     def _nodes_before(self, sink: SinkNode, up_to: type | tuple[()] = ()) -> Mapping[str, Node]:
-        """Those that a sink's records have come through, by name, up to the last of a kind."""
+        """The operators ahead of a sink, by name; the search backward stops at those of a kind."""
         left, seen = [sink.upstream.node], dict[str, Node]()
         while left:
             node = left.pop()
@@ -296,9 +296,12 @@ class Plan:
         """Where records of one partition could be overtaken by those that are at an operator's
         input, as nothing sorts either on its way. What the operator itself holds goes first anyway,
         and what goes round with them is not ahead of them: no loop keeps an order of arrival."""
-        unsorted, ways = {*self.unsorted}, partial(self.graph.ways, around=self.sorting)
-        behind = (at for at in ways(here) if self.names[at] != self.names[here])
-        return {at for at in behind if here not in ways(at) and ways(at) & unsorted}
+        unsorted, reached = (
+            {*self.unsorted},
+            partial(self.graph.reached_around, around=self.sorting),
+        )
+        behind = [at for at in reached(here) if self.names[at] != self.names[here]]
+        return {at for at in behind if here not in (there := reached(at)) and there & unsorted}
 
     @cached_property
     def sorting(self) -> set[Location]:

@@ -150,8 +150,7 @@ class Resuming:
                     del waiting[least]
                 if not waiting:
                     del self._later[location]
-                message = Message(time, batch, None, self._clock.monotonic())
-                self._inputs[location].put_back(message)
+                self._put_back(location, time, batch)
                 self._admit(location)
                 return True
         return False
@@ -172,17 +171,20 @@ class Resuming:
     def _put(self, piece: Piece, columns: Columns) -> None:
         location, changes = self._location(piece), self._progress.changes
         rows = self._own_rows(piece, columns)
-        ranks = self._ranks(piece, columns)[rows]
+        ranks, whole = self._ranks(piece, columns)[rows], self._batch(location, columns)
         for rank in np.unique(ranks).tolist():
-            batch = self._batch(location, columns).take(rows[ranks == rank])
+            batch = whole.take(rows[ranks == rank])
             time = at(int(batch.times.min()), columns.rounds)
             changes.add(location, time, 1)
             if rank == NOW:
-                message = Message(time, batch, None, self._clock.monotonic())
-                self._inputs[location].put_back(message)
+                self._put_back(location, time, batch)
             else:
                 self._later[location][rank].append(_Later(time, batch, piece.since))
         changes.add(location, piece.time, -1)
+
+    def _put_back(self, location: Location, time: Time, batch: Batch) -> None:
+        message = Message(time, batch, None, self._clock.monotonic())
+        self._inputs[location].put_back(message)
 
     def _batch(self, at: Location, columns: Columns) -> Batch:
         """As its input takes it; a loop's stream without keys used to have some that had them."""
@@ -193,8 +195,8 @@ class Resuming:
         )  # fmt: skip
 
     def _ranks(self, piece: Piece, columns: Columns) -> Int64s:
-        """How late each record goes on: behind the moves of its bin in the life that had it, and
-        behind what a life before had and waits at the same input; (n,)."""
+        """The rank of each record; (n,). A record waits for the moves of its bin in the execution
+        that had it, and for records of earlier executions that wait at the same input."""
         location, ranks = self._location(piece), np.full(len(columns), NOW, np.int64)
         # Of a bin in an outbox nothing of before is left.
         if columns.bins is None or location in self._plan.sorting or self._plan.in_outbox(piece):

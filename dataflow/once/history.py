@@ -69,17 +69,13 @@ class _Life:
         for one in self.rulings:
             yield one._replace(time=mark) if one.time == BEHIND_ALL else one
 
-    @property
-    def moves(self) -> list[Moves]:
-        """Those that were not revoked, by time, each of the bins alone that it gave to another."""
-        revoked = {(o.command, o.time) for o in self.changes if isinstance(o, Revoke)}
-        moves = (one for one in self.changes if isinstance(one, Moves))
-        valid = (one for one in moves if (one.command, one.time) not in revoked)
-        owners, found = np.array(self.begins.owners, np.int64), list[Moves]()
-        for one in sorted(valid, key=lambda one: (one.time, one.command)):
+    def moves(self, space: BinSpace) -> list[Moves]:
+        """Those that were not revoked, by time; each names the bins alone that changed hands."""
+        routing, found = self.routing(space), list[Moves]()
+        for one in routing.unsettled():
             bins = np.array(one.bins, np.int64)
-            given = bins[owners[bins] != one.target]
-            owners[given] = one.target
+            owners = routing.destinations(bins, np.full(len(bins), one.time - 1))
+            given = bins[owners != one.target]
             found.append(replace(one, bins=tuple(map(Bin, given.tolist()))))
         return found
 
@@ -232,7 +228,7 @@ class History:
     @property
     def moves(self) -> dict[Incarnation, list[Moves]]:
         """All that were decided and not revoked, by life: of the bins that really changed hands."""
-        return {incarnation: life.moves for incarnation, life in self._lives.items()}
+        return {incarnation: life.moves(self._space) for incarnation, life in self._lives.items()}
 
     def timed(self, since: Incarnation) -> set[str]:
         """The sinks that have said by times what is out, from a life on."""

@@ -51,8 +51,7 @@ class Moving:
 
 def waiting(run: TestFlow) -> int:
     """The results in outboxes, or held back from them."""
-    outboxes = (outbox for worker in run.workers for outbox in worker._assembly.outboxes)
-    return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
+    return sum(results(run, worker) for worker in range(len(run.workers)))
 
 
 def until(run: TestFlow, done: Callable[[], bool]) -> None:
