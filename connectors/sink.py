@@ -143,8 +143,8 @@ class Taken:
         keys: Sequence[bytes | None],
         headers: int,
     ) -> Iterator[tuple[int, int | None]]:
-        """The records that are not taken, each with so many bytes of headers at most: their rows,
-        and their sizes where these are why."""
+        """The rows of the records that the topic refuses, each with its size where that is why;
+        a record has `headers` bytes of headers at most."""
         if not self.keyless and None in keys:
             yield from ((row, None) for row, key in enumerate(keys) if key is None)
         beside = OVERHEAD + headers

@@ -102,5 +102,5 @@ class Spool:
             self._file.write(_LENGTH.pack(len(data)))
             self._file.write(data)
         self._near.clear()
-        # Here a full disk is told of, not in the thread that reads.
+        # The flush raises the error of a full disk here, and not in the thread that reads.
         self._file.flush()

@@ -70,8 +70,8 @@ class OnceSink(Quiet):
         earlier: Earlier,
         loops: int,
     ) -> None:
-        """It lies within so many loops; `most` bytes wait in memory for their time, as many at most
-        are ready, and half as many wait for their commit."""
+        """The sink lies within `loops` loops. Memory has room for `most` bytes of records that wait
+        for their time, for as many that are ready, and for half as many that wait for a commit."""
         self.name = name
         self._input, self._output, self._writer = source, output, writer
         self._guard, self._counters, self._waiting = guard, counters, waiting
@@ -284,7 +284,7 @@ class OnceSink(Quiet):
         return released
 
     def _release_stored(self) -> bool:
-        """Let go of some of what lies on disk."""
+        """Let go of some of the records on disk."""
         some, _ = self._stored.passed(Antichain())
         for rows in some:
             self._let_go(rows)

@@ -173,17 +173,17 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     ),
     "marks are forgotten while they are needed": (Trimming, "begins", _at_once),
     "a decision is sent before it is durable": (Decisions, "send", _before_it_is_durable),
-    "partitions that had come come anew": (start, "_with_newer_partitions", _without_newer),
+    "an execution forgets added partitions": (start, "_with_newer_partitions", _without_newer),
     "a result that comes again is another": (Replay, "add", _altered),
     "a result does not come again": (Replay, "add", _coming_again(lambda rows: [*rows][1:])),
     "a result comes again twice": (Replay, "add", _coming_again(lambda rows: [*rows, 0])),
-    "what comes again is the latest life's": (Earlier, "whose", _whose_it_was_last),
+    "repeats count for the latest execution alone": (Earlier, "whose", _whose_it_was_last),
     "a transaction counts that comes again in part": (history._Life, "claims", _in_part),
     "results of a bin that came leave while those of before have not": (
         OnceSink, "_held_back", lambda _: []
     ),
     "what sinks let go of before a cut comes again": (OnceSink, "_let_go", _let_go_unnoticed),
-    "what earlier lives let go of before a cut comes again": (
+    "results from before a cut, of earlier executions, come again": (
         Replays, "anew", _without_earlier_lives
     ),
 }  # fmt: skip
@@ -195,8 +195,9 @@ SHOWN = {
     "a transaction ends in the midst of a time": 4,
     "what lies on disk while it is being committed is left out of a cut": 5,
     "marks are forgotten while they are needed": 21, "a decision is sent before it is durable": 110,
-    "partitions that had come come anew": 65, "what comes again is the latest life's": 25,
-    "what earlier lives let go of before a cut comes again": 14,
+    "an execution forgets added partitions": 65,
+    "repeats count for the latest execution alone": 25,
+    "results from before a cut, of earlier executions, come again": 14,
     "results of a bin that came leave while those of before have not": 12,
 }  # fmt: skip
 """The seeds that show them, as it is now."""

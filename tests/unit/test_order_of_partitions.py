@@ -1,5 +1,6 @@
-"""I9 where no stateful operator stands before a sink: what comes of one partition, or of one key of
-an operator before another key_by, is written in its order, whoever reads, and whatever moves."""
+"""I9 where no stateful operator stands before a sink: the sink writes the records of one partition
+in their order, also where its reader changes. The sink does so for the results of one key of an
+operator before another key_by, also where bins move."""
 
 from __future__ import annotations
 
