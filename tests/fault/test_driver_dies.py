@@ -86,7 +86,8 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
         first.until_event("started")
         until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
         give_one_that_does_not_end(broker, prefix, first, "m1")
-        (taken,) = command(broker, prefix, "checkpoint", "counts")
+        accepted, taken = command(broker, prefix, "checkpoint", "counts")
+        assert accepted["type"] == "checkpoint_accepted"
         assert (taken["type"], taken["number"]) == ("checkpointed", 1)
         lines(broker.bootstrap, prefix, texts(1000, 2000), create=False, after=1000)
         until(lambda: len(answered(broker, prefix)) >= 4000, "lines after it are answered")
@@ -142,7 +143,8 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
             survivor, process = 1 - death % 2, flow.workers[1 - death % 2]
             kill(flow.workers[death % 2])
             until(lambda: len(flow.of("started")) > lives, f"it lives again: {flow.said}")  # noqa: B023
-            (taken,) = command(broker, prefix, "checkpoint", "counts")
+            accepted, taken = command(broker, prefix, "checkpoint", "counts")
+            assert accepted["type"] == "checkpoint_accepted"
             assert taken["number"] == 1 + death
             assert flow.workers[survivor] == process, "who is not killed keeps its process"
         assert (

@@ -20,6 +20,8 @@ from tests.random_run.drivers import LEASE
 from tests.random_run.nonsense import NONSENSE
 from tests.random_run.world import World
 
+ONE_BY_ONE = 8
+"""A fluid migration has at most this many bins: on a busy machine each takes seconds."""
 RECENT = 6
 """An abort is for one of this many strikes before it."""
 
@@ -72,8 +74,10 @@ class Migrate:
         )
 
     def strike(self, world: World) -> str:
-        of, some = range(world.bins), max(1, int(self.share * world.bins))
-        bins = random.Random(self.chosen).sample(of, some)
+        some = max(1, int(self.share * world.bins))
+        if self.strategy == "fluid":
+            some = min(some, ONE_BY_ONE)
+        bins = random.Random(self.chosen).sample(range(world.bins), some)
         time = None if self.later is None else world.now_ms() + self.later
         return world.command(
             {

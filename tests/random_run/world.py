@@ -338,9 +338,13 @@ class World:
             self._run()
 
     def _expect_answers(self) -> None:
-        """Each command has an end that its user is told."""
-        called, deadline = names(self._prefix, "counts"), time.monotonic() + PATIENCE
+        """Each command has an end that its user is told; each bin that moves begins a new wait."""
+        called = names(self._prefix, "counts")
+        seen, deadline = (0, 0), 0.0
         while left := unanswered(self.broker.bootstrap, called):
+            now = len(left), len(self.flow.of("bin_moved"))
+            if now != seen:
+                seen, deadline = now, time.monotonic() + PATIENCE
             assert time.monotonic() < deadline, f"commands without an end: {left}"
             self.live(1)
 
