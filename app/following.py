@@ -129,7 +129,8 @@ def give(
 def show_end(output: Output, events: Iterator[Event], said: Callable[[Event], str]) -> int:
     """Print how a command ends that is obeyed at once, in the words of `said`; the exit code."""
     for event in events:
-        output.event(event)
+        if not isinstance(event, Heartbeat):
+            output.event(event)
         if isinstance(event, CommandRejected):
             output.say(f"rejected: {event.reason}")
             return 1

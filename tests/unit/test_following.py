@@ -1,0 +1,24 @@
+"""How a command is followed to its end: its own events are shown, no heartbeats between them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from app.following import show_end
+from app.output import Output
+from app.overview import SILENCE
+from schemas.status import CheckpointAccepted, CheckpointFailed, Event
+
+
+def test_heartbeats_between_the_events_of_a_command_are_not_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = CheckpointFailed(id="c", number=3, reason="it took too long")
+    events: list[Event] = [CheckpointAccepted(id="c", offset=3), SILENCE, failed]
+    output = Output(Console(), as_json=True)
+    assert show_end(output, iter(events), lambda event: "") == 1
+    printed = [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()]
+    assert printed == ["checkpoint_accepted", "checkpoint_failed"]
