@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Generic, Literal, TypeVar
 
+import pyarrow as pa
+
 from connectors import client, topics
 from connectors.formats import Encoder, Format, check_format, encoder, plain_key, written_all
 from connectors.freight import Freight
@@ -34,6 +36,8 @@ OVERHEAD = 36
 HEADERS = 185
 """Bytes of the headers of one record at most."""
 COMPRESSING = "compression.type", "compression.codec"
+COMPRESSED_APART = 50
+"""What a client compresses may be larger than what is estimated, by one byte in so many."""
 QUOTED = 60
 """Characters of a key that a message quotes."""
 T = TypeVar("T")
@@ -117,10 +121,12 @@ class Taken:
     before, it is that record's own failure. Cost: a sum per batch, unless that exceeds the bound.
     """
 
-    most: int
-    """Bytes of one record, its headers and what is around it included."""
-    setting: str
-    """Which one bounds it."""
+    client: int
+    """Bytes of one record, its headers and its own overhead included, that the client takes."""
+    topic: int
+    """Those that the topic takes of a record, as it is sent."""
+    codec: str | None
+    """By which the client compresses what it sends."""
     keyless: bool
     """Whether a record may be without a key."""
 
@@ -130,30 +136,55 @@ class Taken:
         theirs, ours = context.outside.get(topic, {}), context.settings
         sent = int(ours.get("message.max.bytes", client.MESSAGE_MOST))
         broker = int(theirs.get("max.message.bytes", sent + AROUND)) - AROUND
-        # What a broker is sent is smaller then, by how much nobody knows.
-        packed = any(ours.get(name, "none") != "none" for name in COMPRESSING)
-        keyless = not topics.compacted(theirs)
-        if broker < sent and not packed:
-            return Taken(broker, "max.message.bytes of the topic", keyless)
-        return Taken(sent, "message.max.bytes in the settings", keyless)
+        codecs = {ours.get(name, "none") for name in COMPRESSING} - {"none", "inherit"}
+        codec = next(iter(codecs), None)
+        return Taken(sent, broker, codec, keyless=not topics.compacted(theirs))
 
     def refuses(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None],
         headers: int,
-    ) -> Iterator[tuple[int, int | None]]:
-        """The rows of the records that the topic refuses, each with its size where that is why;
-        a record has `headers` bytes of headers at most."""
+    ) -> Iterator[tuple[int, str | None]]:
+        """The rows of the records that the topic refuses, each with what is wrong with its size
+        where that is why; a record has `headers` bytes of headers at most."""
         if not self.keyless and None in keys:
             yield from ((row, None) for row, key in enumerate(keys) if key is None)
-        beside = OVERHEAD + headers
-        if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= self.most:
+        beside, most = OVERHEAD + headers, min(self.client, self.topic)
+        if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= most:
             return
         for row, (value, key) in enumerate(zip(values, keys, strict=True)):
-            size = len(value or b"") + len(key or b"") + beside
-            if size > self.most:
-                yield row, size
+            parts = value or b"", key or b""
+            size = sum(map(len, parts)) + beside
+            if size > most and (wrong := self._wrong(parts, size, beside)):
+                yield row, wrong
+
+    def _wrong(self, parts: tuple[bytes, bytes], size: int, beside: int) -> str | None:
+        """What is wrong with a record's size, if anything."""
+        if size > self.client and (self.codec or self.client <= self.topic):
+            return _too_large(f"{size:,} bytes", self.client, "message.max.bytes in the settings")
+        if self.codec is not None and size > self.topic:
+            size = _compressed(self.codec, parts) + beside
+        if size > self.topic:
+            by = "" if self.codec is None else f", compressed by {self.codec},"
+            return _too_large(f"{size:,} bytes{by}", self.topic, "max.message.bytes of the topic")
+        return None
+
+
+def _too_large(size: str, most: int, setting: str) -> str:
+    return f"takes {size} as a record, more than {most:,} ({setting})"
+
+
+def _compressed(codec: str, parts: tuple[bytes, bytes]) -> int:
+    """About how many bytes a record takes that is sent alone, as one is that is so large.
+
+    >>> _compressed("zstd", (bytes(1_000_000), b"key")) < 1_000
+    True
+    """
+    given = b"".join(parts)
+    packed = len(pa.compress(given, codec=codec, asbytes=True))
+    # The client cuts the record into other blocks, and sends as it is what does not get smaller.
+    return min(len(given), packed + packed // COMPRESSED_APART)
 
 
 class Rows:
@@ -186,15 +217,15 @@ class Rows:
         if batch.keys is not None:
             keys = self._encoded(self._key, batch.keys, batch, refused)
         if self._taken:
-            for row, size in self._taken.refuses(values, keys, self._around):
-                refused.setdefault(row, self._not_taken(self._taken, batch, row, size))
+            for row, wrong in self._taken.refuses(values, keys, self._around):
+                refused.setdefault(row, self._not_taken(batch, row, wrong))
         if refused:
             raise RowRefused.first(refused)
         return values, keys
 
-    def _not_taken(self, taken: Taken, batch: Batch, row: int, size: int | None) -> RowRefused:
+    def _not_taken(self, batch: Batch, row: int, wrong: str | None) -> RowRefused:
         where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
-        if size is None:
+        if wrong is None:
             cause = f"the result from {where} has no key, and the topic is compacted"
             return RowRefused(
                 row, f"topic {self._topic!r}", cause, "have the sink's key function return one"
@@ -203,8 +234,7 @@ class Rows:
         return RowRefused(
             row,
             f"topic {self._topic!r}",
-            f"the result{key} from {where} takes {size:,} bytes as a record, more than"
-            f" {taken.most:,} ({taken.setting})",
+            f"the result{key} from {where} {wrong}",
             "raise that setting, or make results smaller",
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import random
 import re
 
 import pytest
@@ -246,3 +248,35 @@ def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
     await_ticket(writer, writer.write(batch(["a" * 1700] * 20)))
     writer.close()
     assert len(consume_all(rig.bootstrap, topic)) == 520
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_compressed_record_is_refused_before_the_broker_would_refuse_it(
+    rig: Rig, codec: str, repeated: bool
+) -> None:
+    topic = rig.topic("out", max_message_bytes="20000")
+    outside = configs_of(client_admin(rig.settings), [topic])
+    given = rig.context(settings={"compression.type": codec}, outside=outside)
+    writer = KafkaSink(topic, "bytes").open(given)
+    noise = random.Random(codec).randbytes(40_000)
+
+    def of(size: int) -> Batch:
+        return batch([noise[:size] * (3 if repeated else 1)])
+
+    def fits(size: int) -> bool:
+        try:
+            writer._rows.written(of(size))
+        except RowRefused:
+            return False
+        return True
+
+    largest = bisect.bisect(range(40_000), False, key=lambda size: not fits(size)) - 1
+    assert 5_000 < largest < 20_000
+    refused = rf"compressed by {codec}, as a record, more than 19,939 \(max.message.bytes of the"
+    with pytest.raises(RowRefused, match=refused):
+        writer._rows.written(of(largest + 1))
+    await_ticket(writer, writer.write(of(largest)))
+    await_ticket(writer, writer.write(batch([b"a" * 100_000])))
+    writer.close()
+    assert len(consume_all(rig.bootstrap, topic)) == 2
