@@ -31,6 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.util import InheritableThread
 
+from app import stderr
 from app.messages import Failure
 from connectors.java import java
 from dataflow.lost import KILLED
@@ -114,6 +115,8 @@ def spark_context(
             gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
         except PySparkException as error:
             raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
+        stderr.note(gateway.proc.pid, Path(said.name))
+        log.debug("Spark and the processes that it starts here write to %s", said.name)
         try:
             spark = _context(conf, gateway, master)
             try:
@@ -250,6 +253,7 @@ class SparkTask:
         self, spark: SparkContext, group: str, name: str, blob: bytes, ended: Callable[[], None]
     ) -> None:
         self._spark, self._jvm = spark, _jvm(spark)
+        self._stderr, self._written = stderr.of(self._jvm.pid), 0
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
         self.started = False
@@ -258,7 +262,7 @@ class SparkTask:
 
     def start(self) -> None:
         """Submit the job; `ended` of the constructor is called from its thread at its end."""
-        self.started = True
+        self.started, self._written = True, self._stderr.size
         self._thread.start()
 
     def outlives(self, name: str, ended: Callable[[], None]) -> None:
@@ -297,8 +301,13 @@ class SparkTask:
             self.ended = Ended(_why(self._name, self._jvm, said))
         except (PySparkException, Py4JError) as error:
             self.ended = Ended(translate(self._name, str(error)))
+            self._tell_stderr()
         finally:
             self._on_end()
+
+    def _tell_stderr(self) -> None:
+        if lines := self._stderr.since(self._written):
+            log.warning("%s has ended; written to stderr last:\n%s", self._name, "\n".join(lines))
 
 
 def _why(name: str, jvm: subprocess.Popen[bytes], said: str) -> MeanderError:

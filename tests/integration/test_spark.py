@@ -21,7 +21,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
-from app import coordinator
+from app import coordinator, launcher, stderr
 from app.options import Options
 from app.registry import Door, Ticket, join
 from connectors.links import CurveLinks, Keys
@@ -344,6 +344,32 @@ def test_a_function_that_fails_ends_the_flow_with_its_error_and_the_users_own_li
     assert "    return [int(line)]  # the user's line" in trace
     assert last == "ValueError: invalid literal for int() with base 10: 'a b'"
     assert "pssst" not in caplog.text
+
+
+def test_what_a_worker_has_written_to_stderr_is_logged_when_its_process_ends(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines(rig.bootstrap, rig.prefix, ["a b"])
+    file = stderr.of(launcher._jvm(rig.context).pid).file
+    ends = f"""
+import os, pathlib
+
+def ends(line):
+    os.write(2, b"the oven is too hot\\n")
+    while "the oven" not in pathlib.Path({str(file)!r}).read_text(errors="replace"):
+        pass
+    os._exit(7)
+
+"""
+    source = rig.module.read_text()
+    rig.module.write_text(ends + source.replace("flat_map(str.split)", "flat_map(ends)"))
+    with pytest.raises(MeanderError, match="its process was killed, or crashed"):
+        rig.run(rig.options(workers=1))
+    (told,) = [one.getMessage() for one in caplog.records if "stderr" in one.getMessage()]
+    assert told.splitlines() == [
+        "worker 0 has ended; written to stderr last:",
+        "the oven is too hot",
+    ]
 
 
 @pytest.mark.parametrize(
