@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from rich.console import Console
 
-from app import watching
 from app.output import Output
 from app.overview import SILENCE
 from app.watching import EVERY, Watch
@@ -18,7 +18,7 @@ def test_one_heartbeat_of_many_is_printed_where_no_terminal_reads(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with Watch(Output(Console(), as_json=True), bounded=False) as watch:
         for second in range(int(3 * EVERY)):
             now = 1000.0 + second
