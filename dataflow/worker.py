@@ -79,6 +79,7 @@ class Worker:
         self._meters = Meters(plan.graph, operators)
         report = self._reports.append
         self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
+        self._assembly.migrator.resume(self._assembly.start.moves)
         self._turns = [*zip(self._meters.names, self._assembly.operators, strict=True)]
         self._loading = self._load()
         self._resuming = Resuming(
@@ -377,7 +378,7 @@ class Worker:
             else [Notice(name, *one) for name, some in self._notices().items() for one in some]
         )
         held = Held(
-            [*underway, [*self._resuming.underway()]],
+            underway,
             behind,
             [delivery for one in keyed for delivery in one.arrivals.deliveries],
             [(name, one) for name, source in assembly.sources.items() for one in source.parcels()],

@@ -82,13 +82,6 @@ class Piece(NamedTuple):
     """Whether they have keys, and so belong to the owners of their bins."""
     bins: bytes | None = None
     """A bit for each bin whose records have not gone on yet; None where none has."""
-    life: Incarnation = Incarnation(0)
-    """That in which their bins moved while they were on their way; 0 for that of who wrote them."""
-
-    @property
-    def since(self) -> Incarnation:
-        """The life whose moves of their bins say what they are behind."""
-        return self.life or self.author.incarnation
 
     @property
     def at(self) -> tuple[str, int]:
@@ -356,7 +349,6 @@ class _PieceRecord(TypedDict):
     more: list[PlaceRecord]
     keyed: bool
     bins: bytes | None
-    life: int
 
 
 class _CheckpointRecord(TypedDict):
@@ -386,7 +378,7 @@ class _CheckpointRecord(TypedDict):
     checksum: int
 
 
-_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4, 5, 6])
+_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4, 5])
 
 
 def _latest(cuts: Iterable[Cut]) -> tuple[Anew, ...]:
@@ -400,7 +392,7 @@ def _latest(cuts: Iterable[Cut]) -> tuple[Anew, ...]:
 def _piece_record(one: Piece) -> _PieceRecord:
     return {
         "node": one.node, "input": one.input, "worker": one.worker, "time": avro_time(one.time),
-        "records": one.records, "keyed": one.keyed, "bins": one.bins, "life": one.life,
+        "records": one.records, "keyed": one.keyed, "bins": one.bins,
         "place": place_record(one.places[0]), "more": list(map(place_record, one.places[1:])),
     }  # fmt: skip
 
@@ -409,5 +401,5 @@ def _piece(record: _PieceRecord) -> Piece:
     return Piece(
         record["node"], record["input"], WorkerId(record["worker"]), time_of(record["time"]),
         record["records"], tuple(Place(**one) for one in (record["place"], *record["more"])),
-        record["keyed"], record["bins"], Incarnation(record["life"]),
+        record["keyed"], record["bins"],
     )  # fmt: skip

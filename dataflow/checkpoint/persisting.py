@@ -186,7 +186,7 @@ class Persisting:
         )  # fmt: skip
         payload = in_flight.encode(header, columns)
         least = at(int(batch.times.min()), rounds)
-        piece = Piece(name, place, self._me, least, len(batch), (), bins is not None, life=one.life)
+        piece = Piece(name, place, self._me, least, len(batch), (), bins is not None)
         self._sending.send(header.key, payload, piece)
 
     # -- the whole
@@ -240,9 +240,7 @@ def _alike(one: Underway, other: Underway) -> bool:
     """Whether their records go on at one place, in the same rounds, and all have keys or are of one
     partition: those without wait for what is as early as the first of their piece, which says
     nothing of another partition's."""
-    if (one.location, rounds_of(one.time), one.life) != (
-        other.location, rounds_of(other.time), other.life
-    ):  # fmt: skip
+    if one.location != other.location or rounds_of(one.time) != rounds_of(other.time):
         return False
     keyed = one.batch.keys is not None
     if keyed != (other.batch.keys is not None):

@@ -2,54 +2,37 @@
 
 Guarantees I3 and I9 through a recovery: each worker reads what is its own by the new map,
 downstream first, and what comes anew waits behind it, so of one key or partition nothing overtakes
-what was ahead of it; at each input records of a bin from the time of a move on wait for all of
-before it, which another worker had, and for no piece of another input (I7). And I1: what has not
-been read counts with its least time, from the opening on. A checkpoint that is taken meanwhile
-refers to what was not read. Cost: every worker reads the pieces of keyed streams that any of its
-bins may be in, and keeps the rows of its own.
+what was ahead of it. Around a move operators and sinks keep the order (`Migrator.resume`). And I1:
+what has not been read counts with its least time, from the opening on. A checkpoint that is taken
+meanwhile refers to what was not read. Cost: every worker reads the pieces of keyed streams that any
+of its bins may be in, and keeps the rows of its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections import Counter, deque
+from collections.abc import Mapping
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
+from dataflow.batch import Batch
 from dataflow.checkpoint.start import Start
 from dataflow.graph import Location
 from dataflow.nested import at, outer
 from dataflow.nodes import group_of
-from dataflow.operators.base import InputPort, Message, Underway
+from dataflow.operators.base import InputPort, Message
 from dataflow.plan import Plan
 from dataflow.progress import Progress
 from dataflow.protocols import Clock
 from state import in_flight
 from state.checkpoint import Piece
-from state.ids import Incarnation, WorkerId
+from state.ids import WorkerId
 from state.in_flight import Columns
 from state.parts import wholes
-from state.time import Time
 from state.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
 """What is asked for at once: a piece alone takes as long as some."""
-LIFE = 32
-"""Bits by which a life's number stands ahead of how many moves a record is behind: its rank."""
-NOW = -1
-"""The rank of what waits for nothing."""
-LAST = np.iinfo(np.int64).max
-
-
-class _Later(NamedTuple):
-    """Records of bins that moved, from then on, and what came behind them."""
-
-    time: Time
-    batch: Batch
-    life: Incarnation
-    """Whose moves these were."""
 
 
 class Resuming:
@@ -76,16 +59,8 @@ class Resuming:
         # operator in the order in which they were persisted.
         self._left = deque(sorted(pieces, key=self._turn))
         self._found = wholes(topic, [piece.places for piece in self._left], AHEAD_BYTES)
-        self._moves = start.moves
         self._left_at = Counter(map(self._location, self._left))
         """How many of these pieces there are by input."""
-        self._later = defaultdict[Location, defaultdict[int, deque[_Later]]](
-            lambda: defaultdict(deque)
-        )
-        """By input and rank."""
-        self._lives = sorted({piece.since for piece in pieces})
-        self._waiting = defaultdict[Location, Int64s](self._none_waits)
-        """By bin the least rank of what waits at an input."""
         self._payload: bytes | None = None
         """Of the next piece, once it is here."""
         self.read, self.total = 0, sum(piece.size for piece in pieces)
@@ -103,10 +78,6 @@ class Resuming:
         left = map(self._restricted, self._left)
         return [piece for piece in left if piece.bins is None or any(piece.bins)]
 
-    def step(self) -> bool:
-        """Put the next records back, once those before them have been taken; whether any were."""
-        return self._put_piece() or self._put_later()
-
     def _turn(self, piece: Piece) -> tuple[int, int, bool]:
         """By what pieces are sorted: a place leads to fewer others than those that lead to it, and
         to as many where both lie on one loop. A sink takes nothing before what lay in its outbox.
@@ -114,15 +85,8 @@ class Resuming:
         led_to = self._led_to[self._location(piece)]
         return led_to, -self._nodes[piece.node][0], not self._plan.in_outbox(piece)
 
-    def underway(self) -> Iterator[Underway]:
-        """What was read and has not gone on."""
-        for location, waiting in self._later.items():
-            for _, some in sorted(waiting.items()):
-                for time, batch, life in some:
-                    yield Underway.held(location, time, batch)._replace(life=life)
-
-    def _put_piece(self) -> bool:
-        """The next piece; whether it was put back."""
+    def step(self) -> bool:
+        """Put the next piece back, once those before it have been taken; whether it was."""
         if not self._left:
             return False
         piece = self._left[0]
@@ -140,24 +104,9 @@ class Resuming:
         self._admit(location)
         return True
 
-    def _put_later(self) -> bool:
-        """The next records that waited for what was before a move; whether there were any."""
-        for location, waiting in self._later.items():
-            if not self._left_at[location] and self._inputs[location].taken:
-                least = min(waiting)
-                time, batch, _ = waiting[least].popleft()
-                if not waiting[least]:
-                    del waiting[least]
-                if not waiting:
-                    del self._later[location]
-                self._put_back(location, time, batch)
-                self._admit(location)
-                return True
-        return False
-
     def _admit(self, here: Location) -> None:
         """Once all that was at an input has been put back, what came anew follows."""
-        if not self._left_at[here] and here not in self._later:
+        if not self._left_at[here]:
             self._inputs[here].admit()
 
     def _may_go_on(self, piece: Piece) -> bool:
@@ -171,20 +120,13 @@ class Resuming:
     def _put(self, piece: Piece, columns: Columns) -> None:
         location, changes = self._location(piece), self._progress.changes
         rows = self._own_rows(piece, columns)
-        ranks, whole = self._ranks(piece, columns)[rows], self._batch(location, columns)
-        for rank in np.unique(ranks).tolist():
-            batch = whole.take(rows[ranks == rank])
+        if len(rows):
+            batch = self._batch(location, columns).take(rows)
             time = at(int(batch.times.min()), columns.rounds)
             changes.add(location, time, 1)
-            if rank == NOW:
-                self._put_back(location, time, batch)
-            else:
-                self._later[location][rank].append(_Later(time, batch, piece.since))
+            message = Message(time, batch, None, self._clock.monotonic())
+            self._inputs[location].put_back(message)
         changes.add(location, piece.time, -1)
-
-    def _put_back(self, location: Location, time: Time, batch: Batch) -> None:
-        message = Message(time, batch, None, self._clock.monotonic())
-        self._inputs[location].put_back(message)
 
     def _batch(self, at: Location, columns: Columns) -> Batch:
         """As its input takes it; a loop's stream without keys used to have some that had them."""
@@ -193,25 +135,6 @@ class Resuming:
             columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
             columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
         )  # fmt: skip
-
-    def _ranks(self, piece: Piece, columns: Columns) -> Int64s:
-        """The rank of each record; (n,). A record waits for the moves of its bin in the execution
-        that had it, and for records of earlier executions that wait at the same input."""
-        location, ranks = self._location(piece), np.full(len(columns), NOW, np.int64)
-        # Of a bin in an outbox nothing of before is left.
-        if columns.bins is None or location in self._plan.sorting or self._plan.in_outbox(piece):
-            return ranks
-        bins, moves = columns.bins + self._first(piece), np.zeros(len(columns), np.int64)
-        for one in self._moves.get(piece.since, ()):
-            moves += (columns.times >= one.time) & np.isin(bins, one.bins)
-        own, waiting = moves + (self._lives.index(piece.since) << LIFE), self._waiting[location]
-        late = (moves > 0) | (waiting[bins] <= own)
-        np.minimum.at(waiting, bins[late], own[late])
-        ranks[late] = own[late]
-        return ranks
-
-    def _none_waits(self) -> Int64s:
-        return np.full(len(self._owners), LAST, np.int64)
 
     def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
         if columns.bins is None:

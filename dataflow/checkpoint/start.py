@@ -116,13 +116,10 @@ class Start:
         return self.cut != BEGINNING
 
     @property
-    def moves(self) -> dict[Incarnation, list[Moves]]:
-        """By life, those around which its records in flight of one bin may be of two workers."""
+    def moves(self) -> list[Moves]:
+        """Those around which records in flight of one bin may be of two workers."""
         least = min((outer(piece.time) for piece in self.cut.pieces), default=self.cut.time)
-        return {
-            life: [one for one in moves if least < one.time < self.cut.time]
-            for life, moves in self.history.moves.items()
-        }
+        return [one for one in self.history.moves if least < one.time < self.cut.time]
 
     def rank(self, old: WorkerId) -> WorkerId:
         """Who takes the place of one of the checkpoint's workers."""

@@ -3,7 +3,9 @@
 Guarantees I2 and I4: what is addressed to a bin at or after the time of its move waits until its
 state has been fetched, verified and installed, however early or late pointer, command and records
 come; and until all results of before the move are out, where sinks write what comes as it comes
-(I9). What cannot be read is asked for once more: the old owner keeps its copy until the install.
+(I9). After a recovery both sides of a move may be in flight to one worker: records from the move on
+wait for those of before. What cannot be read is asked for once more: the old owner keeps its copy
+until the install.
 Cost: one mask per awaited bin and batch while bins are awaited, nothing otherwise.
 """
 
@@ -72,6 +74,8 @@ class Arrivals:
         self._awaited: dict[Bin, list[int]] = {}
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
+        self._followed: dict[Bin, list[int]] = {}
+        """Times of moves before a recovery, of before which not all is applied."""
         self._stashed: dict[Bin, Pool] = {}
         self._released: set[Bin] = set()
         self._queued: list[tuple[Time, Delivery]] = []
@@ -87,9 +91,36 @@ class Arrivals:
         else:
             insort(self._awaited.setdefault(bin, []), time)
 
+    def follow(self, bin: Bin, time: int) -> None:
+        """The bin is here, and moved at `time` before the recovery with which the flow has begun:
+        its records from then on follow those of before."""
+        insort(self._followed.setdefault(bin, []), time)
+
+    def passed(self, frontier: Antichain) -> None:
+        """All records of before this are applied."""
+        for bin, times in list(self._followed.items()):
+            left = [time for time in times if frontier.less_than(time)]
+            if len(left) < len(times) and bin in self._stashed:
+                self._released.add(bin)
+            if left:
+                self._followed[bin] = left
+            else:
+                del self._followed[bin]
+
+    @property
+    def following(self) -> bool:
+        """Whether records of any bin that is here may have to wait for those of before a move."""
+        return bool(self._followed)
+
+    def _first(self, bin: Bin) -> Iterator[int]:
+        """The time from which on records of a bin wait, if there is any."""
+        times = [*self._awaited.get(bin, [])[:1], *self._followed.get(bin, [])[:1]]
+        yield from sorted(times)[:1]
+
     def stash(self, rows: Rows, bins: Int64s) -> Rows:
         """Keep what has to wait for its bin; the rest may be applied."""
-        first = {bin: times[0] for bin, times in self._awaited.items()}
+        waiting = self._awaited.keys() | self._followed.keys()
+        first = {bin: time for bin in waiting for time in self._first(bin)}
         # Of a bin that has come all goes on waiting in line, until what waited before has gone.
         first |= dict.fromkeys(self._released, MIN_TIME)
         for bin, time in first.items():
@@ -167,7 +198,7 @@ class Arrivals:
         found: list[Rows] = []
         for bin in sorted(self._released):
             # It may have left and be awaited again by now.
-            until = Antichain.of(*self._awaited.get(bin, [])[:1])
+            until = Antichain.of(*self._first(bin))
             rows, more = self._stashed[bin].passed(until)
             found += rows
             if not more:

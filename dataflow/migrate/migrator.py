@@ -10,7 +10,7 @@ anew. Guarantees I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -128,6 +128,21 @@ class Migrator(Quiet):
             for name, some in self._by_group.items()
         }
         self.undecided: list[Moves] = []
+
+    def resume(self, moves: Iterable[Moves]) -> None:
+        """The flow begins with records in flight around these, which an earlier execution decided.
+        The owner of a bin has them all, and keeps those from a move on behind those of before."""
+        for one in moves:
+            for numbered in one.bins:
+                if self._routing.owner(numbered, one.time) == self._me:
+                    self._follow(numbered, one.time)
+
+    def _follow(self, numbered: Bin, time: int) -> None:
+        group, bin = self._groups.group(numbered), self._groups.own(numbered)
+        for sink in self._ordered.get(group, ()):
+            sink.expect(bin, time)
+        for outlet in self._by_group[group]:
+            outlet.keyed.follow(bin, time)
 
     def schedule(self) -> bool:
         """Learn of moves, decide those whose time is certain, extract, forget."""

@@ -226,9 +226,9 @@ class History:
         return max(sent, default=0)
 
     @property
-    def moves(self) -> dict[Incarnation, list[Moves]]:
-        """All that were decided and not revoked, by life: of the bins that really changed hands."""
-        return {incarnation: life.moves(self._space) for incarnation, life in self._lives.items()}
+    def moves(self) -> list[Moves]:
+        """All that were decided and not revoked, of the bins that really changed hands."""
+        return [one for life in self._lives.values() for one in life.moves(self._space)]
 
     def timed(self, since: Incarnation) -> set[str]:
         """The sinks that have said by times what is out, from a life on."""

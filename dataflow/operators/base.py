@@ -21,7 +21,7 @@ from dataflow.progress import Progress
 from dataflow.stay import Stay
 from dataflow.wire import Payload
 from state.antichain import Antichain, minimal
-from state.ids import Incarnation, WorkerId
+from state.ids import WorkerId
 from state.time import Time
 
 
@@ -44,8 +44,6 @@ class Underway(NamedTuple):
     time: Time
     """None of them is of an earlier one."""
     batch: Batch
-    life: Incarnation = Incarnation(0)
-    """The earlier life whose moves of their bins they wait for; 0 where they wait for none."""
 
     @staticmethod
     def held(location: Location, time: Time, batch: Batch) -> Underway:

@@ -101,6 +101,8 @@ class Keyed(Quiet):
     def schedule(self) -> bool:
         """Install what arrives, take records, apply those whose turn it is, call back."""
         frontier = self._passed()
+        if self.arrivals.following:
+            self.arrivals.passed(outward(self._until(frontier)))
         installed = self.arrivals.schedule(self._outputs.retain)
         blocked = self._outputs.blocked
         received = not (blocked or self._over) and self._receive()
@@ -146,6 +148,12 @@ class Keyed(Quiet):
     @property
     def _now(self) -> int:
         return min(map(outer, self._outputs.frontier), default=MIN_TIME)
+
+    def follow(self, bin: Bin, time: int) -> None:
+        """The bin moved at `time` before the recovery with which the flow has begun: what is in
+        flight from then on follows what is of before. Sorted by time, it does anyway."""
+        if self._order == "arrival":
+            self.arrivals.follow(bin, time)
 
     def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
         """The bin is on its way to its new owner, and its timers with it: these."""

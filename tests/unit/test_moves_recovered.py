@@ -1,0 +1,80 @@
+"""I3 and I9 where a flow recovers while records from both sides of a move are in flight: one worker
+has them all then, and applies those of before first, wherever they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from dataflow import Checkpointing, Flow
+from dataflow.migrate.command import Migrate
+from dataflow.nodes import Guarantee
+from dataflow.operators.router import Router
+from dataflow.sim import Freeze
+from dataflow.testing import ListSink, TestFlow
+from state.ids import Bin, WorkerId
+from state.time import from_millis
+from tests.hand import HandSource
+
+SEEDS = range(5)
+BINS = Bin(0), Bin(1)
+KEY = "k"
+
+
+def until(run: TestFlow, done: Callable[[], bool]) -> None:
+    while not done():
+        run.act()
+
+
+def gives_no_credit(run: TestFlow, owner: WorkerId, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What routers have for an owner they keep."""
+    for router in routers(run):
+        blocked = partial(_blocked, owner, router._output.blocked)
+        monkeypatch.setattr(router._output, "blocked", blocked)
+
+
+def _blocked(owner: WorkerId, otherwise: Callable[[WorkerId], bool], to: WorkerId) -> bool:
+    return to == owner or otherwise(to)
+
+
+def routers(run: TestFlow) -> list[Router]:
+    nodes = (node for worker in run.workers for node in worker._assembly.nodes.values())
+    return [node for node in nodes if isinstance(node, Router)]
+
+
+def waiting(run: TestFlow, owner: int) -> int:
+    """The records that wait for their bin at its next owner."""
+    (outlet,) = run.workers[owner]._assembly.outlets
+    return sum(len(rows) for rows in outlet.keyed.arrivals.stashed)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstream(
+    seed: int, delivery: Guarantee, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, sink = HandSource(), ListSink()
+    flow = Flow("f", bins=1, delivery=delivery, checkpoints=Checkpointing(1_000))
+    keyed = flow.source(source).key_by(lambda _: KEY)
+    keyed.fold("n", int, lambda n, value: (n + 1, (value, n + 1)), order="arrival").sink(sink)
+    with TestFlow(flow, 2, seed) as run:
+        # Of a flow that delivers exactly once one is taken as it begins.
+        until(run, lambda: len(run.world.checkpoints) == (delivery == "exactly_once"))
+        owner = WorkerId(run.owner(KEY))
+        gives_no_credit(run, owner, monkeypatch)
+        move = Migrate("m", BINS, WorkerId(1 - owner), from_millis(1500), "sudden", prepared=False)
+        run.strike(move)
+        source.give(0, (1000, "before"), (2000, "from then on"))
+        until(run, lambda: waiting(run, 1 - owner) == 1)
+        assert any(router.kept == [owner] for router in routers(run))
+        before = len(run.world.checkpoints)
+        run.strike(Freeze("unaligned"))
+        until(run, lambda: len(run.world.checkpoints) > before)
+        world = run.world
+    source.end()
+    with TestFlow(flow, workers, seed, world=world) as run:
+        run.run()
+    assert sink.values == [("before", 1), ("from then on", 2)]
