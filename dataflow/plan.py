@@ -285,11 +285,8 @@ class Plan:
     def unsorted(self) -> list[Location]:
         """Where records come in, or go out, as they arrive, as nothing has sorted them by time: who
         begins to read a partition waits until what was sent of it before is through."""
-        if self.timed:
-            # What is out is told by records' times, so whoever goes on may not rule others.
-            return []
-        sinks = [node for node in self.nodes if isinstance(node, SinkNode)]
-        plain = [sink for sink in sinks if self._reached_unsorted(sink)]
+        sinks = (node for node in self.nodes if isinstance(node, SinkNode))
+        plain = [one for one in sinks if one.name not in self.timed and self._reached_unsorted(one)]
         return [*self.arrivals, *(self.ports[sink.name].outputs[0] for sink in plain)]
 
     def ahead(self, here: Location) -> set[Location]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, Stream
+from dataflow import Checkpointing, Flow, Stream, nondeterministic
 from dataflow.faults import At, Control
 from dataflow.sim import Freeze, HandOver
 from dataflow.testing import ListSink, ListSource, TestFlow
@@ -50,6 +50,33 @@ def test_a_partition_that_changes_hands_is_written_in_its_order(
         run.run()
     assert {result.worker for result in sink.results} == {0, 1}, "it has changed hands"
     assert sink.values == [*range(RECORDS)]
+
+
+def hand_overs(records: int) -> list[At]:
+    """To and fro, every so many records."""
+    some = (HandOver(f"h{n}", "source", 0, WorkerId(n % 2)) for n in range(1, 6))
+    return [At(one, records=n * records) for n, one in enumerate(some, 1)]
+
+
+@pytest.mark.parametrize("same", [1, 6])
+@pytest.mark.parametrize("seed", range(20))
+def test_results_that_wait_for_a_checkpoint_keep_their_order_beside_a_sink_in_the_order_of_time(
+    seed: int, same: int
+) -> None:
+    """Also through a recovery; `same` records are of one time."""
+    sink, sorted_ = ListSink(), ListSink()
+    flow = Flow("f", bins=1, delivery="exactly_once", checkpoints=Checkpointing(0.01))
+    source = flow.source(ListSource([[(1000 + n // same, n) for n in range(3 * RECORDS)]]))
+    source.map(nondeterministic(lambda value: value)).sink(sink)
+    source.key_by(lambda value: value % 3).fold("n", lambda: 0, count).sink(sorted_)
+    with TestFlow(flow, 2, seed, faults=hand_overs(10)) as run:
+        while len(sorted_.results) < RECORDS // 2 and not run.sim.done:
+            run.act()
+        world = run.world
+    with TestFlow(flow, 2, seed, faults=hand_overs(1), world=world) as run:
+        run.run()
+    assert sink.values == [*range(3 * RECORDS)]
+    assert len(sorted_.values) == 3 * RECORDS
 
 
 @pytest.mark.parametrize("seed", SEEDS)
