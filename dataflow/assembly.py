@@ -332,7 +332,7 @@ class Assembly:
             self.plan.flow.max_waiting,
             self.plan.flow.link_credit,
             self.plan.groups.first(node.group),
-            self._out([self.plan.ports[sink].outputs[0] for sink in self.plan.written[node.name]]),
+            self._out(self.plan.written(node)),
         )
         self.routers.append(router)
         return router
@@ -360,7 +360,7 @@ class Assembly:
             self.pace,
             self.report,
             self.retention,
-            self._out([self.plan.ports[sink].outputs[0] for sink in self.plan.written[node.name]]),
+            self._out([*self.plan.written(node), *self.plan.applied(node)]),
         )
         self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
         return keyed
@@ -379,11 +379,11 @@ class Assembly:
     def _next_layer(self) -> LayerId:
         return LayerId(self.site.incarnation, self.site.me, next(self._layers))
 
-    def _out(self, sinks: Sequence[Location]) -> Callable[[int], bool]:
-        """Whether all results of before a time have left by some sinks, from any worker."""
+    def _out(self, places: Sequence[Location]) -> Callable[[int], bool]:
+        """Whether all results of before a time have come through some places, on any worker."""
 
         def out(time: int) -> bool:
-            return not any(outward(self.progress.frontier(at)).less_than(time) for at in sinks)
+            return not any(outward(self.progress.frontier(at)).less_than(time) for at in places)
 
         return out
 

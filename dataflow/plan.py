@@ -205,16 +205,26 @@ class Plan:
         through = {sink.name: [sink, *self._nodes_before(sink).values()] for sink in sinks}
         return {sink for sink, nodes in through.items() if any(map(_varies, nodes))}
 
-    @cached_property
-    def written(self) -> dict[str, list[str]]:
-        """By stateful operator and exchange the sinks that write as it comes what leaves there."""
-        leading: list[Node] = [*self.keyed, *self.exchanges]
+    def written(self, node: KeyedNode | ExchangeNode) -> list[Location]:
+        """Where sinks write as it comes what leaves a node, and no stateful operator lies between:
+        their outputs."""
         if self.flow.delivery == "exactly_once":
-            return {node.name: [] for node in leading}
-        return {node.name: self._sinks_behind(node) for node in leading}
+            return []
+        behind = self._before_stateful(node)
+        sinks = (one.name for one in self.nodes if isinstance(one, SinkNode))
+        return [self.ports[sink].outputs[0] for sink in sinks if sink in behind]
 
-    def _sinks_behind(self, node: Node) -> list[str]:
-        """Those that come before another stateful operator."""
+    def applied(self, node: KeyedNode) -> list[Location]:
+        """The inputs where the next stateful operators apply as it arrives what leaves one."""
+        behind = self._before_stateful(node)
+        return [
+            at for one in self.keyed if one.order == "arrival"
+            for at, upstream in zip(self.ports[one.name].inputs, upstreams(one), strict=False)
+            if upstream.node.name in behind
+        ]  # fmt: skip
+
+    def _before_stateful(self, node: Node) -> set[str]:
+        """A node, and those to which its records come before another stateful operator."""
         behind, known = {node.name}, set[str]()
         while behind != known:
             known = {*behind}
@@ -223,8 +233,7 @@ class Plan:
                 if not isinstance(node, KeyedNode)
                 and any(one.name in known for one in self._feeding(node))
             }  # fmt: skip
-        sinks = (node.name for node in self.nodes if isinstance(node, SinkNode))
-        return [name for name in sinks if name in behind]
+        return behind
 
     @cached_property
     def timed(self) -> dict[str, list[str]]:
@@ -292,10 +301,13 @@ class Plan:
     def ahead(self, here: Location) -> set[Location]:
         """Where records of one partition could be overtaken by those that are at an operator's
         input, as nothing sorts either on its way. What the operator itself holds goes first anyway,
-        and what goes round with them is not ahead of them: no loop keeps an order of arrival."""
+        and what goes round with them is not ahead of them: no loop keeps an order of arrival. A
+        stateful operator ends the way: what it has taken, its timers too, nothing overtakes, and
+        might wait for the frontier that these records hold back (I7)."""
+        ends = {at for keyed in self.keyed for at in self.ports[keyed.name].outputs}
         unsorted, reached = (
             {*self.unsorted},
-            partial(self.graph.reached_around, around=self.sorting),
+            partial(self.graph.reached_around, around=self.sorting | ends),
         )
         behind = [at for at in reached(here) if self.names[at] != self.names[here]]
         return {at for at in behind if here not in (there := reached(at)) and there & unsorted}

@@ -9,18 +9,20 @@ from functools import partial
 import pytest
 
 from dataflow import Checkpointing, Flow
+from dataflow.faults import At
 from dataflow.migrate.command import Migrate
 from dataflow.nodes import Guarantee
+from dataflow.operators.logic import Context
 from dataflow.operators.router import Router
 from dataflow.sim import Freeze
-from dataflow.testing import ListSink, TestFlow
+from dataflow.testing import ListSink, ListSource, TestFlow
 from state.ids import Bin, WorkerId
 from state.time import from_millis
 from tests.hand import HandSource
 
 SEEDS = range(5)
 BINS = Bin(0), Bin(1)
-KEY = "k"
+KEY, RECORDS = "k", 60
 
 
 def until(run: TestFlow, done: Callable[[], bool]) -> None:
@@ -78,3 +80,41 @@ def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstre
     with TestFlow(flow, workers, seed, world=world) as run:
         run.run()
     assert sink.values == [("before", 1), ("from then on", 2)]
+
+
+def later(context: Context, n: int, value: tuple[int, int]) -> int:
+    """Ask for a call soon after."""
+    context.timer(value[0] + value[1] % 3)
+    context.emit(value)
+    return n + 1
+
+
+def called(context: Context, n: int) -> int:
+    context.emit((0, -1))
+    return n
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_records_without_keys_wait_for_no_timer_that_waits_for_them(
+    seed: int, workers: int
+) -> None:
+    """I7: they hold back the frontier that it needs, also where bins moved and another operator
+    applies as they arrive what timers give."""
+    sink, flow = ListSink(0.02), Flow("f", bins=1, checkpoints=Checkpointing(1_000), link_credit=1)
+    times = [[1000 + 2 * n + 7 * partition for n in range(RECORDS)] for partition in range(2)]
+    source = flow.source(ListSource([[(ms, (ms, ms)) for ms in some] for some in times]))
+    keyed = source.map(lambda value: value).key_by(lambda value: value[1] % 4)
+    timed = keyed.process("p", lambda: 0, later, called, order="arrival")
+    timed.fold("n", lambda: 0, lambda n, _: (n + 1, n), order="arrival").sink(sink, "timed")
+    source.map(lambda value: value).sink(sink, "plain")
+    move = Migrate("m", BINS, WorkerId(seed % 2), None, "sudden", prepared=False)
+    with TestFlow(flow, 2, seed, faults=[At(move, records=20)]) as run:
+        while run.sim.actions < 150 + 10 * seed:
+            run.act()
+        run.strike(Freeze("unaligned"))
+        until(run, lambda: len(run.world.checkpoints) == 1)
+        world = run.world
+    with TestFlow(flow, workers, seed, world=world) as run:
+        run.run()
+        assert run.sim.done

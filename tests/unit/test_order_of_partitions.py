@@ -11,6 +11,7 @@ import pytest
 
 from dataflow import Checkpointing, Flow, Stream, nondeterministic
 from dataflow.faults import At, Control
+from dataflow.nodes import Guarantee
 from dataflow.sim import Freeze, HandOver
 from dataflow.testing import ListSink, ListSource, TestFlow
 from state.ids import WorkerId
@@ -113,6 +114,25 @@ def test_results_of_one_key_stay_in_order_under_another_key(
     counted = source.key_by(lambda _: 0).fold("n", lambda: 0, count)
     counted.key_by(lambda _: 3).sink(sink)
     moves = [At(move(n, bins), records=5 * n) for n in range(1, 7)]
+    with TestFlow(flow, 2, seed, faults=moves) as run:
+        run.run()
+    assert sink.values == [*range(RECORDS)]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("seed", range(30))
+def test_results_of_one_key_come_in_order_to_an_operator_of_another_key(
+    seed: int, delivery: Guarantee
+) -> None:
+    """It applies them as they arrive, and its own bins stay where they are."""
+    sink = ListSink()
+    flow = Flow(
+        "f", bins=1, delivery=delivery, checkpoints=Checkpointing(0.05), link_credit=1,
+    )  # fmt: skip
+    source = flow.source(ListSource([[(1000 + n, n) for n in range(RECORDS)]]))
+    counted = source.key_by(lambda _: 0).fold("n", lambda: 0, count).key_by(lambda _: 3)
+    counted.fold("m", lambda: 0, count, order="arrival", moves="alone").sink(sink)
+    moves = [At(move(n, (1,)), records=5 * n) for n in range(1, 7)]
     with TestFlow(flow, 2, seed, faults=moves) as run:
         run.run()
     assert sink.values == [*range(RECORDS)]
