@@ -30,6 +30,7 @@ from connectors.whole import whole
 from dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
 from dataflow.checkpoint.start import Start, without_what_is_out
 from dataflow.decisions import Begins, Joins, Obeys
+from dataflow.migrate.parcels import Order
 from dataflow.once.history import NO_HISTORY, History, Written, effective
 from dataflow.once.marks import Mark
 from dataflow.plan import Plan
@@ -167,13 +168,15 @@ def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) 
     """What lives before one have left behind that has begun, as far as it counts in that.
 
     Who delivers at least once asks for no marks, and for moves of bins only where records apply as
-    they arrive: there they tell what was ahead of what (`dataflow.checkpoint.resuming`).
+    they arrive: there they tell what was ahead of what (`Migrator.resume`). It asks for none of the
+    partitions that had come to its topics: its sources may have other numbers by now.
     """
     if plan.flow.delivery == "exactly_once":
         return left_behind(plan, settings, names, life)
     if not plan.arrivals:
         return NO_HISTORY
-    return History(plan.flow.space, until(journal(settings, names.decisions), life))
+    decided = until(journal(settings, names.decisions), life)
+    return History(plan.flow.space, (one for one in decided if not isinstance(one[1], Order)))
 
 
 def left_behind(
