@@ -307,7 +307,9 @@ class SparkTask:
 
     def _tell_stderr(self) -> None:
         if lines := self._stderr.since(self._written):
-            log.warning("%s has ended; written to stderr last:\n%s", self._name, "\n".join(lines))
+            log.warning(
+                "%s has ended; workers here wrote to stderr:\n%s", self._name, "\n".join(lines)
+            )
 
 
 def _why(name: str, jvm: subprocess.Popen[bytes], said: str) -> MeanderError:

@@ -7,6 +7,7 @@ cause nowhere else. Lines of Spark's own log are left out. Cost: nothing until a
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -16,7 +17,8 @@ LENGTH = 300
 BYTES = 1 << 16
 """How much of a file is looked at."""
 _SPARKS = re.compile(
-    r"\d\d/\d\d/\d\d \d\d:|\s+at [\w.$/]+\(|\s+\.\.\. \d+ more|(Caused by: )?\w+\.\w+\."
+    r"\d\d/\d\d/\d\d \d\d:|\s+at [\w.$/]+\(|\s+\.\.\. \d+ more"
+    r"|(Caused by: )?(java|javax|scala|sun|org\.apache)\."
 )
 """Lines of Spark's log, and of Java's exceptions in it."""
 
@@ -52,13 +54,14 @@ class Stderr:
 
 
 _OF: dict[int, Stderr] = {}
+"""By the process of a JVM."""
 
 
 def note(process: int, file: Path) -> None:
-    """A JVM writes to a file."""
+    """Note the file to which a JVM writes."""
     _OF[process] = Stderr(file)
 
 
 def of(process: int) -> Stderr:
-    """That of a JVM which was noted."""
-    return _OF[process]
+    """Return that of a JVM; of one that was started elsewhere nothing is known."""
+    return _OF.get(process, Stderr(Path(os.devnull)))

@@ -36,6 +36,8 @@ OVERHEAD = 36
 HEADERS = 185
 """Bytes of the headers of one record at most."""
 COMPRESSING = "compression.type", "compression.codec"
+USUAL_LEVELS = {"gzip": 6, "zstd": 3}
+"""Those at which the client compresses where none is set."""
 COMPRESSED_APART = 50
 """What a client compresses may be larger than what is estimated, by one byte in so many."""
 QUOTED = 60
@@ -125,8 +127,8 @@ class Taken:
     """Bytes of one record, its headers and its own overhead included, that the client takes."""
     topic: int
     """Those that the topic takes of a record, as it is sent."""
-    codec: str | None
-    """By which the client compresses what it sends."""
+    codec: pa.Codec | None
+    """By which the client compresses what it sends, and the topic leaves it compressed."""
     keyless: bool
     """Whether a record may be without a key."""
 
@@ -136,9 +138,7 @@ class Taken:
         theirs, ours = context.outside.get(topic, {}), context.settings
         sent = int(ours.get("message.max.bytes", client.MESSAGE_MOST))
         broker = int(theirs.get("max.message.bytes", sent + AROUND)) - AROUND
-        codecs = {ours.get(name, "none") for name in COMPRESSING} - {"none", "inherit"}
-        codec = next(iter(codecs), None)
-        return Taken(sent, broker, codec, keyless=not topics.compacted(theirs))
+        return Taken(sent, broker, _codec(ours, theirs), keyless=not topics.compacted(theirs))
 
     def refuses(
         self,
@@ -166,7 +166,7 @@ class Taken:
         if self.codec is not None and size > self.topic:
             size = _compressed(self.codec, parts) + beside
         if size > self.topic:
-            by = "" if self.codec is None else f", compressed by {self.codec},"
+            by = "" if self.codec is None else f", compressed by {self.codec.name},"
             return _too_large(f"{size:,} bytes{by}", self.topic, "max.message.bytes of the topic")
         return None
 
@@ -175,14 +175,33 @@ def _too_large(size: str, most: int, setting: str) -> str:
     return f"takes {size} as a record, more than {most:,} ({setting})"
 
 
-def _compressed(codec: str, parts: tuple[bytes, bytes]) -> int:
+def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | None:
+    """The client's codec at its level. None where the topic has a codec of its own: the broker
+    measures a record before it compresses it anew.
+
+    >>> _codec({"compression.type": "zstd"}, {}).compression_level
+    3
+    >>> _codec({"compression.type": "zstd"}, {"compression.type": "gzip"}) is None
+    True
+    """
+    codecs = {ours.get(name, "none") for name in COMPRESSING} - {"none", "inherit"}
+    codec = next(iter(codecs), None)
+    if codec is None or theirs.get("compression.type", "producer") not in {"producer", codec}:
+        return None
+    level = int(ours.get("compression.level", "-1"))
+    if codec in USUAL_LEVELS:
+        return pa.Codec(codec, level if level > 0 else USUAL_LEVELS[codec])
+    return pa.Codec(codec)
+
+
+def _compressed(codec: pa.Codec, parts: tuple[bytes, bytes]) -> int:
     """About how many bytes a record takes that is sent alone, as one is that is so large.
 
-    >>> _compressed("zstd", (bytes(1_000_000), b"key")) < 1_000
+    >>> _compressed(pa.Codec("zstd"), (bytes(1_000_000), b"key")) < 1_000
     True
     """
     given = b"".join(parts)
-    packed = len(pa.compress(given, codec=codec, asbytes=True))
+    packed = len(codec.compress(given, asbytes=True))
     # The client cuts the record into other blocks, and sends as it is what does not get smaller.
     return min(len(given), packed + packed // COMPRESSED_APART)
 

@@ -367,7 +367,7 @@ def ends(line):
         rig.run(rig.options(workers=1))
     (told,) = [one.getMessage() for one in caplog.records if "stderr" in one.getMessage()]
     assert told.splitlines() == [
-        "worker 0 has ended; written to stderr last:",
+        "worker 0 has ended; workers here wrote to stderr:",
         "the oven is too hot",
     ]
 
