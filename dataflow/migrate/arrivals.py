@@ -119,10 +119,11 @@ class Arrivals:
 
     def stash(self, rows: Rows, bins: Int64s) -> Rows:
         """Keep what has to wait for its bin; the rest may be applied."""
-        waiting = self._awaited.keys() | self._followed.keys()
-        first = {bin: time for bin in waiting for time in self._first(bin)}
+        waiting = self._awaited.keys() | self._followed.keys() | self._released
+        here = sorted(waiting.intersection(bins.tolist())) if waiting else ()
+        first = {bin: time for bin in here for time in self._first(bin)}
         # Of a bin that has come all goes on waiting in line, until what waited before has gone.
-        first |= dict.fromkeys(self._released, MIN_TIME)
+        first |= {bin: MIN_TIME for bin in here if bin in self._released}
         for bin, time in first.items():
             waits = (bins == bin) & (rows.batch.times >= time)
             if waits.any():

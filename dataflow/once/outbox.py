@@ -18,6 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dataflow.batch import Batch
 from dataflow.nested import Rounds, rounds_of
@@ -59,11 +60,18 @@ class _Came:
 
     waiting: Pool
     """In the order in which they came: each bears the time of the move, and its own as a mark."""
-    bins: set[int] = field(default_factory=set)
+    moved: npt.NDArray[np.bool_]
+    """Of each bin whether it came; (bins,)."""
     admitted: bool = False
     """Whether all of before is in checkpoints that were completed."""
     ready: deque[Rows] = field(default_factory=deque)
     """Those that go into the outbox first, as soon as there is room."""
+
+    @property
+    def bins(self) -> list[int]:
+        """Those that came, in order."""
+        found: list[int] = np.flatnonzero(self.moved).tolist()
+        return found
 
     @property
     def some(self) -> bool:
@@ -108,8 +116,9 @@ class OutboxSink(Quiet):
     def expect(self, bin: Bin, time: int) -> None:
         """A bin's results come here from a time on; those of before lie in others' outboxes."""
         if time not in self._came:
-            self._came[time] = _Came(self._pools(f"moved {time}"))
-        self._came[time].bins.add(bin)
+            moved = np.zeros(self._space.count, np.bool_)
+            self._came[time] = _Came(self._pools(f"moved {time}"), moved)
+        self._came[time].moved[bin] = True
 
     def schedule(self) -> bool:
         """Take records in, let go of what is out."""
@@ -126,7 +135,7 @@ class OutboxSink(Quiet):
     def held(self) -> list[tuple[int, int]]:
         """The bins of which results are held back, and from which times on."""
         some = ((time, came) for time, came in self._came.items() if came.some)
-        return [(self._first + bin, time) for time, came in some for bin in sorted(came.bins)]
+        return [(self._first + bin, time) for time, came in some for bin in came.bins]
 
     @property
     def full(self) -> bool:
@@ -232,8 +241,7 @@ class OutboxSink(Quiet):
     def _hold_back(self, batch: Batch, rounds: Rounds) -> Batch:
         """Keep the results of bins that came, from then on; the others may leave."""
         for time, came in sorted(self._came.items(), reverse=True):
-            bins = self._space.bins_of(batch.places)
-            held = (batch.times >= time) & np.isin(bins, sorted(came.bins))
+            held = (batch.times >= time) & came.moved[self._space.bins_of(batch.places)]
             if held.any():
                 some = batch.take(np.flatnonzero(held))
                 moved = replace(some, times=np.full(len(some), time, np.int64))
