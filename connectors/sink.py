@@ -39,7 +39,7 @@ COMPRESSING = "compression.type", "compression.codec"
 USUAL_LEVELS = {"gzip": 6, "zstd": 3}
 """Those at which the client compresses where none is set."""
 COMPRESSED_APART = 50
-"""What a client compresses may be larger than what is estimated, by one byte in so many."""
+"""A record that the client compresses may exceed the estimate by one part in 50."""
 QUOTED = 60
 """Characters of a key that a message quotes."""
 T = TypeVar("T")
@@ -176,8 +176,8 @@ def _too_large(size: str, most: int, setting: str) -> str:
 
 
 def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | None:
-    """The client's codec at its level. None where the topic has a codec of its own: the broker
-    measures a record before it compresses it anew.
+    """Return the client's codec at its level. A topic with a codec of its own gives None: its
+    broker measures records before it compresses them again.
 
     >>> _codec({"compression.type": "zstd"}, {}).compression_level
     3

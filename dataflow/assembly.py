@@ -380,7 +380,7 @@ class Assembly:
         return LayerId(self.site.incarnation, self.site.me, next(self._layers))
 
     def _out(self, places: Sequence[Location]) -> Callable[[int], bool]:
-        """Whether all results of before a time have come through some places, on any worker."""
+        """Return a check whether the frontiers at some places have reached a time."""
 
         def out(time: int) -> bool:
             return not any(outward(self.progress.frontier(at)).less_than(time) for at in places)

@@ -305,10 +305,8 @@ class Plan:
         stateful operator ends the way: what it has taken, its timers too, nothing overtakes, and
         might wait for the frontier that these records hold back (I7)."""
         ends = {at for keyed in self.keyed for at in self.ports[keyed.name].outputs}
-        unsorted, reached = (
-            {*self.unsorted},
-            partial(self.graph.reached_around, around=self.sorting | ends),
-        )
+        unsorted = {*self.unsorted}
+        reached = partial(self.graph.reached_around, around=self.sorting | ends)
         behind = [at for at in reached(here) if self.names[at] != self.names[here]]
         return {at for at in behind if here not in (there := reached(at)) and there & unsorted}
 

@@ -112,19 +112,17 @@ class Arrivals:
         """Whether records of any bin that is here may have to wait for those of before a move."""
         return bool(self._followed)
 
-    def _first(self, bin: Bin) -> Iterator[int]:
-        """The time from which on records of a bin wait, if there is any."""
-        times = [*self._awaited.get(bin, [])[:1], *self._followed.get(bin, [])[:1]]
-        yield from sorted(times)[:1]
+    def _moves(self, bin: Bin) -> list[int]:
+        """The times of moves for which records of a bin wait."""
+        return [*self._awaited.get(bin, ()), *self._followed.get(bin, ())]
 
     def stash(self, rows: Rows, bins: Int64s) -> Rows:
         """Keep what has to wait for its bin; the rest may be applied."""
         waiting = self._awaited.keys() | self._followed.keys() | self._released
         here = sorted(waiting.intersection(bins.tolist())) if waiting else ()
-        first = {bin: time for bin in here for time in self._first(bin)}
-        # Of a bin that has come all goes on waiting in line, until what waited before has gone.
-        first |= {bin: MIN_TIME for bin in here if bin in self._released}
-        for bin, time in first.items():
+        for bin in here:
+            # All records of a bin that has come wait in line, until those that waited have gone.
+            time = MIN_TIME if bin in self._released else min(self._moves(bin))
             waits = (bins == bin) & (rows.batch.times >= time)
             if waits.any():
                 mine, rows = rows.split(waits)
@@ -199,7 +197,7 @@ class Arrivals:
         found: list[Rows] = []
         for bin in sorted(self._released):
             # It may have left and be awaited again by now.
-            until = Antichain.of(*self._first(bin))
+            until = Antichain.of(*self._moves(bin))
             rows, more = self._stashed[bin].passed(until)
             found += rows
             if not more:

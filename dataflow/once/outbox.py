@@ -240,13 +240,14 @@ class OutboxSink(Quiet):
 
     def _hold_back(self, batch: Batch, rounds: Rounds) -> Batch:
         """Keep the results of bins that came, from then on; the others may leave."""
+        bins = self._space.bins_of(batch.places)
         for time, came in sorted(self._came.items(), reverse=True):
-            held = (batch.times >= time) & came.moved[self._space.bins_of(batch.places)]
+            held = (batch.times >= time) & came.moved[bins]
             if held.any():
                 some = batch.take(np.flatnonzero(held))
                 moved = replace(some, times=np.full(len(some), time, np.int64))
                 came.waiting.add(Rows(moved, some.times, rounds))
-                batch = batch.take(np.flatnonzero(~held))
+                batch, bins = batch.take(np.flatnonzero(~held)), bins[~held]
         return batch
 
     def _release(self) -> bool:

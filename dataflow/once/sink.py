@@ -284,7 +284,7 @@ class OnceSink(Quiet):
         return released
 
     def _release_stored(self) -> bool:
-        """Let go of some of the records on disk."""
+        """Drop some committed records from the disk."""
         some, _ = self._stored.passed(Antichain())
         for rows in some:
             self._let_go(rows)

@@ -338,7 +338,7 @@ class World:
             self._run()
 
     def _expect_answers(self) -> None:
-        """Each command has an end that its user is told; each bin that moves begins a new wait."""
+        """The status topic tells the end of each command. A bin that moves extends the deadline."""
         called = names(self._prefix, "counts")
         seen, deadline = (0, 0), 0.0
         while left := unanswered(self.broker.bootstrap, called):

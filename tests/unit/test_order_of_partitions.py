@@ -54,7 +54,7 @@ def test_a_partition_that_changes_hands_is_written_in_its_order(
 
 
 def hand_overs(records: int) -> list[At]:
-    """To and fro, every so many records."""
+    """Partition 0 changes its reader five times, each time after `records` records."""
     some = (HandOver(f"h{n}", "source", 0, WorkerId(n % 2)) for n in range(1, 6))
     return [At(one, records=n * records) for n, one in enumerate(some, 1)]
 
