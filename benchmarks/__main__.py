@@ -33,8 +33,6 @@ METHOD = (
     " record was due to when a consumer has its result. Medians of {runs} runs."
 )
 BACKLOG = "backlog"
-WARM = 30.0
-"""Seconds."""
 Part = Callable[[str], dict[str, float]]
 
 
@@ -102,8 +100,7 @@ def main(
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with LocalBroker() as broker, Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("benchmarks", total=len(parts))
-        # A broker that has just started spends more on compiling itself than on records.
-        latency.echo(broker.bootstrap, rate, WARM)
+        latency.warm_up(broker.bootstrap)
         load.create(broker.bootstrap, BACKLOG, partitions=PARTITIONS)
         load.fill(broker.bootstrap, BACKLOG, records)
         times.prepare(broker.bootstrap, times.RECORDS)

@@ -26,6 +26,11 @@ def echo(bootstrap: str, rate: int, seconds: float) -> Latency:
     return found
 
 
+def warm_up(bootstrap: str) -> None:
+    """A broker that has just started spends more on compiling itself than on records."""
+    echo(bootstrap, rate=5_000, seconds=30)
+
+
 def flow(bootstrap: str, rate: int, seconds: float, **bench: str) -> Latency:
     """Of the counting flow on two workers."""
     source = f"latency-{uuid4().hex[:8]}"

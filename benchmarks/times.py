@@ -16,13 +16,13 @@ import typer
 from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 
-from benchmarks import load, report, running
+from benchmarks import latency, load, report, running
 from benchmarks.calling import LATER
 from benchmarks.running import ROOT
 from connectors.broker import LocalBroker
 
 MODULE = ROOT / "benchmarks" / "calling.py"
-RECORDS = 100_000
+RECORDS = 300_000
 AT_MOST = {"timers_unused_ratio": 1.1, "timers_each_ratio": 2.5, "replay_sparse_ratio": 1.3}
 HISTORIES = {"dense": 1, "sparse": 500}
 """Milliseconds from record to record."""
@@ -85,6 +85,7 @@ def main(
     """Measure timers and a sparse history against the same flow without."""
     console, measured = Console(stderr=True), defaultdict[str, list[float]](list)
     with LocalBroker() as broker:
+        latency.warm_up(broker.bootstrap)
         prepare(broker.bootstrap, records)
         for _ in range(runs):
             for name, value in once(broker.bootstrap, records).items():
