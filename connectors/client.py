@@ -377,7 +377,11 @@ _SILENT = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
     KafkaError._RESOLVE,
+    # A broker that starts may leave itself out of its cluster's metadata, and the client drops it.
+    KafkaError._DESTROY_BROKER,
+    KafkaError._UNKNOWN_BROKER,
 }
 _SETTLING = {
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -457,6 +461,12 @@ def translate(
         return missing(concerns)
     if code in _SILENT:
         return unreachable(concerns, text, bootstrap)
+    if transient(reason):
+        return Unreachable(
+            concerns,
+            f"its broker is not ready ({text})",
+            "look at the brokers of the cluster and at the topic's leaders",
+        )
     if code == KafkaError._INVALID_ARG:
         return SetupError(concerns, text, "correct it: meander config shows where it comes from")
     if code == KafkaError.TOPIC_EXCEPTION:
