@@ -10,6 +10,7 @@ from connectors.broker import LocalBroker
 from tests.fault.test_broker_dies import answers, counted, until_said
 from tests.flow_process import FlowProcess, flow_folder, kill, lines, meander
 from tests.kafka_tools import PATIENCE, consume_all, until
+from tests.sequences import with_repeats
 
 TEXTS = [f"w{n % 40} v{n % 7}" for n in range(1_000)]
 FIRST = len(TEXTS) // 2
@@ -35,7 +36,9 @@ def test_a_flow_that_loses_a_worker_and_its_broker_goes_on_once_the_broker_is_ba
     module.write_text(module.read_text().replace('"counts"', OPTIONS, 1))
 
     def answered() -> set[tuple[str, int]]:
-        return {*answers(consume_all(bootstrap, prefix + "counts"))}
+        found = answers(consume_all(bootstrap, prefix + "counts"))
+        with_repeats(found)
+        return {*found}
 
     words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)]
     with meander(tmp_path, bootstrap, *words) as flow:

@@ -159,6 +159,7 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
         wanted = Counter(word for text in texts(0, 3000) for word in text.split())
         pairs = {(word, n + 1) for word, most in wanted.items() for n in range(most)}
         until(lambda: {*answered(broker, prefix)} == pairs, "every word is counted, one by one")
+        assert with_repeats(answered(broker, prefix)) == wanted
         assert [event["checkpoint"] for event in flow.of("recovering")] == [1, 2]
         assert aborted(flow) == ["m1"], "once, after the first death"
         assert "killed" in str(flow.of("recovering")[0]["reason"])

@@ -279,6 +279,10 @@ class Rig:
         assert sorted(repr((e.order, e.value)) for e, *_ in got) == sorted(
             repr((r.order, json.loads(json.dumps(r.value)))) for r in expected
         )
+        of_key = defaultdict[str, list[tuple[int, ...]]](list)
+        for entry, _, key in got:
+            of_key[key].append(entry.order)
+        assert all(orders == sorted(orders) for orders in of_key.values()), "each in its order"
         if self.case.move_memory == 1:
             assert self.final_state() == {
                 name: {key: codec.encode(state) for key, state in keyed.items()}
