@@ -11,6 +11,7 @@ COPY requirements.txt .
 RUN pip install --no-cache-dir --requirement requirements.txt
 
 COPY pyproject.toml README.md LICENSE ./
+COPY meander meander
 COPY schemas schemas
 COPY state state
 COPY dataflow dataflow

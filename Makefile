@@ -12,7 +12,7 @@ RESCALING ?= 600
 REAL   ?= 1800
 REAL_SEEDS ?= 4
 SEED   ?= $(shell date +%s)
-CODE   := schemas state dataflow connectors app
+CODE   := meander
 
 # Tests, demo and benchmarks start hundreds of processes: each would compile our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,9 +79,9 @@ $(VENV)/.complete: requirements.txt pyproject.toml
 	@touch $@
 
 java: venv ## look for Java >= 17; on Debian as root, install it where it is missing
-	@$(BIN)/python -m connectors.java
+	@$(BIN)/python -m meander.connectors.java
 
 clean: ## remove what the targets above have made here (the cache of Kafka's jars stays)
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache \
 		.hypothesis spark-warehouse
-	find $(CODE) tests -name __pycache__ -type d -exec rm -rf {} +
+	find -L $(CODE) tests -name __pycache__ -type d -exec rm -rf {} +

@@ -11,21 +11,21 @@ import logging
 from collections.abc import Iterator
 from uuid import uuid4
 
-from app.claiming import claim_for
-from app.clock import SystemClock
-from app.journal import to_bytes
-from app.lives import fence, journal, registered
-from app.savepoints import Known, kept
-from connectors import checkpoints, client
-from connectors.checkpoints import Unreadable
-from connectors.client import Settings
-from connectors.control import Decisions
-from connectors.status import StatusTopic
-from connectors.topics import Names, delete, ensure_internal, expect_ran
-from dataflow.decisions import Drops
-from schemas.errors import SetupError
-from schemas.status import Claimed, Finished
-from state.ids import Incarnation
+from meander.app.claiming import claim_for
+from meander.app.clock import SystemClock
+from meander.app.journal import to_bytes
+from meander.app.lives import fence, journal, registered
+from meander.app.savepoints import Known, kept
+from meander.connectors import checkpoints, client
+from meander.connectors.checkpoints import Unreadable
+from meander.connectors.client import Settings
+from meander.connectors.control import Decisions
+from meander.connectors.status import StatusTopic
+from meander.connectors.topics import Names, delete, ensure_internal, expect_ran
+from meander.dataflow.decisions import Drops
+from meander.schemas.errors import SetupError
+from meander.schemas.status import Claimed, Finished
+from meander.state.ids import Incarnation
 
 log = logging.getLogger(__name__)
 

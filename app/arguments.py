@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.loader import Source
-from app.messages import Again
-from app.registry import Ticket
-from dataflow.protocols import Wakeup, WorkerContext
-from dataflow.pulse import Pulse
-from state.ids import WorkerId
+from meander.app.loader import Source
+from meander.app.messages import Again
+from meander.app.registry import Ticket
+from meander.dataflow.protocols import Wakeup, WorkerContext
+from meander.dataflow.pulse import Pulse
+from meander.state.ids import WorkerId
 
 
 class Arguments(BaseModel):

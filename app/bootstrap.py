@@ -24,27 +24,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, functions
 from pyspark.sql.types import BinaryType
 
-from app import launcher
-from app.bootstrap_task import ENTRIES, LAYERS, Job, encode, write
-from app.clock import SystemClock
-from app.flow_status import FlowStatus, Show
-from app.journal import to_bytes
-from app.lives import journal
-from app.messages import Failure
-from app.metrics import Board
-from app.options import Options
-from app.prepare import Prepared, environ, prepare
-from app.savepoints import Known, expect_kept
-from app.tenure import beat_seconds, beside, claimed
-from connectors import checkpoints, leftovers
-from connectors.control import Decisions
-from dataflow.checkpoint.fitting import expect_fits
-from dataflow.decisions import Takes
-from dataflow.initial import Initial
-from dataflow.nodes import KeyedNode
-from schemas.errors import MeanderError, SetupError
-from state.checkpoint import BEGINNING, Checkpoint
-from state.manifest import Manifest
+from meander.app import launcher
+from meander.app.bootstrap_task import ENTRIES, LAYERS, Job, encode, write
+from meander.app.clock import SystemClock
+from meander.app.flow_status import FlowStatus, Show
+from meander.app.journal import to_bytes
+from meander.app.lives import journal
+from meander.app.messages import Failure
+from meander.app.metrics import Board
+from meander.app.options import Options
+from meander.app.prepare import Prepared, environ, prepare
+from meander.app.savepoints import Known, expect_kept
+from meander.app.tenure import beat_seconds, beside, claimed
+from meander.connectors import checkpoints, leftovers
+from meander.connectors.control import Decisions
+from meander.dataflow.checkpoint.fitting import expect_fits
+from meander.dataflow.decisions import Takes
+from meander.dataflow.initial import Initial
+from meander.dataflow.nodes import KeyedNode
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.checkpoint import BEGINNING, Checkpoint
+from meander.state.manifest import Manifest
 
 Names = str | Sequence[str]
 """A column, or several that are taken together as a tuple."""

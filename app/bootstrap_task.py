@@ -24,19 +24,19 @@ import numpy as np
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
-from app.loader import Source, load_flow
-from app.messages import Failure
-from connectors.plain import plain
-from connectors.state_topic import KafkaStateTopic
-from dataflow.initial import Initial
-from dataflow.plan import Plan
-from schemas.errors import MeanderError
-from state.bins import MAX_BITS, BinSpace
-from state.extraction import Extraction
-from state.given import Given, first_layer
-from state.ids import COORDINATOR, Bin, Incarnation, LayerId
-from state.layer import CHUNK_ENTRIES
-from state.manifest import Manifest
+from meander.app.loader import Source, load_flow
+from meander.app.messages import Failure
+from meander.connectors.plain import plain
+from meander.connectors.state_topic import KafkaStateTopic
+from meander.dataflow.initial import Initial
+from meander.dataflow.plan import Plan
+from meander.schemas.errors import MeanderError
+from meander.state.bins import MAX_BITS, BinSpace
+from meander.state.extraction import Extraction
+from meander.state.given import Given, first_layer
+from meander.state.ids import COORDINATOR, Bin, Incarnation, LayerId
+from meander.state.layer import CHUNK_ENTRIES
+from meander.state.manifest import Manifest
 
 ENTRIES: Final = "part int, bin int, key binary, state binary"
 """What travels from the first step to the second, as Spark has it."""

@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.following import show_end
-from app.lives import journal
-from app.output import Output, size
-from app.savepoints import Known, kept
-from connectors import client
-from connectors.checkpoints import CheckpointsReader, Unreadable, reading
-from connectors.client import Settings
-from connectors.topics import Names, expect_ran
-from schemas.status import Checkpointed, CheckpointFailed, Event, Finished
-from state.checkpoint import Checkpoint
+from meander.app.following import show_end
+from meander.app.lives import journal
+from meander.app.output import Output, size
+from meander.app.savepoints import Known, kept
+from meander.connectors import client
+from meander.connectors.checkpoints import CheckpointsReader, Unreadable, reading
+from meander.connectors.client import Settings
+from meander.connectors.topics import Names, expect_ran
+from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
+from meander.state.checkpoint import Checkpoint
 
 COLUMNS = (
     "number", "savepoint", "next run", "age", "policy", "settled", "written", "entries", "state",

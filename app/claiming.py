@@ -13,16 +13,16 @@ import logging
 import time
 from datetime import UTC, datetime, timedelta
 
-from app.clock import SystemClock
-from app.lives import journal
-from app.prepare import Prepared
-from connectors import client
-from connectors.client import Settings
-from connectors.status import Holder, StatusReader, StatusTopic
-from connectors.topics import Names
-from schemas.errors import SetupError
-from schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started
-from state.ids import Incarnation
+from meander.app.clock import SystemClock
+from meander.app.lives import journal
+from meander.app.prepare import Prepared
+from meander.connectors import client
+from meander.connectors.client import Settings
+from meander.connectors.status import Holder, StatusReader, StatusTopic
+from meander.connectors.topics import Names
+from meander.schemas.errors import SetupError
+from meander.schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started
+from meander.state.ids import Incarnation
 
 log = logging.getLogger(__name__)
 

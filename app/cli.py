@@ -18,24 +18,24 @@ from typing import Annotated, Literal
 
 import typer
 
-from app import cli_bootstrap, cli_broker, cli_checkpoints, cli_topics
-from app.following import give, new_id
-from app.given import kafka, settings
-from app.migrating import parse_bins, show, show_abort, show_plan
-from app.options import Options
-from app.output import Output, log_to
-from app.overview import overview
-from app.settings import Settings
-from app.signals import Signals
-from app.staffing import show_staff
-from app.tables import fields, tables
-from app.usual import Bootstrap, CommandId, Commands, Config, Flow, Json, Prefix, Set, Wait
-from app.watching import Watch
-from connectors.client import FIXED
-from connectors.status import StatusReader, Told
-from connectors.topics import names
-from schemas.control import Abort, Migrate, Rescale
-from schemas.errors import SetupError
+from meander.app import cli_bootstrap, cli_broker, cli_checkpoints, cli_topics
+from meander.app.following import give, new_id
+from meander.app.given import kafka, settings
+from meander.app.migrating import parse_bins, show, show_abort, show_plan
+from meander.app.options import Options
+from meander.app.output import Output, log_to
+from meander.app.overview import overview
+from meander.app.settings import Settings
+from meander.app.signals import Signals
+from meander.app.staffing import show_staff
+from meander.app.tables import fields, tables
+from meander.app.usual import Bootstrap, CommandId, Commands, Config, Flow, Json, Prefix, Set, Wait
+from meander.app.watching import Watch
+from meander.connectors.client import FIXED
+from meander.connectors.status import StatusReader, Told
+from meander.connectors.topics import names
+from meander.schemas.control import Abort, Migrate, Rescale
+from meander.schemas.errors import SetupError
 
 app = typer.Typer(
     cls=Commands,
@@ -133,7 +133,7 @@ def run(
     has to be put right; 130: Ctrl-C.
     """
     # Spark takes a while to import, and the other commands do without.
-    from app import coordinator, launcher
+    from meander.app import coordinator, launcher
 
     output = Output.of(as_json)
     log_to(output, context.obj)
@@ -351,8 +351,8 @@ def demo(
 ) -> None:
     """Run real flights through Kafka and Spark while bins move, and check every answer."""
     # Here, because it brings pandas, Spark and matplotlib, which no other command waits for.
-    from app.demo import RATE
-    from app.demo import main as run_demo
+    from meander.app.demo import RATE
+    from meander.app.demo import main as run_demo
 
     # Without the local broker that may run: the demo takes that one, or starts it.
     given = Settings.load(config, os.environ, set_ or [], bootstrap)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.progress import Progress, TaskID
 
-from app.given import settings
-from app.options import Options
-from app.output import Output, log_to, size
-from app.usual import Bootstrap, Config, Json, Prefix, Set
-from schemas.errors import SetupError
+from meander.app.given import settings
+from meander.app.options import Options
+from meander.app.output import Output, log_to, size
+from meander.app.usual import Bootstrap, Config, Json, Prefix, Set
+from meander.schemas.errors import SetupError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -63,8 +63,8 @@ def bootstrap(
 ) -> None:  # fmt: skip
     """Write states from a table, a row per key, for a flow to start from."""
     # Spark takes a while to import, and the other commands do without.
-    from app import launcher
-    from app.bootstrap import bootstrap as write
+    from meander.app import launcher
+    from meander.app.bootstrap import bootstrap as write
 
     output = Output.of(as_json)
     log_to(output, context.obj)
@@ -108,7 +108,7 @@ def _read(context: SparkContext, data: str, kind: Kind | None) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from app.launcher import cause
+    from meander.app.launcher import cause
 
     reader = SparkSession(context).read.option("header", "true").option("inferSchema", "true")
     chosen = kind or _KINDS.get(Path(data).suffix, "parquet")

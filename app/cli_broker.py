@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from app.output import Output
-from app.usual import Commands, Json
-from connectors.broker import broker_start, broker_status, broker_stop, free_port, is_free
-from connectors.home import home
-from connectors.kafka_jars import kafka_jars
-from schemas.errors import SetupError
+from meander.app.output import Output
+from meander.app.usual import Commands, Json
+from meander.connectors.broker import broker_start, broker_status, broker_stop, free_port, is_free
+from meander.connectors.home import home
+from meander.connectors.kafka_jars import kafka_jars
+from meander.schemas.errors import SetupError
 
 DATA = home() / ".local" / "share" / "meander" / "broker"
 PORT = 9092

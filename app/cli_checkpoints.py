@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from app import alone
-from app.checkpoints import COLUMNS, listed, show_checkpoint
-from app.following import give, new_id
-from app.given import kafka
-from app.output import Output
-from app.usual import Bootstrap, CommandId, Config, Flow, Json, Prefix, Set, Wait
-from connectors.topics import names
-from schemas.control import Stop, TakeCheckpoint
+from meander.app import alone
+from meander.app.checkpoints import COLUMNS, listed, show_checkpoint
+from meander.app.following import give, new_id
+from meander.app.given import kafka
+from meander.app.output import Output
+from meander.app.usual import Bootstrap, CommandId, Config, Flow, Json, Prefix, Set, Wait
+from meander.connectors.topics import names
+from meander.schemas.control import Stop, TakeCheckpoint
 
 Savepoint = Annotated[
     str | None, typer.Option(help="Keep the checkpoint under this name until it is dropped.")

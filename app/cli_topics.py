@@ -10,12 +10,12 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from app.given import kafka
-from app.output import Output
-from app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
-from connectors import client
-from connectors.topics import Names, TopicRow, describe, names, partitions_of
-from schemas.errors import SetupError
+from meander.app.given import kafka
+from meander.app.output import Output
+from meander.app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
+from meander.connectors import client
+from meander.connectors.topics import Names, TopicRow, describe, names, partitions_of
+from meander.schemas.errors import SetupError
 
 commands = typer.Typer(
     cls=Commands,

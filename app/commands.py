@@ -14,16 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from app.journal import Journal
-from app.rescaling import Rescaler
-from connectors.control import ControlTopic
-from dataflow.controller import Controller
-from dataflow.decisions import Obeys
-from dataflow.migrate.command import Migrate, Refused
-from dataflow.migrate.said import Event as EngineEvent
-from dataflow.plan import Plan
-from schemas import control
-from schemas.status import (
+from meander.app.journal import Journal
+from meander.app.rescaling import Rescaler
+from meander.connectors.control import ControlTopic
+from meander.dataflow.controller import Controller
+from meander.dataflow.decisions import Obeys
+from meander.dataflow.migrate.command import Migrate, Refused
+from meander.dataflow.migrate.said import Event as EngineEvent
+from meander.dataflow.plan import Plan
+from meander.schemas import control
+from meander.schemas.status import (
     Aborted,
     Accepted,
     BinMoved,

@@ -19,44 +19,52 @@ from typing import TypeVar
 
 from pyspark import SparkContext
 
-from app import driver_topics, explained
-from app.arguments import Arguments
-from app.clock import SystemClock
-from app.commands import Commands, Unended
-from app.crew import Crew
-from app.driver_topics import DriverTopics
-from app.flow_status import FlowStatus, Show
-from app.journal import Journal
-from app.lag import Lag
-from app.launcher import SparkTask, capacity, expect_slots
-from app.lives import Newest, begin, end_others, left_behind, newest_checkpoint, take_up
-from app.messages import Report
-from app.metrics import serving
-from app.observer import Observer
-from app.options import Options
-from app.prepare import Prepared, environ, prepare
-from app.registry import Door
-from app.rescaling import Rescaler
-from app.savepoints import Writing
-from app.side_by_side import side_by_side
-from app.signals import Signals
-from app.survivors import Survivors
-from app.sweep import Sweep
-from app.tenure import Patient, beat_seconds, beside, claimed
-from connectors.client import Unreachable
-from connectors.control import Decisions
-from connectors.links import CurveLinks, Keys, LinkBroken, member_name
-from connectors.source import KafkaSource
-from connectors.status import StatusReader
-from dataflow.checkpoint.start import Start
-from dataflow.checkpoint.taking import Checkpoints
-from dataflow.controller import Controller
-from dataflow.lost import WorkerLost
-from dataflow.once.trimming import Trimming, untrimmed
-from dataflow.waits import Wait, Waits
-from schemas.errors import MeanderError
-from schemas.status import BinMoved, Completed, Event, Joined, Left, PartitionAdded, Replayed
-from state.ids import COORDINATOR, WorkerId
+from meander.app import driver_topics, explained
+from meander.app.arguments import Arguments
+from meander.app.clock import SystemClock
+from meander.app.commands import Commands, Unended
+from meander.app.crew import Crew
+from meander.app.driver_topics import DriverTopics
+from meander.app.flow_status import FlowStatus, Show
+from meander.app.journal import Journal
+from meander.app.lag import Lag
+from meander.app.launcher import SparkTask, capacity, expect_slots
+from meander.app.lives import Newest, begin, end_others, left_behind, newest_checkpoint, take_up
+from meander.app.messages import Report
+from meander.app.metrics import serving
+from meander.app.observer import Observer
+from meander.app.options import Options
+from meander.app.prepare import Prepared, environ, prepare
+from meander.app.registry import Door
+from meander.app.rescaling import Rescaler
+from meander.app.savepoints import Writing
+from meander.app.side_by_side import side_by_side
+from meander.app.signals import Signals
+from meander.app.survivors import Survivors
+from meander.app.sweep import Sweep
+from meander.app.tenure import Patient, beat_seconds, beside, claimed
+from meander.connectors.client import Unreachable
+from meander.connectors.control import Decisions
+from meander.connectors.links import CurveLinks, Keys, LinkBroken, member_name
+from meander.connectors.source import KafkaSource
+from meander.connectors.status import StatusReader
+from meander.dataflow.checkpoint.start import Start
+from meander.dataflow.checkpoint.taking import Checkpoints
+from meander.dataflow.controller import Controller
+from meander.dataflow.lost import WorkerLost
+from meander.dataflow.once.trimming import Trimming, untrimmed
+from meander.dataflow.waits import Wait, Waits
+from meander.schemas.errors import MeanderError
+from meander.schemas.status import (
+    BinMoved,
+    Completed,
+    Event,
+    Joined,
+    Left,
+    PartitionAdded,
+    Replayed,
+)
+from meander.state.ids import COORDINATOR, WorkerId
 
 T = TypeVar("T")
 

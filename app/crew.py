@@ -16,10 +16,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from enum import IntEnum
 
-from app.hand import Hand
-from app.heard import Heard
-from app.launcher import SparkTask
-from app.messages import (
+from meander.app.hand import Hand
+from meander.app.heard import Heard
+from meander.app.launcher import SparkTask
+from meander.app.messages import (
     FROM_WORKER,
     Beat,
     Bye,
@@ -34,15 +34,15 @@ from app.messages import (
     Stopped,
     ToWorker,
 )
-from app.newcomers import Newcomers
-from app.registry import Door
-from app.survivors import Survivors, end
-from connectors.links import CurveLinks, LinkBroken, member_name
-from dataflow.lost import lost
-from dataflow.waits import Wait
-from schemas.errors import MeanderError, SetupError
-from schemas.status import LongCall
-from state.ids import WorkerId
+from meander.app.newcomers import Newcomers
+from meander.app.registry import Door
+from meander.app.survivors import Survivors, end
+from meander.connectors.links import CurveLinks, LinkBroken, member_name
+from meander.dataflow.lost import lost
+from meander.dataflow.waits import Wait
+from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import LongCall
+from meander.state.ids import WorkerId
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from zipimport import zipimporter
 import pyspark.worker  # noqa: F401  compiled anew by each fork otherwise: Spark's archive has source
 from pyspark import daemon
 
-import app.task  # noqa: F401  loaded here, and used in each fork
-from app.registry import versions
+import meander.app.task  # noqa: F401  loaded here, and used in each fork
+from meander.app.registry import versions
 
 
 def let_go_of_archives() -> None:

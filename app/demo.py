@@ -24,27 +24,27 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from app import coordinator, demo_check, demo_commands, demo_next, demo_report, launcher
-from app.cli_broker import DATA, start_local
-from app.demo_conduct import Conductor, conducting
-from app.demo_data import unpack
-from app.demo_feed import Clocked, Plan, feeding
-from app.demo_latency import Band, backlog, by_phase, widened
-from app.demo_plot import picture
-from app.demo_stages import Gauge, Stages, counting_tasks
-from app.flows import flights
-from app.options import Options
-from app.output import Output, log_to
-from app.settings import BOOTSTRAP, Settings
-from app.signals import Interrupted, Signals
-from connectors import client
-from connectors.kafka_jars import kafka_jars
-from connectors.reach import expect_reachable
-from connectors.topics import names
-from dataflow.batch import Int64s
-from state import codec
-from state.bins import BinSpace
-from state.ids import Bin
+from meander.app import coordinator, demo_check, demo_commands, demo_next, demo_report, launcher
+from meander.app.cli_broker import DATA, start_local
+from meander.app.demo_conduct import Conductor, conducting
+from meander.app.demo_data import unpack
+from meander.app.demo_feed import Clocked, Plan, feeding
+from meander.app.demo_latency import Band, backlog, by_phase, widened
+from meander.app.demo_plot import picture
+from meander.app.demo_stages import Gauge, Stages, counting_tasks
+from meander.app.flows import flights
+from meander.app.options import Options
+from meander.app.output import Output, log_to
+from meander.app.settings import BOOTSTRAP, Settings
+from meander.app.signals import Interrupted, Signals
+from meander.connectors import client
+from meander.connectors.kafka_jars import kafka_jars
+from meander.connectors.reach import expect_reachable
+from meander.connectors.topics import names
+from meander.dataflow.batch import Int64s
+from meander.state import codec
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin
 
 WORKERS = 2
 PARTITIONS = 4

@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyarrow import csv
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from app import demo_views
-from connectors.spark import read_topics
+from meander.app import demo_views
+from meander.connectors.spark import read_topics
 
 _FOREVER = 2**63 - 1
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.demo_check import Move
-from app.demo_report import Migration
-from connectors.client import ANSWER
-from connectors.sender import Sender, noted
-from connectors.topics import Names
-from dataflow.batch import Int64s
-from schemas.control import Migrate
-from schemas.errors import MeanderError
-from schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event, Started
+from meander.app.demo_check import Move
+from meander.app.demo_report import Migration
+from meander.connectors.client import ANSWER
+from meander.connectors.sender import Sender, noted
+from meander.connectors.topics import Names
+from meander.dataflow.batch import Int64s
+from meander.schemas.control import Migrate
+from meander.schemas.errors import MeanderError
+from meander.schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event, Started
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from app import demo_feed
-from app.demo_commands import Commands, Step
-from app.demo_feed import Clocked, Feed
-from app.demo_stages import Gauge
-from app.signals import Signals
-from schemas.errors import MeanderError
+from meander.app import demo_feed
+from meander.app.demo_commands import Commands, Step
+from meander.app.demo_feed import Clocked, Feed
+from meander.app.demo_stages import Gauge
+from meander.app.signals import Signals
+from meander.schemas.errors import MeanderError
 
 PATIENCE = 30.0
 """Seconds that commands may take when nothing else is under way."""

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from app.flows.flights import UNKNOWN
-from dataflow.batch import Int64s
-from schemas.errors import SetupError
+from meander.app.flows.flights import UNKNOWN
+from meander.dataflow.batch import Int64s
+from meander.schemas.errors import SetupError
 
 FIELDS = {
     "time_hour": pa.string(),

@@ -21,11 +21,11 @@ from typing import cast
 import numpy as np
 from confluent_kafka import TopicPartition
 
-from app.demo_data import Records, load
-from connectors import client
-from connectors.client import Fetched
-from dataflow.batch import Int64s
-from schemas.errors import MeanderError
+from meander.app.demo_data import Records, load
+from meander.connectors import client
+from meander.connectors.client import Fetched
+from meander.dataflow.batch import Int64s
+from meander.schemas.errors import MeanderError
 
 REPORT_EVERY = 0.1
 """Seconds between two reports."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.flows import flights
-from connectors.kafka_jars import kafka_jars
+from meander.app.flows import flights
+from meander.connectors.kafka_jars import kafka_jars
 
 
 def show(console: Console, bootstrap: str, prefix: str, *, local: bool) -> None:

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from app.demo_latency import PHASES, Backlog, Band, Latency
-from dataflow.batch import Int64s
+from meander.app.demo_latency import PHASES, Backlog, Band, Latency
+from meander.dataflow.batch import Int64s
 
 SLICE = 0.25
 """Seconds of one point."""

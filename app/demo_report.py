@@ -19,9 +19,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.demo_check import Answered, Findings
-from app.demo_latency import PHASES, Backlog, Latency
-from state.time import to_millis
+from meander.app.demo_check import Answered, Findings
+from meander.app.demo_latency import PHASES, Backlog, Latency
+from meander.state.time import to_millis
 
 
 @dataclass(frozen=True, slots=True)

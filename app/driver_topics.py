@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from app.prepare import Prepared
-from app.side_by_side import side_by_side
-from connectors import leftovers
-from connectors.checkpoints import CheckpointsTopic
-from connectors.control import ControlTopic
-from connectors.trimmed import TrimmedTopic
+from meander.app.prepare import Prepared
+from meander.app.side_by_side import side_by_side
+from meander.connectors import leftovers
+from meander.connectors.checkpoints import CheckpointsTopic
+from meander.connectors.control import ControlTopic
+from meander.connectors.trimmed import TrimmedTopic
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-from app.hand import Hand
-from connectors.links import member_name
-from dataflow.decisions import Decision, Joins, Leaves
-from dataflow.migrate.rounds import Round
-from dataflow.reading import Handing, Place
-from dataflow.staff import Leaving
-from dataflow.waits import Wait
-from schemas.status import HeldBack, LongCall
-from state.ids import WorkerId
-from state.time import to_millis
+from meander.app.hand import Hand
+from meander.connectors.links import member_name
+from meander.dataflow.decisions import Decision, Joins, Leaves
+from meander.dataflow.migrate.rounds import Round
+from meander.dataflow.reading import Handing, Place
+from meander.dataflow.staff import Leaving
+from meander.dataflow.waits import Wait
+from meander.schemas.status import HeldBack, LongCall
+from meander.state.ids import WorkerId
+from meander.state.time import to_millis
 
 _WHEN = {
     "source": "it moves when records come there or may be sent, or after its source's idle_after",

@@ -1,4 +1,4 @@
-"""Puts the flights of 2013 onto the shipped flow's source topic: `python -m app.feed [RATE]`.
+"""Put the flights of 2013 onto the source topic of the shipped flow: `python -m meander.app.feed`.
 
 For whoever runs that flow by hand, as in docker-compose.yml. Guarantees that each flight is on the
 topic once and in order per plane when it returns 0. RATE is in records per second, 2,000 unless
@@ -16,13 +16,13 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from app.demo_data import Records, load, unpack
-from app.flows.flights import topics
-from app.given import kafka
-from connectors import client
-from connectors.sender import Sender, noted
-from connectors.topics import partitions_of
-from schemas.errors import MeanderError
+from meander.app.demo_data import Records, load, unpack
+from meander.app.flows.flights import topics
+from meander.app.given import kafka
+from meander.connectors import client
+from meander.connectors.sender import Sender, noted
+from meander.connectors.topics import partitions_of
+from meander.schemas.errors import MeanderError
 
 STEP = 0.02
 """Seconds between two bursts."""

@@ -11,15 +11,15 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from app.claiming import expect_ours
-from app.measured import latencies, partitions, queues
-from app.metrics import Board
-from app.observer import Figures
-from app.overview import OPEN, note
-from app.prepare import Prepared
-from connectors.status import StatusTopic
-from schemas.errors import MeanderError
-from schemas.status import (
+from meander.app.claiming import expect_ours
+from meander.app.measured import latencies, partitions, queues
+from meander.app.metrics import Board
+from meander.app.observer import Figures
+from meander.app.overview import OPEN, note
+from meander.app.prepare import Prepared
+from meander.connectors.status import StatusTopic
+from meander.schemas.errors import MeanderError
+from meander.schemas.status import (
     Event,
     Failed,
     Finished,

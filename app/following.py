@@ -14,15 +14,15 @@ from uuid import uuid4
 
 import typer
 
-from app.output import Output
-from app.overview import Overview, overview
-from connectors import client, control
-from connectors.client import Settings
-from connectors.status import StatusReader
-from connectors.topics import Names, expect_ran, names
-from schemas.control import Command, Rescale, Stop
-from schemas.errors import MeanderError, SetupError
-from schemas.status import (
+from meander.app.output import Output
+from meander.app.overview import Overview, overview
+from meander.connectors import client, control
+from meander.connectors.client import Settings
+from meander.connectors.status import StatusReader
+from meander.connectors.topics import Names, expect_ran, names
+from meander.schemas.control import Command, Rescale, Stop
+from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import (
     Aborted,
     Accepted,
     CheckpointAccepted,

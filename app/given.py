@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.cli_broker import DATA
-from app.settings import Settings
-from connectors.broker import broker_status
-from connectors.reach import expect_reachable
+from meander.app.cli_broker import DATA
+from meander.app.settings import Settings
+from meander.connectors.broker import broker_status
+from meander.connectors.reach import expect_reachable
 
 
 def settings(config: Path | None, given: list[str] | None, bootstrap: str | None) -> Settings:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.launcher import SparkTask
-from app.messages import Beat
-from state.ids import WorkerId
+from meander.app.launcher import SparkTask
+from meander.app.messages import Beat
+from meander.state.ids import WorkerId
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.messages import Beat, Durations, Operator, Reading
-from dataflow.histogram import BOUNDS
-from state.ids import WorkerId
+from meander.app.messages import Beat, Durations, Operator, Reading
+from meander.dataflow.histogram import BOUNDS
+from meander.state.ids import WorkerId
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 

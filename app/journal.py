@@ -11,17 +11,17 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any
 
-from app.numbers import lengthened, shortened
-from connectors.control import Decisions
-from dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Obeys, Takes
-from dataflow.migrate.instructions import Revoke
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order
-from dataflow.once.history import Written
-from dataflow.protocols import Partition
-from schemas.errors import MeanderError
-from state.checkpoint import Anew
-from state.ids import Bin, Incarnation, WorkerId
+from meander.app.numbers import lengthened, shortened
+from meander.connectors.control import Decisions
+from meander.dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Obeys, Takes
+from meander.dataflow.migrate.instructions import Revoke
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.once.history import Written
+from meander.dataflow.protocols import Partition
+from meander.schemas.errors import MeanderError
+from meander.state.checkpoint import Anew
+from meander.state.ids import Bin, Incarnation, WorkerId
 
 
 class Journal:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from app.loader import Source, load_flow
-from dataflow.plan import Plan
-from state.store import Database
+from meander.app.loader import Source, load_flow
+from meander.dataflow.plan import Plan
+from meander.state.store import Database
 
 
 class Kept:

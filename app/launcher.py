@@ -31,11 +31,11 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.util import InheritableThread
 
-from app import stderr
-from app.messages import Failure
-from connectors.java import java
-from dataflow.lost import KILLED
-from schemas.errors import MeanderError, SetupError
+from meander.app import stderr
+from meander.app.messages import Failure
+from meander.connectors.java import java
+from meander.dataflow.lost import KILLED
+from meander.schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ _CONF = {
     "spark.speculation": "false",
     "spark.task.maxFailures": "1",
     "spark.stage.maxConsecutiveAttempts": "1",
-    "spark.python.daemon.module": "app.daemon",
+    "spark.python.daemon.module": "meander.app.daemon",
     "spark.python.worker.reuse": "false",
     "spark.executorEnv.PYTHONHASHSEED": "0",
     # The folder of the driver may have a file state.py, which is not Meander's own.
@@ -342,7 +342,7 @@ def entry(blob: bytes) -> Callable[[int], bytes]:
 
     def run(_: int) -> bytes:
         # Here, because the driver has no need of it; executors have loaded it (`app.daemon`).
-        from app.task import main
+        from meander.app.task import main
 
         return main(blob)
 
@@ -363,7 +363,7 @@ def translate(name: str, said: str) -> MeanderError:
             cause(said[said.index("PYTHON_VERSION_MISMATCH") :]),
             "set PYSPARK_PYTHON to the same Python on driver and executors",
         )
-    if "No module named 'app'" in said:
+    if "No module named 'meander'" in said:
         return SetupError(name, "Meander is not installed where it runs", "install it there")
     if "Cannot run program" in said and _TRACE not in said:
         found = cause(said[said.index("Cannot run program") :])

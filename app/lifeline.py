@@ -14,9 +14,9 @@ from typing import Self
 
 import zmq
 
-from app.messages import REPLY, Alive, Heard
-from app.registry import Ticket
-from connectors.links import Keys
+from meander.app.messages import REPLY, Alive, Heard
+from meander.app.registry import Ticket
+from meander.connectors.links import Keys
 
 MOST_TTL = 6_553_000
 """Milliseconds that ZeroMQ can tell its other end."""

@@ -15,27 +15,27 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from app.journal import from_bytes, to_bytes
-from app.prepare import Prepared
-from app.savepoints import Known, chosen, earlier, expect_kept, kept, newest, savepoints
-from app.side_by_side import side_by_side
-from connectors import checkpoints, client
-from connectors.client import Settings
-from connectors.control import ControlTopic, Decisions
-from connectors.lost import SKIP, Lost
-from connectors.source import KafkaSource, gone
-from connectors.topics import Names
-from connectors.transactions import transactional_id
-from connectors.whole import whole
-from dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
-from dataflow.checkpoint.start import Start, without_what_is_out
-from dataflow.decisions import Begins, Joins, Obeys
-from dataflow.migrate.parcels import Order
-from dataflow.once.history import NO_HISTORY, History, Written, effective
-from dataflow.once.marks import Mark
-from dataflow.plan import Plan
-from state.checkpoint import BEGINNING, Checkpoint
-from state.ids import Incarnation, WorkerId
+from meander.app.journal import from_bytes, to_bytes
+from meander.app.prepare import Prepared
+from meander.app.savepoints import Known, chosen, earlier, expect_kept, kept, newest, savepoints
+from meander.app.side_by_side import side_by_side
+from meander.connectors import checkpoints, client
+from meander.connectors.client import Settings
+from meander.connectors.control import ControlTopic, Decisions
+from meander.connectors.lost import SKIP, Lost
+from meander.connectors.source import KafkaSource, gone
+from meander.connectors.topics import Names
+from meander.connectors.transactions import transactional_id
+from meander.connectors.whole import whole
+from meander.dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
+from meander.dataflow.checkpoint.start import Start, without_what_is_out
+from meander.dataflow.decisions import Begins, Joins, Obeys
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.once.history import NO_HISTORY, History, Written, effective
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.plan import Plan
+from meander.state.checkpoint import BEGINNING, Checkpoint
+from meander.state.ids import Incarnation, WorkerId
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Never
 
-from dataflow import Flow
-from dataflow.operators.errors import failure, told
-from schemas.errors import MeanderError, SetupError
+from meander.dataflow.flow import Flow
+from meander.dataflow.operators.errors import failure, told
+from meander.schemas.errors import MeanderError, SetupError
 
 MAX_BYTES = 16 * 2**20
 """Of all files that travel with a module."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from app.heard import Heard, both
-from app.messages import Durations
-from dataflow.histogram import quantile
-from schemas.status import Latency, LinkQueue, PartitionFrontier
-from state.ids import WorkerId
-from state.time import to_millis
+from meander.app.heard import Heard, both
+from meander.app.messages import Durations
+from meander.dataflow.histogram import quantile
+from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
+from meander.state.ids import WorkerId
+from meander.state.time import to_millis
 
 
 def queues(heard: Heard) -> list[LinkQueue]:

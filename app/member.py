@@ -24,12 +24,12 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from app.arguments import Arguments
-from app.clock import SystemClock
-from app.kept import Kept
-from app.lifeline import Lifeline
-from app.lives import history_of
-from app.messages import (
+from meander.app.arguments import Arguments
+from meander.app.clock import SystemClock
+from meander.app.kept import Kept
+from meander.app.lifeline import Lifeline
+from meander.app.lives import history_of
+from meander.app.messages import (
     FROM_PEER,
     TO_WORKER,
     Again,
@@ -51,31 +51,31 @@ from app.messages import (
     Stopped,
     ToWorker,
 )
-from app.registry import join, own_host
-from app.remote_log import RemoteLog
-from app.side_by_side import SideBySide, side_by_side
-from connectors import checkpoints
-from connectors.dead_letter import KafkaDeadLetters
-from connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
-from connectors.sink import KafkaSink, batch_bytes
-from connectors.spool import Spool
-from connectors.state_topic import KafkaStateTopic
-from connectors.topics import Names, names
-from connectors.transactions import KafkaTransactions, transactional_id
-from dataflow.assembly import Site
-from dataflow.bound import Bound
-from dataflow.checkpoint.start import Start
-from dataflow.histogram import Histogram
-from dataflow.nodes import SinkNode
-from dataflow.operators.errors import FunctionFailed, failure
-from dataflow.plan import Plan
-from dataflow.protocols import SinkWriter, WorkerContext
-from dataflow.pulse import Pulse
-from dataflow.waits import Wait, Waits
-from dataflow.worker import Worker
-from schemas.errors import MeanderError
-from state.ids import COORDINATOR, Incarnation, WorkerId
-from state.shelf import Shelf
+from meander.app.registry import join, own_host
+from meander.app.remote_log import RemoteLog
+from meander.app.side_by_side import SideBySide, side_by_side
+from meander.connectors import checkpoints
+from meander.connectors.dead_letter import KafkaDeadLetters
+from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
+from meander.connectors.sink import KafkaSink, batch_bytes
+from meander.connectors.spool import Spool
+from meander.connectors.state_topic import KafkaStateTopic
+from meander.connectors.topics import Names, names
+from meander.connectors.transactions import KafkaTransactions, transactional_id
+from meander.dataflow.assembly import Site
+from meander.dataflow.bound import Bound
+from meander.dataflow.checkpoint.start import Start
+from meander.dataflow.histogram import Histogram
+from meander.dataflow.nodes import SinkNode
+from meander.dataflow.operators.errors import FunctionFailed, failure
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import SinkWriter, WorkerContext
+from meander.dataflow.pulse import Pulse
+from meander.dataflow.waits import Wait, Waits
+from meander.dataflow.worker import Worker
+from meander.schemas.errors import MeanderError
+from meander.state.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.shelf import Shelf
 
 log = logging.getLogger(__name__)
 

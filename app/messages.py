@@ -15,13 +15,13 @@ import msgpack
 from msgpack.exceptions import UnpackException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from connectors.client import Unreachable
-from connectors.links import LinkBroken
-from dataflow.histogram import BOUNDS
-from dataflow.lost import WorkerLost
-from dataflow.operators.errors import told
-from schemas.errors import MeanderError, SetupError
-from state.ids import WorkerId
+from meander.connectors.client import Unreachable
+from meander.connectors.links import LinkBroken
+from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.lost import WorkerLost
+from meander.dataflow.operators.errors import told
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.ids import WorkerId
 
 M = TypeVar("M")
 Address = Annotated[str, Field(pattern=r"^tcp://\S+:\d{1,5}$")]

@@ -21,12 +21,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from app.heard import Heard
-from app.measured import partitions, queues
-from app.messages import Durations
-from app.observer import Figures
-from dataflow.histogram import BOUNDS
-from schemas.errors import SetupError
+from meander.app.heard import Heard
+from meander.app.measured import partitions, queues
+from meander.app.messages import Durations
+from meander.app.observer import Figures
+from meander.dataflow.histogram import BOUNDS
+from meander.schemas.errors import SetupError
 
 HOST = "127.0.0.1"
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from rich.progress import Progress, TaskID
 
-from app.following import show_end
-from app.output import Output, at_millis, size
-from app.staffing import sentence
-from schemas.errors import SetupError
-from schemas.status import (
+from meander.app.following import show_end
+from meander.app.output import Output, at_millis, size
+from meander.app.staffing import sentence
+from meander.schemas.errors import SetupError
+from meander.schemas.status import (
     Aborted,
     Accepted,
     BinMoved,

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from app.hand import Hand
-from app.launcher import SparkTask
-from app.messages import Bye, Forget, Meet, Stop, ToWorker
-from app.registry import Door, listed
-from connectors.links import CurveLinks, member_name
-from state.ids import WorkerId
+from meander.app.hand import Hand
+from meander.app.launcher import SparkTask
+from meander.app.messages import Bye, Forget, Meet, Stop, ToWorker
+from meander.app.registry import Door, listed
+from meander.connectors.links import CurveLinks, member_name
+from meander.state.ids import WorkerId
 
 log = logging.getLogger(__name__)
 

@@ -11,18 +11,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.heard import Heard
-from app.lag import Lag
-from app.measured import stays
-from connectors.links import member_name
-from dataflow.controller import Controller
-from dataflow.histogram import quantile
-from dataflow.holding import Holding
-from dataflow.nested import outer
-from dataflow.protocols import Clock
-from schemas.status import HeldBack, LongCall, Restoring, Throughput
-from state.ids import WorkerId
-from state.time import to_millis
+from meander.app.heard import Heard
+from meander.app.lag import Lag
+from meander.app.measured import stays
+from meander.connectors.links import member_name
+from meander.dataflow.controller import Controller
+from meander.dataflow.histogram import quantile
+from meander.dataflow.holding import Holding
+from meander.dataflow.nested import outer
+from meander.dataflow.protocols import Clock
+from meander.schemas.status import HeldBack, LongCall, Restoring, Throughput
+from meander.state.ids import WorkerId
+from meander.state.time import to_millis
 
 WINDOW = 10
 """Looks over which throughput is taken."""

@@ -33,7 +33,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from schemas.status import Event
+from meander.schemas.status import Event
 
 
 @dataclass(frozen=True, slots=True)

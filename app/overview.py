@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from connectors.status import Told
-from schemas.status import (
+from meander.connectors.status import Told
+from meander.schemas.status import (
     Aborted,
     Accepted,
     BinMoved,

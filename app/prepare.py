@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-from app.clock import SystemClock
-from app.loader import Source, collect, load_flow
-from app.options import Options
-from connectors import client
-from connectors.reach import expect_reachable
-from connectors.sink import KafkaSink
-from connectors.source import KafkaSource, position
-from connectors.topics import (
+from meander.app.clock import SystemClock
+from meander.app.loader import Source, collect, load_flow
+from meander.app.options import Options
+from meander.connectors import client
+from meander.connectors.reach import expect_reachable
+from meander.connectors.sink import KafkaSink
+from meander.connectors.source import KafkaSource, position
+from meander.connectors.topics import (
     Names,
     compacted,
     configs_of,
@@ -31,10 +31,10 @@ from connectors.topics import (
     internal,
     partitions_of,
 )
-from dataflow.nodes import ProbeNode, SinkNode, has_keys
-from dataflow.plan import Plan
-from schemas.errors import SetupError
-from state.ids import Incarnation
+from meander.dataflow.nodes import ProbeNode, SinkNode, has_keys
+from meander.dataflow.plan import Plan
+from meander.schemas.errors import SetupError
+from meander.state.ids import Incarnation
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from app.messages import (
+from meander.app.messages import (
     KNOCK,
     REPLY,
     Alive,
@@ -39,9 +39,9 @@ from app.messages import (
     Roster,
     Turned,
 )
-from connectors.links import CurveLinks, Keys, Peer, member_name
-from schemas.errors import MeanderError, SetupError
-from state.ids import COORDINATOR, WorkerId
+from meander.connectors.links import CurveLinks, Keys, Peer, member_name
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.ids import COORDINATOR, WorkerId
 
 log = logging.getLogger(__name__)
 

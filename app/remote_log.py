@@ -13,8 +13,8 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 
-from app.messages import Log
-from dataflow.protocols import Wakeup
+from meander.app.messages import Log
+from meander.dataflow.protocols import Wakeup
 
 MOST = 10_000
 PRINTED = "print"

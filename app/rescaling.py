@@ -15,16 +15,16 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from app.crew import Crew
-from connectors.links import member_name
-from dataflow.controller import Controller
-from dataflow.migrate.command import Migrate, Refused, used_before
-from dataflow.migrate.said import Event as EngineEvent
-from dataflow.migrate.said import round_ms
-from dataflow.protocols import Clock
-from dataflow.waits import Wait
-from schemas.control import Rescale
-from schemas.status import (
+from meander.app.crew import Crew
+from meander.connectors.links import member_name
+from meander.dataflow.controller import Controller
+from meander.dataflow.migrate.command import Migrate, Refused, used_before
+from meander.dataflow.migrate.said import Event as EngineEvent
+from meander.dataflow.migrate.said import round_ms
+from meander.dataflow.protocols import Clock
+from meander.dataflow.waits import Wait
+from meander.schemas.control import Rescale
+from meander.schemas.status import (
     Aborted,
     CommandRejected,
     Event,
@@ -34,7 +34,7 @@ from schemas.status import (
     Rescaled,
     Rescaling,
 )
-from state.ids import WorkerId
+from meander.state.ids import WorkerId
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 FILE = Path("meander.toml")
 """Read from the working directory where no file is named."""

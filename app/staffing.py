@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.output import Output
-from schemas.status import (
+from meander.app.output import Output
+from meander.schemas.status import (
     Accepted,
     BinMoved,
     CommandRejected,
@@ -49,7 +49,7 @@ def show_staff(output: Output, events: Iterator[Event]) -> int:
 def sentence(event: Event) -> str:
     """What people are told of those who come and go; '' for other events.
 
-    >>> from schemas.status import Joined
+    >>> from meander.schemas.status import Joined
     >>> sentence(Joined(id="r1", worker=2))
     'worker 2 has joined'
     """

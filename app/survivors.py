@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from app.arguments import Arguments
-from app.hand import Hand
-from app.launcher import SparkTask
-from app.messages import Beat, Bye
-from connectors.links import CurveLinks, member_name
-from state.ids import WorkerId
+from meander.app.arguments import Arguments
+from meander.app.hand import Hand
+from meander.app.launcher import SparkTask
+from meander.app.messages import Beat, Bye
+from meander.connectors.links import CurveLinks, member_name
+from meander.state.ids import WorkerId
 
 log = logging.getLogger(__name__)
 

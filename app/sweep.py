@@ -15,15 +15,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from app.lives import journal, until
-from app.savepoints import Known, kept
-from connectors import checkpoints, leftovers
-from connectors.client import Settings
-from connectors.topics import Names
-from schemas.errors import MeanderError
-from state.checkpoint import Checkpoint
-from state.ids import Incarnation
-from state.unnamed import Unnamed
+from meander.app.lives import journal, until
+from meander.app.savepoints import Known, kept
+from meander.connectors import checkpoints, leftovers
+from meander.connectors.client import Settings
+from meander.connectors.topics import Names
+from meander.schemas.errors import MeanderError
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import Incarnation
+from meander.state.unnamed import Unnamed
 
 log = logging.getLogger(__name__)
 

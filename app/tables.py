@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.output import Output, at_millis, size
-from app.overview import Overview
-from app.staffing import sentence
-from dataflow.histogram import BOUNDS
-from schemas.status import Heartbeat, LongCall, Migration, Restoring
+from meander.app.output import Output, at_millis, size
+from meander.app.overview import Overview
+from meander.app.staffing import sentence
+from meander.dataflow.histogram import BOUNDS
+from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
 
 _DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}
 """What of a heartbeat is shown only together with what other events say, or not at all."""

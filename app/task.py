@@ -18,13 +18,13 @@ from pathlib import Path
 
 from pyspark import SparkFiles
 
-from app.arguments import Arguments
-from app.kept import Kept
-from app.member import Member
-from app.messages import Failure
-from connectors.links import member_name
-from schemas.errors import MeanderError
-from state.ids import WorkerId
+from meander.app.arguments import Arguments
+from meander.app.kept import Kept
+from meander.app.member import Member
+from meander.app.messages import Failure
+from meander.connectors.links import member_name
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId
 
 _PR_SET_PDEATHSIG = 1
 

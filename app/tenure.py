@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
-from app.claiming import claim
-from app.flow_status import FlowStatus, Show
-from app.metrics import Board
-from app.options import Options
-from app.prepare import Prepared
-from app.signals import Interrupted, Signals
-from connectors.client import Unreachable
-from connectors.status import StatusTopic
+from meander.app.claiming import claim
+from meander.app.flow_status import FlowStatus, Show
+from meander.app.metrics import Board
+from meander.app.options import Options
+from meander.app.prepare import Prepared
+from meander.app.signals import Interrupted, Signals
+from meander.connectors.client import Unreachable
+from meander.connectors.status import StatusTopic
 
 T = TypeVar("T")
 

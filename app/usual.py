@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from app.signals import Interrupted
-from schemas.errors import MeanderError
+from meander.app.signals import Interrupted
+from meander.schemas.errors import MeanderError
 
 Bootstrap = Annotated[
     str | None,

@@ -11,11 +11,11 @@ from typing import Self
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from app.checkpoints import given_up, taken
-from app.migrating import begins
-from app.output import Output, at_millis, size
-from app.staffing import sentence
-from schemas.status import (
+from meander.app.checkpoints import given_up, taken
+from meander.app.migrating import begins
+from meander.app.output import Output, at_millis, size
+from meander.app.staffing import sentence
+from meander.schemas.status import (
     Accepted,
     BinMoved,
     Checkpointed,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from benchmarks.counting import asked
 from benchmarks.load import KEY
-from connectors import KafkaSink, KafkaSource
-from dataflow import Flow
-from dataflow.operators.logic import Context
+from meander import Flow, KafkaSink, KafkaSource
+from meander.dataflow.operators.logic import Context
 
 LATER = 5
 """Milliseconds until a timer is due, and so, of a history with a record a millisecond, how many of

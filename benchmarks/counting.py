@@ -15,14 +15,14 @@ import os
 
 from benchmarks.load import KEY
 from benchmarks.service import Service
-from connectors import KafkaSink, KafkaSource
-from dataflow import Checkpointing, Flow, pace
-from dataflow.assembly import Assembly
-from dataflow.operators.columns import ColumnFold, count
-from dataflow.operators.keyed import Order
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin, WorkerId
+from meander import Checkpointing, Flow, KafkaSink, KafkaSource
+from meander.dataflow import pace
+from meander.dataflow.assembly import Assembly
+from meander.dataflow.operators.columns import ColumnFold, count
+from meander.dataflow.operators.keyed import Order
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, WorkerId
 
 
 def asked(name: str, default: str = "") -> str:

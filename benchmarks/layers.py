@@ -17,15 +17,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from dataflow.sim import SimTopic
-from state.bins import BinSpace
-from state.cells import pick
-from state.codec import encode
-from state.columns import Layout
-from state.ids import Incarnation, LayerId, WorkerId
-from state.store import Database, Store
-from state.topic import Ticket
-from state.trace import Trace
+from meander.dataflow.sim import SimTopic
+from meander.state.bins import BinSpace
+from meander.state.cells import pick
+from meander.state.codec import encode
+from meander.state.columns import Layout
+from meander.state.ids import Incarnation, LayerId, WorkerId
+from meander.state.store import Database, Store
+from meander.state.topic import Ticket
+from meander.state.trace import Trace
 
 UPDATES = 20_000_000
 INTERVAL = 20_000

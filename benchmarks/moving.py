@@ -22,7 +22,7 @@ from benchmarks.running import Running
 from benchmarks.states import States
 from benchmarks.timeline import BACK, Float64s, Timeline
 from benchmarks.wave import Wave
-from schemas.control import Rejected, parse_command
+from meander.schemas.control import Rejected, parse_command
 
 STEADY = 20.0
 """Seconds before the command that count as steady."""

@@ -13,10 +13,9 @@ import time
 from benchmarks.counting import asked
 from benchmarks.load import KEY
 from benchmarks.running import WORKERS
-from connectors import KafkaSink, KafkaSource
-from dataflow import Checkpointing, Flow
-from dataflow.checkpoint.policy import POLICIES
-from dataflow.operators.logic import Context
+from meander import Checkpointing, Flow, KafkaSink, KafkaSource
+from meander.dataflow.checkpoint.policy import POLICIES
+from meander.dataflow.operators.logic import Context
 
 SLEEP, WORK = float(asked("SLEEP", "0.01")), bool(asked("WORK"))
 

@@ -27,10 +27,10 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from connectors.home import make
-from connectors.java import java
-from connectors.kafka_jars import KAFKA, kafka_jars
-from schemas.errors import SetupError
+from meander.connectors.home import make
+from meander.connectors.java import java
+from meander.connectors.kafka_jars import KAFKA, kafka_jars
+from meander.schemas.errors import SetupError
 
 HOST = "127.0.0.1"
 PORTS = range(19_000, 29_000)

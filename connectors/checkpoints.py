@@ -15,17 +15,17 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from connectors import client
-from connectors.client import Fetched, Settings
-from connectors.places import read_places
-from connectors.sender import Sender
-from connectors.state_topic import Appending
-from connectors.topics import Names
-from dataflow.checkpoint.recording import Recorded, Recording
-from schemas.errors import MeanderError, SetupError
-from state.checkpoint import Checkpoint
-from state.manifest import Manifest
-from state.topic import Place
+from meander.connectors import client
+from meander.connectors.client import Fetched, Settings
+from meander.connectors.places import read_places
+from meander.connectors.sender import Sender
+from meander.connectors.state_topic import Appending
+from meander.connectors.topics import Names
+from meander.dataflow.checkpoint.recording import Recorded, Recording
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.checkpoint import Checkpoint
+from meander.state.manifest import Manifest
+from meander.state.topic import Place
 
 DURABLE = 60.0
 """Seconds within which what is written must be durable."""

@@ -19,9 +19,9 @@ from typing import Protocol, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from connectors.addresses import knock
-from connectors.topic_ids import TopicIds
-from schemas.errors import MeanderError, SetupError
+from meander.connectors.addresses import knock
+from meander.connectors.topic_ids import TopicIds
+from meander.schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger("meander.kafka")
 

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connectors.client import (
+from meander.connectors.client import (
     TRANSACTION,
     Settings,
     contact,
@@ -26,8 +26,8 @@ from connectors.client import (
     transient,
     translate,
 )
-from connectors.producing import ANYWHERE, Headers, Report, size_of
-from dataflow.lost import WorkerLost
+from meander.connectors.producing import ANYWHERE, Headers, Report, size_of
+from meander.dataflow.lost import WorkerLost
 
 PAUSE = 0.1
 """Seconds before a lot that was given back is tried again."""

@@ -20,10 +20,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from connectors import client, topics
-from connectors.client import Fetched, Settings
-from connectors.sender import Sender, noted
-from schemas.errors import MeanderError
+from meander.connectors import client, topics
+from meander.connectors.client import Fetched, Settings
+from meander.connectors.sender import Sender, noted
+from meander.schemas.errors import MeanderError
 
 _MOST = 100
 """Commands taken over per poll."""

@@ -12,15 +12,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from connectors.client import Settings
-from connectors.formats import encoder, plain_key
-from connectors.producing import Headers
-from connectors.sender import Sender, noted
-from connectors.topics import MAX_DEAD_RECORD
-from dataflow.batch import Batch
-from dataflow.operators.errors import failure, shown
-from dataflow.protocols import WorkerContext
-from state import codec
+from meander.connectors.client import Settings
+from meander.connectors.formats import encoder, plain_key
+from meander.connectors.producing import Headers
+from meander.connectors.sender import Sender, noted
+from meander.connectors.topics import MAX_DEAD_RECORD
+from meander.dataflow.batch import Batch
+from meander.dataflow.operators.errors import failure, shown
+from meander.dataflow.protocols import WorkerContext
+from meander.state import codec
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from typing import Literal, TypeVar, cast, get_args
 
 from pydantic_core import from_json, to_json
 
-from schemas.errors import SetupError
-from state import codec
-from state.time import whole
+from meander.schemas.errors import SetupError
+from meander.state import codec
+from meander.state.time import whole
 
 Format = Literal["json", "bytes", "str"]
 Decoder = Callable[[bytes], object]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connectors.client import Settings
-from connectors.producing import Headers, Producing, size_of
+from meander.connectors.client import Settings
+from meander.connectors.producing import Headers, Producing, size_of
 
 EVERY = 0.003
 """Seconds from one departure to the next: requests are what a broker's time goes into, and what

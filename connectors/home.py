@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 
 def home() -> Path:

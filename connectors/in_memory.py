@@ -14,17 +14,17 @@ from functools import partial
 from itertools import repeat
 from typing import Self
 
-from connectors.client import Fetched
-from connectors.formats import decoder
-from connectors.intake import Intake
-from connectors.placing import partitions_of_keys
-from connectors.sink import KafkaSink, Rows
-from dataflow.batch import Batch
-from dataflow.lists import Result, Unhurried, results
-from dataflow.once.tally import Tally
-from dataflow.protocols import Chunk, Partition, Rest
-from dataflow.pulse import UNHEARD
-from state.ids import WorkerId
+from meander.connectors.client import Fetched
+from meander.connectors.formats import decoder
+from meander.connectors.intake import Intake
+from meander.connectors.placing import partitions_of_keys
+from meander.connectors.sink import KafkaSink, Rows
+from meander.dataflow.batch import Batch
+from meander.dataflow.lists import Result, Unhurried, results
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.protocols import Chunk, Partition, Rest
+from meander.dataflow.pulse import UNHEARD
+from meander.state.ids import WorkerId
 
 AT_ONCE = (1, 8, 64, 512)
 """Records that a poll may hand out of one partition at most."""

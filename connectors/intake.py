@@ -12,14 +12,14 @@ from operator import methodcaller
 
 import numpy as np
 
-from connectors.client import Fetched
-from connectors.dead_letter import Unreadable
-from connectors.records import Readable, Reading
-from dataflow.batch import Batch, Int64s
-from dataflow.protocols import Chunk, DeadLetters, Partition
-from schemas.control import MAX_MILLIS
-from schemas.errors import MeanderError
-from state.time import MIN_TIME, from_millis
+from meander.connectors.client import Fetched
+from meander.connectors.dead_letter import Unreadable
+from meander.connectors.records import Readable, Reading
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.protocols import Chunk, DeadLetters, Partition
+from meander.schemas.control import MAX_MILLIS
+from meander.schemas.errors import MeanderError
+from meander.state.time import MIN_TIME, from_millis
 
 RECORD = 64
 """Bytes counted per record for its key and headers, whose lengths cost a call each."""

@@ -2,7 +2,7 @@
 
 Guarantee: whoever asks gets a Java of at least `WANTED`, or a SetupError that names the package.
 JAVA_HOME wins over the PATH, as it does for Spark. Cost: one start of a JVM, about 50 ms.
-`python -m connectors.java` is what the Makefile calls; only there anything is installed.
+`python -m meander.connectors.java` is what the Makefile calls; only there anything is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 WANTED = 17
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")

@@ -20,9 +20,9 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from connectors.home import home, make
-from connectors.java import java
-from schemas.errors import SetupError
+from meander.connectors.home import home, make
+from meander.connectors.java import java
+from meander.schemas.errors import SetupError
 
 KAFKA = "4.3.1"
 """The version of the local broker; the container path and the Compose file run the same."""
@@ -97,7 +97,7 @@ def kafka_jars(fetched: Fetched = _quietly) -> Path:
 
 def pins() -> list[Jar]:
     """Every jar that the broker runs on."""
-    lines = files("connectors").joinpath("kafka_jars.sha256").read_text().splitlines()
+    lines = files("meander.connectors").joinpath("kafka_jars.sha256").read_text().splitlines()
     return [Jar(digest, *place.split(":")) for digest, place in map(str.split, lines)]
 
 

@@ -15,13 +15,13 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from connectors import client
-from connectors.checkpoints import DURABLE
-from connectors.client import Fetched, Settings
-from connectors.sender import Sender, noted
-from connectors.topics import STATE_PARTITIONS
-from schemas.errors import MeanderError
-from state.ids import COORDINATOR, Incarnation, LayerId
+from meander.connectors import client
+from meander.connectors.checkpoints import DURABLE
+from meander.connectors.client import Fetched, Settings
+from meander.connectors.sender import Sender, noted
+from meander.connectors.topics import STATE_PARTITIONS
+from meander.schemas.errors import MeanderError
+from meander.state.ids import COORDINATOR, Incarnation, LayerId
 
 
 def ends(settings: Settings, topic: str) -> list[int]:

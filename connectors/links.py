@@ -24,12 +24,12 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
-from connectors.wakeup import LoopWakeup
-from dataflow.protocols import Frame
-from dataflow.wire import MAX_FRAME, check_size
-from schemas.errors import MeanderError
-from state.ids import WorkerId
-from state.ids import member_name as member_name
+from meander.connectors.wakeup import LoopWakeup
+from meander.dataflow.protocols import Frame
+from meander.dataflow.wire import MAX_FRAME, check_size
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId
+from meander.state.ids import member_name as member_name
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 log = logging.getLogger("meander.kafka")
 

@@ -21,11 +21,11 @@ from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connectors import client
-from connectors.client import Fetched, Settings
-from dataflow.protocols import Wakeup
-from schemas.errors import MeanderError
-from state.topic import Place, RecordGone, Ticket
+from meander.connectors import client
+from meander.connectors.client import Fetched, Settings
+from meander.dataflow.protocols import Wakeup
+from meander.schemas.errors import MeanderError
+from meander.state.topic import Place, RecordGone, Ticket
 
 GAP = 1 << 20
 """Bytes between two places, by the size of the next, that are read through rather than skipped."""

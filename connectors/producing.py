@@ -11,9 +11,9 @@ from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connectors.client import GRACE, Settings, contact, producer, transient, translate
-from dataflow.bound import Bound
-from schemas.errors import MeanderError
+from meander.connectors.client import GRACE, Settings, contact, producer, transient, translate
+from meander.dataflow.bound import Bound
+from meander.schemas.errors import MeanderError
 
 Header = tuple[str, bytes | str | None]
 Headers = list[Header]

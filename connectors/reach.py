@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from connectors.addresses import knock
-from connectors.client import Settings, unreachable
+from meander.connectors.addresses import knock
+from meander.connectors.client import Settings, unreachable
 
 REACH = 4.0
 """Seconds that a broker which is just starting gets to listen."""

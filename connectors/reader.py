@@ -22,15 +22,15 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from connectors import client
-from connectors.client import Fetched
-from connectors.intake import Intake, size_of
-from connectors.lost import Lost
-from connectors.topic_ids import TopicIds
-from connectors.topics import Found
-from connectors.upkeep import Commits, Look
-from dataflow.protocols import Chunk, Partition, Rest, WorkerContext
-from schemas.errors import MeanderError
+from meander.connectors import client
+from meander.connectors.client import Fetched
+from meander.connectors.intake import Intake, size_of
+from meander.connectors.lost import Lost
+from meander.connectors.topic_ids import TopicIds
+from meander.connectors.topics import Found
+from meander.connectors.upkeep import Commits, Look
+from meander.dataflow.protocols import Chunk, Partition, Rest, WorkerContext
+from meander.schemas.errors import MeanderError
 
 ROWS = 3000
 """Records handed out per partition and poll: about a millisecond of decoding."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter, methodcaller
 
-from connectors.client import Fetched
-from connectors.formats import (
+from meander.connectors.client import Fetched
+from meander.connectors.formats import (
     Decoder,
     FieldTime,
     Format,
@@ -20,9 +20,9 @@ from connectors.formats import (
     decoder,
     read_all,
 )
-from dataflow.operators.errors import failure, told
-from dataflow.pulse import Pulse
-from state.time import whole
+from meander.dataflow.operators.errors import failure, told
+from meander.dataflow.pulse import Pulse
+from meander.state.time import whole
 
 Readable = tuple[object, int]
 """A decoded value and its time, milliseconds since 1970."""

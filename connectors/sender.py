@@ -14,9 +14,9 @@ from functools import partial
 
 from confluent_kafka import KafkaError, Message
 
-from connectors.client import Settings, Unreachable
-from connectors.producing import ANYWHERE, MOST, OVERHEAD, Headers, Producing, Report
-from state.topic import Place
+from meander.connectors.client import Settings, Unreachable
+from meander.connectors.producing import ANYWHERE, MOST, OVERHEAD, Headers, Producing, Report
+from meander.state.topic import Place
 
 Delivered = Callable[[Message], None]
 """Called once a record is durable; the message has its partition and offset."""

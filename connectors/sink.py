@@ -15,18 +15,25 @@ from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
 
-from connectors import client, topics
-from connectors.formats import Encoder, Format, check_format, encoder, plain_key, written_all
-from connectors.freight import Freight
-from connectors.producing import Header, Headers
-from dataflow.batch import Batch, Int64s
-from dataflow.once.tally import Tally
-from dataflow.operators.errors import failure, shown, told
-from dataflow.protocols import WorkerContext
-from dataflow.pulse import Pulse
-from schemas.refused import RowRefused
-from state import codec
-from state.ids import WorkerId
+from meander.connectors import client, topics
+from meander.connectors.formats import (
+    Encoder,
+    Format,
+    check_format,
+    encoder,
+    plain_key,
+    written_all,
+)
+from meander.connectors.freight import Freight
+from meander.connectors.producing import Header, Headers
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.operators.errors import failure, shown, told
+from meander.dataflow.protocols import WorkerContext
+from meander.dataflow.pulse import Pulse
+from meander.schemas.refused import RowRefused
+from meander.state import codec
+from meander.state.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
 AROUND = 61

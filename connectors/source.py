@@ -16,14 +16,14 @@ from typing import Literal
 import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from connectors import client, topics
-from connectors.formats import Decoder, Format, TimeExtractor, check_format
-from connectors.intake import Intake
-from connectors.lost import Lost
-from connectors.reader import Bounds, KafkaReader
-from connectors.records import Reading
-from connectors.topic_ids import TopicIds, made_anew
-from dataflow.protocols import (
+from meander.connectors import client, topics
+from meander.connectors.formats import Decoder, Format, TimeExtractor, check_format
+from meander.connectors.intake import Intake
+from meander.connectors.lost import Lost
+from meander.connectors.reader import Bounds, KafkaReader
+from meander.connectors.records import Reading
+from meander.connectors.topic_ids import TopicIds, made_anew
+from meander.dataflow.protocols import (
     DeadLetters,
     Partition,
     Rest,
@@ -31,9 +31,9 @@ from dataflow.protocols import (
     SourceOptions,
     WorkerContext,
 )
-from dataflow.pulse import Pulse
-from schemas.errors import MeanderError, SetupError
-from state.time import whole
+from meander.dataflow.pulse import Pulse
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.time import whole
 
 
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
@@ -58,7 +58,7 @@ class KafkaSource:
     of the decoded value that returns milliseconds since 1970. What cannot be read goes to the
     dead-letter topic, or ends the flow with `fail_fast`.
 
-    >>> from connectors import KafkaSource, field
+    >>> from meander import KafkaSource, field
     >>> KafkaSource("flights", time=field("at")).topic
     'flights'
     """

@@ -27,9 +27,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from connectors import client, topics
-from connectors.client import Fetched
-from schemas.errors import MeanderError, SetupError
+from meander.connectors import client, topics
+from meander.connectors.client import Fetched
+from meander.schemas.errors import MeanderError, SetupError
 
 FORMAT = "meander-kafka"
 BATCH = 10_000

@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, cast
 
-from connectors.committer import Parcel
-from connectors.producing import Headers
-from dataflow.bound import Bound
-from schemas.errors import SetupError
-from state import codec
+from meander.connectors.committer import Parcel
+from meander.connectors.producing import Headers
+from meander.dataflow.bound import Bound
+from meander.schemas.errors import SetupError
+from meander.state import codec
 
 _LENGTH = struct.Struct(">Q")
 _Column = list[bytes | None]

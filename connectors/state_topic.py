@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from connectors.client import Settings
-from connectors.places import PlaceReader
-from connectors.sender import Sender
-from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS
-from dataflow.protocols import Wakeup
-from state.topic import Place, Ticket
+from meander.connectors.client import Settings
+from meander.connectors.places import PlaceReader
+from meander.connectors.sender import Sender
+from meander.connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS
+from meander.dataflow.protocols import Wakeup
+from meander.state.topic import Place, Ticket
 
 
 class Appending:

@@ -17,11 +17,11 @@ from typing import cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from connectors import client, topics
-from connectors.client import Fetched, Settings
-from connectors.sender import Sender
-from schemas.errors import MeanderError
-from schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
+from meander.connectors import client, topics
+from meander.connectors.client import Fetched, Settings
+from meander.connectors.sender import Sender
+from meander.schemas.errors import MeanderError
+from meander.schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ Guarantees that the flow is the user's own, unchanged: its sources and sinks rea
 in memory through their real formats, and everything between is the engine. A run is a function of
 what is fed, its seed and its faults (`dataflow.faults`), and a failure says how to repeat it.
 
->>> from connectors import KafkaSink, KafkaSource
->>> from dataflow import Flow
+>>> from meander import KafkaSink, KafkaSource
+>>> from meander import Flow
 >>> flow = Flow("counts")
 >>> words = flow.source(KafkaSource("lines", value="str")).flat_map(str.split)
 >>> counts = words.key_by(lambda word: word).fold("count", lambda: 0, lambda n, w: (n + 1, [w, n]))
@@ -25,22 +25,22 @@ from functools import partial
 from operator import index
 from typing import SupportsIndex, cast
 
-from connectors.dead_letter import Unreadable
-from connectors.formats import Decoder, Format, encoder
-from connectors.in_memory import AT_ONCE, Headers, Record, Topic, TopicReader, TopicWriter
-from connectors.sink import KafkaSink
-from connectors.source import KafkaSource, assigned
-from dataflow import testing
-from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Planted, Raise, Slow
-from dataflow.flow import Flow
-from dataflow.nodes import SinkNode, SourceNode
-from dataflow.once.simulated import InMemory
-from dataflow.protocols import Partition, Rests, SourceReader
-from dataflow.pulse import UNHEARD
-from dataflow.sim import Command, Grow, HandOver, Join, Leave
-from dataflow.testing import Answer, DeadLetter, Result
-from schemas.errors import SetupError
-from state.ids import WorkerId
+from meander.connectors.dead_letter import Unreadable
+from meander.connectors.formats import Decoder, Format, encoder
+from meander.connectors.in_memory import AT_ONCE, Headers, Record, Topic, TopicReader, TopicWriter
+from meander.connectors.sink import KafkaSink
+from meander.connectors.source import KafkaSource, assigned
+from meander.dataflow import testing
+from meander.dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Planted, Raise, Slow
+from meander.dataflow.flow import Flow
+from meander.dataflow.nodes import SinkNode, SourceNode
+from meander.dataflow.once.simulated import InMemory
+from meander.dataflow.protocols import Partition, Rests, SourceReader
+from meander.dataflow.pulse import UNHEARD
+from meander.dataflow.sim import Command, Grow, HandOver, Join, Leave
+from meander.dataflow.testing import Answer, DeadLetter, Result
+from meander.schemas.errors import SetupError
+from meander.state.ids import WorkerId
 
 __all__ = [
     "Answer",
@@ -100,8 +100,8 @@ class TestFlow(testing.TestFlow):
     Times are milliseconds since 1970. Topics are fed before or between `settle`, `advance` and
     `run`; what has become of it can be asked at any time, keyed state where nothing moves.
 
-    >>> from connectors import KafkaSink, KafkaSource
-    >>> from dataflow import Flow
+    >>> from meander import KafkaSink, KafkaSource
+    >>> from meander import Flow
     >>> flow = Flow("sums", bins=2)
     >>> sums = flow.source(KafkaSource("in")).key_by(lambda v: v % 2)
     >>> sums.fold("sum", lambda: 0, lambda s, v: (s + v, s + v)).sink(KafkaSink("out"))

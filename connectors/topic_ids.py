@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 log = logging.getLogger("meander.kafka")
 

@@ -24,9 +24,9 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from connectors.client import ANSWER, Admin, missing, translate
-from schemas.errors import SetupError
-from state.extraction import STATE_LIMIT
+from meander.connectors.client import ANSWER, Admin, missing, translate
+from meander.schemas.errors import SetupError
+from meander.state.extraction import STATE_LIMIT
 
 MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
 """Bytes of one record on the state topic: the greatest state alone in its chunk, and its head."""

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from connectors.client import Settings
-from connectors.committer import Committer, Parcel
-from connectors.sink import KafkaSink, Rows, Taken
-from connectors.spool import Spool
-from dataflow.batch import Batch
-from dataflow.bound import Bound
-from dataflow.once.marks import Mark
-from dataflow.once.tally import Tally
-from dataflow.once.transactions import Keeper, Keeping, Tallying
-from dataflow.protocols import Wakeup, WorkerContext
-from state.ids import WorkerId
+from meander.connectors.client import Settings
+from meander.connectors.committer import Committer, Parcel
+from meander.connectors.sink import KafkaSink, Rows, Taken
+from meander.connectors.spool import Spool
+from meander.dataflow.batch import Batch
+from meander.dataflow.bound import Bound
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.once.transactions import Keeper, Keeping, Tallying
+from meander.dataflow.protocols import Wakeup, WorkerContext
+from meander.state.ids import WorkerId
 
 
 def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:

@@ -14,9 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from connectors import client
-from connectors.client import Settings
-from schemas.errors import MeanderError
+from meander.connectors import client
+from meander.connectors.client import Settings
+from meander.schemas.errors import MeanderError
 
 log = logging.getLogger(__name__)
 

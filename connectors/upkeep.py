@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connectors import client, topics
-from connectors.client import Settings
-from connectors.topic_ids import made_anew
-from connectors.topics import Found
+from meander.connectors import client, topics
+from meander.connectors.client import Settings
+from meander.connectors.topic_ids import made_anew
+from meander.connectors.topics import Found
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits."""

@@ -13,8 +13,8 @@ from typing import cast
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from connectors import client
-from connectors.client import Fetched, Settings
+from meander.connectors import client
+from meander.connectors.client import Fetched, Settings
 
 _AT_ONCE = 10_000
 SILENCE = 60.0

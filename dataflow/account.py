@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataflow.migrate.said import Event
-from dataflow.reading import Handing
-from state.time import to_millis
+from meander.dataflow.migrate.said import Event
+from meander.dataflow.reading import Handing
+from meander.state.time import to_millis
 
 
 def partition_given(handing: Handing, source: str) -> Event:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from dataflow.batch import Batch
-from dataflow.bound import Bound
-from dataflow.checkpoint.start import Start
-from dataflow.graph import ROOT, Edge, Location, Scope
-from dataflow.meters import Meters
-from dataflow.migrate.handover import Handover
-from dataflow.migrate.migrator import Migrator, Ordered, Outlet
-from dataflow.migrate.parcels import Parcel
-from dataflow.migrate.routing import Routing
-from dataflow.nested import Rounds, outward
-from dataflow.nodes import (
+from meander.dataflow.batch import Batch
+from meander.dataflow.bound import Bound
+from meander.dataflow.checkpoint.start import Start
+from meander.dataflow.graph import ROOT, Edge, Location, Scope
+from meander.dataflow.meters import Meters
+from meander.dataflow.migrate.handover import Handover
+from meander.dataflow.migrate.migrator import Migrator, Ordered, Outlet
+from meander.dataflow.migrate.parcels import Parcel
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.nested import Rounds, outward
+from meander.dataflow.nodes import (
     AgainNode,
     ExchangeNode,
     FoldLogic,
@@ -35,28 +35,28 @@ from dataflow.nodes import (
     has_keys,
     scope_of,
 )
-from dataflow.once.outbox import OutboxSink
-from dataflow.once.sink import OnceSink
-from dataflow.once.transactions import Keeping, Tallying, Transactions
-from dataflow.operators.base import InputPort, Operator, OutputPort, Ways
-from dataflow.operators.columns import Columnar
-from dataflow.operators.errors import Guard, OnError
-from dataflow.operators.inflight import Inflight
-from dataflow.operators.keyed import Keyed
-from dataflow.operators.logic import Fold, Logic, Process, Sealing
-from dataflow.operators.loop import Again, Enter
-from dataflow.operators.overflow import Disk, Overflow, Refuse
-from dataflow.operators.pool import Pool
-from dataflow.operators.probe import Probe
-from dataflow.operators.router import Router
-from dataflow.operators.sink import Sink
-from dataflow.operators.source import Around, SourceOperator
-from dataflow.operators.split import Split
-from dataflow.operators.steps import Steps
-from dataflow.pace import Pace
-from dataflow.plan import Plan
-from dataflow.progress import Progress
-from dataflow.protocols import (
+from meander.dataflow.once.outbox import OutboxSink
+from meander.dataflow.once.sink import OnceSink
+from meander.dataflow.once.transactions import Keeping, Tallying, Transactions
+from meander.dataflow.operators.base import InputPort, Operator, OutputPort, Ways
+from meander.dataflow.operators.columns import Columnar
+from meander.dataflow.operators.errors import Guard, OnError
+from meander.dataflow.operators.inflight import Inflight
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.operators.logic import Fold, Logic, Process, Sealing
+from meander.dataflow.operators.loop import Again, Enter
+from meander.dataflow.operators.overflow import Disk, Overflow, Refuse
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.probe import Probe
+from meander.dataflow.operators.router import Router
+from meander.dataflow.operators.sink import Sink
+from meander.dataflow.operators.source import Around, SourceOperator
+from meander.dataflow.operators.split import Split
+from meander.dataflow.operators.steps import Steps
+from meander.dataflow.pace import Pace
+from meander.dataflow.plan import Plan
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import (
     Clock,
     DeadLetters,
     Partition,
@@ -65,18 +65,18 @@ from dataflow.protocols import (
     SinkWriter,
     SourceReader,
 )
-from dataflow.pulse import UNHEARD, Pulse
-from dataflow.snapshots import Snapshots
-from dataflow.summary import Summary
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.codec import StateCodec, UnencodableError
-from state.columns import Layout
-from state.ids import Incarnation, LayerId, WorkerId
-from state.retention import Retention
-from state.shelf import Shelf
-from state.store import Store
-from state.topic import StateTopic
+from meander.dataflow.pulse import UNHEARD, Pulse
+from meander.dataflow.snapshots import Snapshots
+from meander.dataflow.summary import Summary
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.codec import StateCodec, UnencodableError
+from meander.state.columns import Layout
+from meander.state.ids import Incarnation, LayerId, WorkerId
+from meander.state.retention import Retention
+from meander.state.shelf import Shelf
+from meander.state.store import Store
+from meander.state.topic import StateTopic
 
 Report = Callable[[dict[str, object]], None]
 """Takes a JSON-able event for the coordinator."""

@@ -15,10 +15,10 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.packing import guessed_size_of, size_of
-from state import codec
-from state.cells import pick
-from state.codec import UnencodableError
+from meander.dataflow.packing import guessed_size_of, size_of
+from meander.state import codec
+from meander.state.cells import pick
+from meander.state.codec import UnencodableError
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]

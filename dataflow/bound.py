@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 
 
 @dataclass(frozen=True, slots=True)

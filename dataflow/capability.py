@@ -10,10 +10,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from dataflow.changes import ChangeBatch
-from dataflow.graph import Location
-from state.antichain import minimal
-from state.time import Time, less_equal
+from meander.dataflow.changes import ChangeBatch
+from meander.dataflow.graph import Location
+from meander.state.antichain import minimal
+from meander.state.time import Time, less_equal
 
 
 class CapabilityError(Exception):

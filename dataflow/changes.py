@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataflow.graph import Location
-from dataflow.wire import Change
-from state.time import Time
+from meander.dataflow.graph import Location
+from meander.dataflow.wire import Change
+from meander.state.time import Time
 
 
 class ChangeBatch:

@@ -12,35 +12,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from dataflow import account
-from dataflow.capability import Capability
-from dataflow.checkpoint.policy import Policy
-from dataflow.checkpoint.start import Start
-from dataflow.checkpoint.taking import Checkpoints
-from dataflow.decisions import Decisions, Joins, Journal, Leaves
-from dataflow.forswearing import Forswearing, Pending
-from dataflow.graph import Location
-from dataflow.holding import Holders, Holding
-from dataflow.inbound import read, read_manifest
-from dataflow.membership import Roster
-from dataflow.migrate.command import Migrate, Refused, used_before
-from dataflow.migrate.conductor import Conductor
-from dataflow.migrate.instructions import Instruction, Revoke
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.outlook import Outlook
-from dataflow.migrate.parcels import Order
-from dataflow.migrate.rounds import Part, Round
-from dataflow.migrate.routing import Routing
-from dataflow.migrate.said import Event
-from dataflow.nested import outer, outward
-from dataflow.once.emptying import Emptying
-from dataflow.once.replay import Replays
-from dataflow.plan import Plan
-from dataflow.progress import Progress
-from dataflow.protocols import Clock, Links
-from dataflow.reading import Place, Reading
-from dataflow.staff import LATEST, Staff, commands_for, introduction, share_of, shared_out
-from dataflow.wire import (
+from meander.dataflow import account
+from meander.dataflow.capability import Capability
+from meander.dataflow.checkpoint.policy import Policy
+from meander.dataflow.checkpoint.start import Start
+from meander.dataflow.checkpoint.taking import Checkpoints
+from meander.dataflow.decisions import Decisions, Joins, Journal, Leaves
+from meander.dataflow.forswearing import Forswearing, Pending
+from meander.dataflow.graph import Location
+from meander.dataflow.holding import Holders, Holding
+from meander.dataflow.inbound import read, read_manifest
+from meander.dataflow.membership import Roster
+from meander.dataflow.migrate.command import Migrate, Refused, used_before
+from meander.dataflow.migrate.conductor import Conductor
+from meander.dataflow.migrate.instructions import Instruction, Revoke
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.outlook import Outlook
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.migrate.rounds import Part, Round
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.migrate.said import Event
+from meander.dataflow.nested import outer, outward
+from meander.dataflow.once.emptying import Emptying
+from meander.dataflow.once.replay import Replays
+from meander.dataflow.plan import Plan
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import Clock, Links
+from meander.dataflow.reading import Place, Reading
+from meander.dataflow.staff import LATEST, Staff, commands_for, introduction, share_of, shared_out
+from meander.dataflow.wire import (
     DataFrame,
     HeardFrame,
     MemberFrame,
@@ -48,12 +48,12 @@ from dataflow.wire import (
     ProgressFrame,
     encode_data,
 )
-from dataflow.worker import members_of
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.checkpoint import Cut
-from state.ids import COORDINATOR, Bin, WorkerId, member_name
-from state.time import to_millis
+from meander.dataflow.worker import members_of
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.checkpoint import Cut
+from meander.state.ids import COORDINATOR, Bin, WorkerId, member_name
+from meander.state.time import to_millis
 
 
 class Controller:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dataflow.graph import EdgeId
-from schemas.errors import MeanderError
-from state.ids import WorkerId, member_name
+from meander.dataflow.graph import EdgeId
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId, member_name
 
 SHARE = 16
 

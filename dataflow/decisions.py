@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dataflow.migrate.instructions import Revoke
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order
-from state.checkpoint import Anew
-from state.ids import WorkerId
+from meander.dataflow.migrate.instructions import Revoke
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order
+from meander.state.checkpoint import Anew
+from meander.state.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 F = TypeVar("F", bound=Callable[..., object])
 _VARIES: Final = "__meander_nondeterministic__"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataflow.migrate.groups import TOGETHER
-from dataflow.nodes import ExchangeNode, Guarantee, Node, Output, group_of
-from dataflow.operators.errors import OnError
-from dataflow.sound import check
-from schemas.errors import SetupError
-from state.bins import BinSpace
+from meander.dataflow.migrate.groups import TOGETHER
+from meander.dataflow.nodes import ExchangeNode, Guarantee, Node, Output, group_of
+from meander.dataflow.operators.errors import OnError
+from meander.dataflow.sound import check
+from meander.schemas.errors import SetupError
+from meander.state.bins import BinSpace
 
 
 class Definition:

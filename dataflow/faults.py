@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from dataflow.flow import Flow
-from dataflow.nodes import FoldLogic, KeyedNode, Node, ProcessLogic, SplitNode, StepsNode
-from dataflow.operators.columns import Column, ColumnFold, Columns, ColumnStep
-from dataflow.operators.steps import Filter, FlatMap, Inspect, KeyBy, Map, Step
-from dataflow.sim import Command
-from schemas.errors import SetupError
+from meander.dataflow.flow import Flow
+from meander.dataflow.nodes import FoldLogic, KeyedNode, Node, ProcessLogic, SplitNode, StepsNode
+from meander.dataflow.operators.columns import Column, ColumnFold, Columns, ColumnStep
+from meander.dataflow.operators.steps import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from meander.dataflow.sim import Command
+from meander.schemas.errors import SetupError
 
 P = ParamSpec("P")
 T = TypeVar("T")

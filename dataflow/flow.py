@@ -4,7 +4,7 @@ A stream is a value: using it twice forks it. `key_by` exchanges records by key 
 operators that follow keep the key, and so do map, filter, flat_map and inspect on a keyed stream,
 so that a chain of stateful operators on one key travels once.
 
->>> from dataflow.testing import ListSink, ListSource
+>>> from meander.dataflow.testing import ListSink, ListSource
 >>> flow = Flow("words")
 >>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")]]))
 >>> counted = words.key_by(lambda w: w).fold("count", lambda: 0, lambda n, w: (n + 1, (w, n + 1)))
@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from dataflow.checkpoint.policy import ON_COMMAND, Checkpointing
-from dataflow.definition import Definition
-from dataflow.nodes import Guarantee, Output, SourceNode
-from dataflow.protocols import SourceSpec
-from dataflow.stream import Stream
-from schemas.errors import SetupError
-from state.bins import BinSpace
+from meander.dataflow.checkpoint.policy import ON_COMMAND, Checkpointing
+from meander.dataflow.definition import Definition
+from meander.dataflow.nodes import Guarantee, Output, SourceNode
+from meander.dataflow.protocols import SourceSpec
+from meander.dataflow.stream import Stream
+from meander.schemas.errors import SetupError
+from meander.state.bins import BinSpace
 
 MIB = 1 << 20
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataflow.capability import Capability
-from dataflow.changes import ChangeBatch
-from dataflow.migrate.command import Refused
-from dataflow.plan import Plan
-from dataflow.protocols import Clock
-from dataflow.speed import Speed
-from state.time import MIN_TIME, to_millis
+from meander.dataflow.capability import Capability
+from meander.dataflow.changes import ChangeBatch
+from meander.dataflow.migrate.command import Refused
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import Clock
+from meander.dataflow.speed import Speed
+from meander.state.time import MIN_TIME, to_millis
 
 NEAR = 120.0
 """Seconds: what moves at a named time is made ready no sooner."""

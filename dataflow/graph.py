@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
 
-from dataflow.summary import Summary, least
-from schemas.errors import SetupError
-from state.time import MIN_TIME, Time
+from meander.dataflow.summary import Summary, least
+from meander.schemas.errors import SetupError
+from meander.state.time import MIN_TIME, Time
 
 Location = NewType("Location", int)
 EdgeId = NewType("EdgeId", int)

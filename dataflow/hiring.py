@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from dataflow.migrate.command import Migrate, Refused
-from dataflow.sim import Command, Join, Simulation
-from schemas.control import Rescale
-from state.ids import WorkerId
+from meander.dataflow.migrate.command import Migrate, Refused
+from meander.dataflow.sim import Command, Join, Simulation
+from meander.schemas.control import Rescale
+from meander.state.ids import WorkerId
 
 
 class Hiring:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dataflow.graph import Location
-from dataflow.nested import outer
-from dataflow.nodes import Node, SinkNode, SourceNode
-from dataflow.plan import Plan
-from dataflow.progress import Progress
+from meander.dataflow.graph import Location
+from meander.dataflow.nested import outer
+from meander.dataflow.nodes import Node, SinkNode, SourceNode
+from meander.dataflow.plan import Plan
+from meander.dataflow.progress import Progress
 
 Kind = Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
 """A source's partitions; what an operator holds; what a sink has not delivered; what is on its way

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataflow.graph import Graph, Location
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.groups import Groups
-from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order, Parcel
-from dataflow.nested import outer
-from dataflow.plan import Plan
-from dataflow.protocols import Frame
-from dataflow.rulings import Ruling
-from dataflow.wire import (
+from meander.dataflow.graph import Graph, Location
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.groups import Groups
+from meander.dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order, Parcel
+from meander.dataflow.nested import outer
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import Frame
+from meander.dataflow.rulings import Ruling
+from meander.dataflow.wire import (
     Anything,
     Base,
     Change,
@@ -32,9 +32,9 @@ from dataflow.wire import (
     ProgressFrame,
     decode,
 )
-from schemas.errors import MeanderError
-from state.ids import COORDINATOR, WorkerId, member_name
-from state.manifest import Manifest
+from meander.schemas.errors import MeanderError
+from meander.state.ids import COORDINATOR, WorkerId, member_name
+from meander.state.manifest import Manifest
 
 _INT64 = 1 << 63
 """Workers, bins and partitions are numbers from 0 that columns can hold."""

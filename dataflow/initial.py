@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import cast
 
-from dataflow.nodes import KeyedNode
-from dataflow.operators.columns import ColumnFold
-from dataflow.operators.errors import failure, told
-from dataflow.operators.logic import LARGEST, StateTooLargeError
-from dataflow.operators.steps import KeyTooLargeError
-from dataflow.plan import Plan
-from schemas.errors import MeanderError, SetupError
-from state import codec
-from state.codec import PLAIN
-from state.columns import exact
-from state.extraction import KEY_LIMIT
-from state.given import Given, first_layer
-from state.ids import COORDINATOR, Bin, Incarnation, LayerId
-from state.manifest import Manifest
-from state.topic import StateTopic
+from meander.dataflow.nodes import KeyedNode
+from meander.dataflow.operators.columns import ColumnFold
+from meander.dataflow.operators.errors import failure, told
+from meander.dataflow.operators.logic import LARGEST, StateTooLargeError
+from meander.dataflow.operators.steps import KeyTooLargeError
+from meander.dataflow.plan import Plan
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state import codec
+from meander.state.codec import PLAIN
+from meander.state.columns import exact
+from meander.state.extraction import KEY_LIMIT
+from meander.state.given import Given, first_layer
+from meander.state.ids import COORDINATOR, Bin, Incarnation, LayerId
+from meander.state.manifest import Manifest
+from meander.state.topic import StateTopic
 
 _SHOWN = 200
 """Characters of a key in an error."""
@@ -34,9 +34,9 @@ _SHOWN = 200
 class Initial:
     """Encodes what one operator starts from.
 
-    >>> from dataflow import Flow, columns
-    >>> from dataflow.lists import ListSource
-    >>> from dataflow.plan import Plan
+    >>> from meander import Flow, columns
+    >>> from meander.dataflow.lists import ListSource
+    >>> from meander.dataflow.plan import Plan
     >>> flow = Flow("flights")
     >>> flights = flow.source(ListSource([[]])).key_by(lambda flight: flight["plane"])
     >>> _ = flights.fold("delay", columns.mean("delay"))

@@ -13,9 +13,9 @@ from functools import partial
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.once.tally import Tally
-from dataflow.protocols import (
+from meander.dataflow.batch import Batch
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.protocols import (
     Chunk,
     Partition,
     Rest,
@@ -24,9 +24,9 @@ from dataflow.protocols import (
     SourceOptions,
     SourceReader,
 )
-from state import codec
-from state.ids import WorkerId
-from state.time import from_millis
+from meander.state import codec
+from meander.state.ids import WorkerId
+from meander.state.time import from_millis
 
 BATCHES = 8
 """Under way at one sink in memory."""

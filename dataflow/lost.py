@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 
 KILLED = "its process was killed, or crashed"
 

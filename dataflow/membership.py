@@ -10,13 +10,13 @@ Cost: one frame per member and base, O(locations); openings are as large as what
 
 from __future__ import annotations
 
-from dataflow.graph import Graph, Location
-from dataflow.progress import Progress
-from dataflow.protocols import Links
-from dataflow.wire import Base, MemberFrame, encode_member
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.ids import COORDINATOR, WorkerId, member_name
+from meander.dataflow.graph import Graph, Location
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import Links
+from meander.dataflow.wire import Base, MemberFrame, encode_member
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.ids import COORDINATOR, WorkerId, member_name
 
 
 class Roster:

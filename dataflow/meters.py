@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataflow.batch import Batch
-from dataflow.graph import Edge, Graph
-from dataflow.graph import Node as Ports
-from dataflow.histogram import Histogram
-from dataflow.stay import Stay
-from dataflow.wire import Payload
+from meander.dataflow.batch import Batch
+from meander.dataflow.graph import Edge, Graph
+from meander.dataflow.graph import Node as Ports
+from meander.dataflow.histogram import Histogram
+from meander.dataflow.stay import Stay
+from meander.dataflow.wire import Payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dataflow.graph import ROOT, Scope
-from dataflow.migrate.groups import TOGETHER
-from dataflow.operators.columns import ColumnFold
-from dataflow.operators.errors import OnError
-from dataflow.operators.keyed import Order
-from dataflow.operators.logic import OnTimer, OnValue
-from dataflow.operators.steps import KeyBy, Step
-from dataflow.protocols import SinkSpec, SourceSpec
-from state.codec import PLAIN, StateCodec
-from state.columns import Layout
+from meander.dataflow.graph import ROOT, Scope
+from meander.dataflow.migrate.groups import TOGETHER
+from meander.dataflow.operators.columns import ColumnFold
+from meander.dataflow.operators.errors import OnError
+from meander.dataflow.operators.keyed import Order
+from meander.dataflow.operators.logic import OnTimer, OnValue
+from meander.dataflow.operators.steps import KeyBy, Step
+from meander.dataflow.protocols import SinkSpec, SourceSpec
+from meander.state.codec import PLAIN, StateCodec
+from meander.state.columns import Layout
 
 Moving = Literal["together", "alone"]
 """Whether an operator's bins move with those of all others that do, or for themselves."""

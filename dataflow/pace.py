@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from dataflow.protocols import Clock
+from meander.dataflow.protocols import Clock
 
 TURN = 0.002
 """Seconds that a turn takes anyway, as a worker's loop turns no faster: such work may fill it."""

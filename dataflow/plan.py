@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 
-from dataflow.batch import Batch
-from dataflow.declared import varies
-from dataflow.flow import Flow
-from dataflow.graph import EdgeId, Graph, Location
-from dataflow.graph import Node as Ports
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.groups import Groups
-from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order, Parcel
-from dataflow.nodes import (
+from meander.dataflow.batch import Batch
+from meander.dataflow.declared import varies
+from meander.dataflow.flow import Flow
+from meander.dataflow.graph import EdgeId, Graph, Location
+from meander.dataflow.graph import Node as Ports
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.groups import Groups
+from meander.dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order, Parcel
+from meander.dataflow.nodes import (
     AgainNode,
     ExchangeNode,
     KeyedNode,
@@ -39,11 +39,11 @@ from dataflow.nodes import (
     scope_of,
     upstreams,
 )
-from dataflow.sound import functions_of
-from dataflow.ways import Ways, ways
-from dataflow.wire import Payload
-from schemas.errors import SetupError
-from state.checkpoint import Piece
+from meander.dataflow.sound import functions_of
+from meander.dataflow.ways import Ways, ways
+from meander.dataflow.wire import Payload
+from meander.schemas.errors import SetupError
+from meander.state.checkpoint import Piece
 
 MOST_BINS = 1 << 19
 """In all groups together: the owners of all are one decision, which is one record."""

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from dataflow.changes import ChangeBatch
-from dataflow.graph import ROOT, Graph, Location
-from dataflow.nested import outer
-from dataflow.protocols import Frame, Links
-from dataflow.rulings import Ruling
-from dataflow.summary import Summary
-from dataflow.updates import Updates
-from dataflow.wire import (
+from meander.dataflow.changes import ChangeBatch
+from meander.dataflow.graph import ROOT, Graph, Location
+from meander.dataflow.nested import outer
+from meander.dataflow.protocols import Frame, Links
+from meander.dataflow.rulings import Ruling
+from meander.dataflow.summary import Summary
+from meander.dataflow.updates import Updates
+from meander.dataflow.wire import (
     Base,
     Change,
     HeardFrame,
@@ -34,10 +34,10 @@ from dataflow.wire import (
     encode_member,
     encode_opening,
 )
-from schemas.errors import MeanderError
-from state.antichain import NOTHING, Antichain, MutableAntichain, minimal
-from state.ids import COORDINATOR, WorkerId, member_name
-from state.time import MIN_TIME, Time
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import NOTHING, Antichain, MutableAntichain, minimal
+from meander.state.ids import COORDINATOR, WorkerId, member_name
+from meander.state.time import MIN_TIME, Time
 
 
 class Tracker:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
-from dataflow.batch import Batch, Int64s
-from dataflow.pulse import Pulse
-from state.ids import WorkerId
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.pulse import Pulse
+from meander.state.ids import WorkerId
 
 Frame = list[bytes]
 """One message between members, encoded by `dataflow.wire`: a head and, for data, Arrow IPC."""

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dataflow.capability import Capability
-from dataflow.decisions import Decisions
-from dataflow.forswearing import Forswearing
-from dataflow.migrate.command import Refused
-from dataflow.migrate.parcels import Order
-from dataflow.plan import Plan
-from dataflow.progress import Progress
-from dataflow.protocols import Partition
-from state.ids import WorkerId, member_name
+from meander.dataflow.capability import Capability
+from meander.dataflow.decisions import Decisions
+from meander.dataflow.forswearing import Forswearing
+from meander.dataflow.migrate.command import Refused
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.plan import Plan
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import Partition
+from meander.state.ids import WorkerId, member_name
 
 Place = tuple[int, Partition]
 """A source's number, and one of its partitions."""

@@ -12,15 +12,15 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
-from dataflow.operators.keyed import Keyed
-from dataflow.protocols import Clock
-from state.ids import Bin, CheckpointId
-from state.installation import AHEAD_BYTES, Installation
-from state.lacking import Bundle, Lacking, from_bytes
-from state.layer import Remainder, Timers, overlaid, payloads
-from state.manifest import Manifest
-from state.store import Incoming, ingest
-from state.topic import StateTopic
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.protocols import Clock
+from meander.state.ids import Bin, CheckpointId
+from meander.state.installation import AHEAD_BYTES, Installation
+from meander.state.lacking import Bundle, Lacking, from_bytes
+from meander.state.layer import Remainder, Timers, overlaid, payloads
+from meander.state.manifest import Manifest
+from meander.state.store import Incoming, ingest
+from meander.state.topic import StateTopic
 
 log = logging.getLogger(__name__)
 

@@ -15,27 +15,27 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, Self, TypeVar
 
-from dataflow.checkpoint.policy import Policy
-from dataflow.checkpoint.recording import Recording
-from dataflow.checkpoint.start import Start
-from dataflow.checkpoint.taking import Checkpoints
-from dataflow.controller import Controller
-from dataflow.decisions import Decision
-from dataflow.lists import ListSource
-from dataflow.migrate.command import Migrate, Refused
-from dataflow.migrate.said import Event
-from dataflow.once.history import History, Written
-from dataflow.once.simulated import Ledger
-from dataflow.plan import Plan
-from dataflow.protocols import Frame, Links
-from dataflow.rulings import NO_PAST, Past
-from dataflow.wire import check_size, of_progress
-from dataflow.worker import Worker
-from schemas.errors import MeanderError
-from state.checkpoint import Checkpoint
-from state.ids import COORDINATOR, Incarnation, WorkerId
-from state.topic import Place, RecordGone, Ticket
-from state.unnamed import Unnamed
+from meander.dataflow.checkpoint.policy import Policy
+from meander.dataflow.checkpoint.recording import Recording
+from meander.dataflow.checkpoint.start import Start
+from meander.dataflow.checkpoint.taking import Checkpoints
+from meander.dataflow.controller import Controller
+from meander.dataflow.decisions import Decision
+from meander.dataflow.lists import ListSource
+from meander.dataflow.migrate.command import Migrate, Refused
+from meander.dataflow.migrate.said import Event
+from meander.dataflow.once.history import History, Written
+from meander.dataflow.once.simulated import Ledger
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import Frame, Links
+from meander.dataflow.rulings import NO_PAST, Past
+from meander.dataflow.wire import check_size, of_progress
+from meander.dataflow.worker import Worker
+from meander.schemas.errors import MeanderError
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.topic import Place, RecordGone, Ticket
+from meander.state.unnamed import Unnamed
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that none is of the future."""

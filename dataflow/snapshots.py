@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dataflow.batch import Int64s
-from dataflow.migrate.migrator import Migrator, Outlet
-from dataflow.operators.base import Quiet
-from dataflow.operators.keyed import Keyed
-from dataflow.pace import Pace
-from dataflow.protocols import Clock
-from state.extraction import Extraction
-from state.ids import Bin
-from state.topic import Unreadable
+from meander.dataflow.batch import Int64s
+from meander.dataflow.migrate.migrator import Migrator, Outlet
+from meander.dataflow.operators.base import Quiet
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.pace import Pace
+from meander.dataflow.protocols import Clock
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin
+from meander.state.topic import Unreadable
 
 ENTRIES = 512
 """Entries written of a bin, or merged, per turn."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import get_args
 
-from dataflow.graph import ROOT
-from dataflow.nodes import (
+from meander.dataflow.graph import ROOT
+from meander.dataflow.nodes import (
     AgainNode,
     ExchangeNode,
     FoldLogic,
@@ -24,10 +24,10 @@ from dataflow.nodes import (
     StepsNode,
     scope_of,
 )
-from dataflow.operators.columns import ColumnFold
-from dataflow.operators.errors import OnError
-from dataflow.operators.keyed import Order
-from schemas.errors import SetupError
+from meander.dataflow.operators.columns import ColumnFold
+from meander.dataflow.operators.errors import OnError
+from meander.dataflow.operators.keyed import Order
+from meander.schemas.errors import SetupError
 
 
 def check(node: Node) -> None:

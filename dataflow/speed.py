@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataflow.protocols import Clock
-from state.time import span, to_millis
+from meander.dataflow.protocols import Clock
+from meander.state.time import span, to_millis
 
 
 class Speed:

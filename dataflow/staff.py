@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dataflow.capability import Capability
-from dataflow.membership import Roster
-from dataflow.migrate.command import Migrate, Refused
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.routing import Routing
-from dataflow.protocols import Clock
-from state.ids import Bin, WorkerId, member_name
-from state.time import MIN_TIME
+from meander.dataflow.capability import Capability
+from meander.dataflow.membership import Roster
+from meander.dataflow.migrate.command import Migrate, Refused
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.protocols import Clock
+from meander.state.ids import Bin, WorkerId, member_name
+from meander.state.time import MIN_TIME
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow.batch import Int64s
-from dataflow.histogram import Histogram
+from meander.dataflow.batch import Int64s
+from meander.dataflow.histogram import Histogram
 
 MICROS = 1_000_000
 """In a second."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from dataflow.definition import Definition
-from dataflow.migrate.groups import TOGETHER
-from dataflow.nodes import (
+from meander.dataflow.definition import Definition
+from meander.dataflow.migrate.groups import TOGETHER
+from meander.dataflow.nodes import (
     AgainNode,
     ExchangeNode,
     FoldLogic,
@@ -30,14 +30,14 @@ from dataflow.nodes import (
     group_of,
     scope_of,
 )
-from dataflow.operators.columns import ColumnFold
-from dataflow.operators.errors import OnError
-from dataflow.operators.keyed import Order
-from dataflow.operators.logic import Context, OnTimer, OnValue
-from dataflow.operators.steps import Filter, FlatMap, Inspect, KeyBy, Map, Step
-from dataflow.protocols import SinkSpec
-from schemas.errors import SetupError
-from state.codec import PLAIN, StateCodec
+from meander.dataflow.operators.columns import ColumnFold
+from meander.dataflow.operators.errors import OnError
+from meander.dataflow.operators.keyed import Order
+from meander.dataflow.operators.logic import Context, OnTimer, OnValue
+from meander.dataflow.operators.steps import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from meander.dataflow.protocols import SinkSpec
+from meander.schemas.errors import SetupError
+from meander.state.codec import PLAIN, StateCodec
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -92,8 +92,8 @@ class Stream(Generic[T]):
         """One stream per output named, in that order: each value goes to the one that the function
         names. A value for which it names none has failed.
 
-        >>> from dataflow import Flow
-        >>> from dataflow.testing import ListSource
+        >>> from meander import Flow
+        >>> from meander.dataflow.testing import ListSource
         >>> numbers = Flow("numbers").source(ListSource([[(1, 5), (2, 8)]]))
         >>> even, odd = numbers.split(lambda n: "odd" if n % 2 else "even", "even", "odd")
         """
@@ -120,8 +120,8 @@ class Stream(Generic[T]):
         Streams of outside may be connected inside. Records are applied to state in the order
         (time, round, ...), so results do not depend on how the loop's workers run.
 
-        >>> from dataflow import Flow
-        >>> from dataflow.testing import ListSink, ListSource, TestFlow
+        >>> from meander import Flow
+        >>> from meander.dataflow.testing import ListSink, ListSource, TestFlow
         >>> flow, sink = Flow("collatz"), ListSink()
         >>> def step(value):
         ...     start, steps, n = value

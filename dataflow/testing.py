@@ -4,7 +4,7 @@ Guarantees that a run is a function of its flow, its seed and its faults, and th
 how to repeat it. What runs is the engine itself; simulated are the clock, the network, the state
 topic and who takes a turn when. Flows of Kafka topics run in `connectors.testing.TestFlow`.
 
->>> from dataflow import Flow
+>>> from meander import Flow
 >>> flow = Flow("words")
 >>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")], [(3, "dog")]]))
 >>> sink = ListSink()
@@ -22,12 +22,23 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from dataflow.assembly import Site
-from dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Pending, Raise, Slow, Traps
-from dataflow.flow import Flow
-from dataflow.hiring import Hiring
-from dataflow.initial import write
-from dataflow.lists import (
+from meander.dataflow.assembly import Site
+from meander.dataflow.faults import (
+    At,
+    Control,
+    Crash,
+    Fault,
+    Jump,
+    Pause,
+    Pending,
+    Raise,
+    Slow,
+    Traps,
+)
+from meander.dataflow.flow import Flow
+from meander.dataflow.hiring import Hiring
+from meander.dataflow.initial import write
+from meander.dataflow.lists import (
     DeadLetter,
     ListDead,
     ListReader,
@@ -36,16 +47,16 @@ from dataflow.lists import (
     ListWriter,
     Result,
 )
-from dataflow.lost import KILLED, lost
-from dataflow.migrate.command import Migrate
-from dataflow.migrate.groups import TOGETHER
-from dataflow.nested import outer
-from dataflow.nodes import SinkNode, SourceNode
-from dataflow.once.simulated import InMemory, KeptWriter, ListTransactions, OnceWriter
-from dataflow.plan import Plan
-from dataflow.protocols import Rests, SinkWriter, SourceReader
-from dataflow.rulings import NO_PAST, Past
-from dataflow.sim import (
+from meander.dataflow.lost import KILLED, lost
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.migrate.groups import TOGETHER
+from meander.dataflow.nested import outer
+from meander.dataflow.nodes import SinkNode, SourceNode
+from meander.dataflow.once.simulated import InMemory, KeptWriter, ListTransactions, OnceWriter
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import Rests, SinkWriter, SourceReader
+from meander.dataflow.rulings import NO_PAST, Past
+from meander.dataflow.sim import (
     Abort,
     Command,
     SimClock,
@@ -55,16 +66,16 @@ from dataflow.sim import (
     World,
     simulate,
 )
-from dataflow.worker import Worker
-from schemas import control
-from schemas.control import Rejected, parse_command
-from schemas.errors import MeanderError, SetupError
-from state import codec
-from state.checkpoint import Checkpoint
-from state.ids import COORDINATOR, Incarnation, WorkerId, member_name
-from state.shelf import Shelf
-from state.store import Databases
-from state.time import to_millis
+from meander.dataflow.worker import Worker
+from meander.schemas import control
+from meander.schemas.control import Rejected, parse_command
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state import codec
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import COORDINATOR, Incarnation, WorkerId, member_name
+from meander.state.shelf import Shelf
+from meander.state.store import Databases
+from meander.state.time import to_millis
 
 __all__ = [
     "Answer",
@@ -105,8 +116,8 @@ class TestFlow:
 
     `states` are those that the flow starts from, by operator and key.
 
-    >>> from dataflow import Flow
-    >>> from dataflow.faults import Control
+    >>> from meander import Flow
+    >>> from meander.dataflow.faults import Control
     >>> flow, sink = Flow("words", bins=2), ListSink()
     >>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")], [(3, "dog")]]))
     >>> words.key_by(lambda w: w).fold("n", lambda: 0, lambda n, w: (n + 1, (w, n + 1))).sink(sink)

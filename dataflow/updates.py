@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dataflow.changes import ChangeBatch
-from dataflow.protocols import Frame, Links
-from dataflow.rulings import Ruling, Rulings
-from dataflow.wire import Change, encode_heard, encode_progress
-from schemas.errors import MeanderError
-from state.ids import WorkerId, member_name
+from meander.dataflow.changes import ChangeBatch
+from meander.dataflow.protocols import Frame, Links
+from meander.dataflow.rulings import Ruling, Rulings
+from meander.dataflow.wire import Change, encode_heard, encode_progress
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId, member_name
 
 WINDOW = 1024
 """Updates that may be on their way to a peer."""

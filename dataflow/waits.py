@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dataflow.protocols import Clock
+from meander.dataflow.protocols import Clock
 
 log = logging.getLogger("meander.waits")
 

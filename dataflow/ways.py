@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from dataflow.nodes import (
+from meander.dataflow.nodes import (
     AgainNode,
     KeyedNode,
     LoopNode,
@@ -24,7 +24,7 @@ from dataflow.nodes import (
     SplitNode,
     upstreams,
 )
-from state.checkpoint import Way
+from meander.state.checkpoint import Way
 
 Ways = Mapping[tuple[str, int], Way]
 """By operator and number of its input."""

@@ -16,21 +16,28 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from dataflow.arrow import Layout
-from dataflow.batch import Batch
-from dataflow.exact import count, whole
-from dataflow.graph import EdgeId, Location
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order, Parcel
-from dataflow.protocols import Frame, Partition
-from dataflow.rulings import Ruling
-from schemas.errors import MeanderError
-from state import codec
-from state.antichain import Antichain
-from state.ids import WorkerId, member_name
-from state.time import Time
+from meander.dataflow.arrow import Layout
+from meander.dataflow.batch import Batch
+from meander.dataflow.exact import count, whole
+from meander.dataflow.graph import EdgeId, Location
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.instructions import (
+    Instruction,
+    Prepare,
+    Revoke,
+    Rewrite,
+    Spare,
+    Stage,
+)
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order, Parcel
+from meander.dataflow.protocols import Frame, Partition
+from meander.dataflow.rulings import Ruling
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.antichain import Antichain
+from meander.state.ids import WorkerId, member_name
+from meander.state.time import Time
 
 Whole = Delivery | Moves | Instruction | Order | Parcel
 Payload = Batch | Whole

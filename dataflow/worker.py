@@ -12,26 +12,26 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from dataflow.assembly import Assembly, Site
-from dataflow.batch import Batch
-from dataflow.checkpoint.freezing import Freezing
-from dataflow.checkpoint.persisting import Held, Persisting
-from dataflow.checkpoint.resuming import Resuming
-from dataflow.checkpoint.settling import Settling
-from dataflow.credit import Credit
-from dataflow.graph import Edge, Location
-from dataflow.histogram import Histogram
-from dataflow.inbound import read
-from dataflow.meters import Meters, Work
-from dataflow.nodes import scope_of
-from dataflow.once.committing import Committing
-from dataflow.operators.base import Message, Underway
-from dataflow.operators.lanes import Standing
-from dataflow.plan import Plan
-from dataflow.progress import Progress
-from dataflow.protocols import Frame, Links
-from dataflow.restore import Loading
-from dataflow.wire import (
+from meander.dataflow.assembly import Assembly, Site
+from meander.dataflow.batch import Batch
+from meander.dataflow.checkpoint.freezing import Freezing
+from meander.dataflow.checkpoint.persisting import Held, Persisting
+from meander.dataflow.checkpoint.resuming import Resuming
+from meander.dataflow.checkpoint.settling import Settling
+from meander.dataflow.credit import Credit
+from meander.dataflow.graph import Edge, Location
+from meander.dataflow.histogram import Histogram
+from meander.dataflow.inbound import read
+from meander.dataflow.meters import Meters, Work
+from meander.dataflow.nodes import scope_of
+from meander.dataflow.once.committing import Committing
+from meander.dataflow.operators.base import Message, Underway
+from meander.dataflow.operators.lanes import Standing
+from meander.dataflow.plan import Plan
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import Frame, Links
+from meander.dataflow.restore import Loading
+from meander.dataflow.wire import (
     CompleteFrame,
     CutFrame,
     DataFrame,
@@ -43,12 +43,12 @@ from dataflow.wire import (
     encode_progress,
     encode_taken,
 )
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.checkpoint import Anew, Checkpoint, Notice
-from state.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
-from state.parts import cut
-from state.time import Time
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.checkpoint import Anew, Checkpoint, Notice
+from meander.state.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
+from meander.state.parts import cut
+from meander.state.time import Time
 
 IDLE_SECONDS = 0.1
 """The longest nap of a worker that nothing wakes."""

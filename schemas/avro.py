@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 
 Record = TypeVar("Record", bound=Mapping[str, object])
 
@@ -72,7 +72,7 @@ class Format(Generic[Record]):
 
 
 def _parsed(name: str) -> dict[str, Any]:
-    schema = json.loads(files("schemas").joinpath(f"{name}.avsc").read_text("utf-8"))
+    schema = json.loads(files("meander.schemas").joinpath(f"{name}.avsc").read_text("utf-8"))
     return cast(dict[str, Any], parse_schema(schema))
 
 

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import from_json
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 
 MAX_COMMAND = 512 << 10
 """Bytes of a command: enough to name each of the most bins there can be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 
 
 class RowRefused(MeanderError):

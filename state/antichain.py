@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from state.time import Time, less_equal, less_than
+from meander.state.time import Time, less_equal, less_than
 
 _OUTER = {int}
 """The types of times whose order is total."""

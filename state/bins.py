@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from schemas.errors import MeanderError
-from state.ids import Bin, WorkerId
+from meander.schemas.errors import MeanderError
+from meander.state.ids import Bin, WorkerId
 
 HASH_BITS = 64
 MAX_BITS = 16

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from state.codec import Sealed
+from meander.state.codec import Sealed
 
 T = TypeVar("T")
 Slots = npt.NDArray[np.int64]

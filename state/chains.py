@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from state.ids import Bin, CheckpointId
-from state.layer import Remainder
-from state.topic import Place
+from meander.state.ids import Bin, CheckpointId
+from meander.state.layer import Remainder
+from meander.state.topic import Place
 
 
 class Link(NamedTuple):
@@ -44,7 +44,7 @@ class Chain:
 class Chains:
     """Those of the bins of one operator on one worker.
 
-    >>> from state.ids import Incarnation
+    >>> from meander.state.ids import Incarnation
     >>> one, two = (CheckpointId(Incarnation(7), number) for number in (1, 2))
     >>> chains, link = Chains(), Link(1, 0, Place(b"bundle", 0, 5, 99))
     >>> chains.begin(one); chains.add(Bin(3), 99, told=0); chains.place(one, [Bin(3)], link)

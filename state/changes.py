@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from state.cells import pick, runs
-from state.ids import Bin
-from state.rocks import Rocks
+from meander.state.cells import pick, runs
+from meander.state.ids import Bin
+from meander.state.rocks import Rocks
 
 KEY_BYTES: Final = 112
 """What a key takes besides its bytes: the object, and its place in a set."""

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 import xxhash
 
-from schemas.avro import Format
-from schemas.errors import MeanderError
-from state.bins import BinSpace
-from state.ids import Incarnation, WorkerId
-from state.in_flight import Author
-from state.lacking import (
+from meander.schemas.avro import Format
+from meander.schemas.errors import MeanderError
+from meander.state.bins import BinSpace
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.in_flight import Author
+from meander.state.lacking import (
     Bundle,
     BundleRecord,
     Lacking,
@@ -30,9 +30,9 @@ from state.lacking import (
     lacking,
     lacking_record,
 )
-from state.manifest import AvroTime, Manifest, PlaceRecord, avro_time, place_record, time_of
-from state.time import MIN_TIME, Time
-from state.topic import Place
+from meander.state.manifest import AvroTime, Manifest, PlaceRecord, avro_time, place_record, time_of
+from meander.state.time import MIN_TIME, Time
+from meander.state.topic import Place
 
 Fetch = Callable[[Sequence[Place]], Sequence[bytes]]
 """Reads what lies at some places. Raises MeanderError."""

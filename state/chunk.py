@@ -12,10 +12,10 @@ from typing import Final, TypedDict
 
 import xxhash
 
-from schemas.avro import Format, byte_strings
-from state.ids import Bin, LayerId
-from state.manifest import AvroTime, Description, Kind, LayerPointer, avro_time
-from state.topic import Unreadable
+from meander.schemas.avro import Format, byte_strings
+from meander.state.ids import Bin, LayerId
+from meander.state.manifest import AvroTime, Description, Kind, LayerPointer, avro_time
+from meander.state.topic import Unreadable
 
 CHECKSUM_BYTES: Final = 8
 

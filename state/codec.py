@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgpack
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 
 MAX_DEPTH: Final = 128
 """Containers within containers."""

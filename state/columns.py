@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from schemas.errors import MeanderError
-from state.cells import ABSENT, FIRST, Slots
-from state.codec import decode
+from meander.schemas.errors import MeanderError
+from meander.state.cells import ABSENT, FIRST, Slots
+from meander.state.codec import decode
 
 Column = npt.NDArray[np.generic]
 Columns = tuple[Column, ...]

@@ -14,12 +14,12 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from state.chunk import Head
-from state.ids import Bin
-from state.layer import CHUNK_ENTRIES, Entries, Timers, chunks_of, payloads
-from state.manifest import LayerPointer
-from state.store import Store
-from state.topic import StateTopic
+from meander.state.chunk import Head
+from meander.state.ids import Bin
+from meander.state.layer import CHUNK_ENTRIES, Entries, Timers, chunks_of, payloads
+from meander.state.manifest import LayerPointer
+from meander.state.store import Store
+from meander.state.topic import StateTopic
 
 AHEAD_BYTES: Final = 128 << 10
 """The most that is read ahead of each layer, unless one chunk alone takes more."""

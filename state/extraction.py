@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from schemas.errors import MeanderError
-from state.chunk import CHECKSUM_BYTES, Chunk, Head
-from state.layer import CHUNK_ENTRIES, Contents, Timers
-from state.manifest import LayerPointer, Manifest
-from state.table import EMPTY_BYTES, TABLE_BYTES, TableWriter
-from state.topic import Place, StateTopic, Ticket
+from meander.schemas.errors import MeanderError
+from meander.state.chunk import CHECKSUM_BYTES, Chunk, Head
+from meander.state.layer import CHUNK_ENTRIES, Contents, Timers
+from meander.state.manifest import LayerPointer, Manifest
+from meander.state.table import EMPTY_BYTES, TABLE_BYTES, TableWriter
+from meander.state.topic import Place, StateTopic, Ticket
 
 CHUNK_BYTES: Final = 512 << 10
 """The most that a chunk without a table takes on the topic, unless one state alone takes more."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from state.kept import Kept
+from meander.state.kept import Kept
 
 
 class Frozen:

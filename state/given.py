@@ -13,17 +13,17 @@ from operator import eq
 from pathlib import Path
 from typing import Final
 
-from schemas.errors import SetupError
-from state.chunk import Head
-from state.codec import decode
-from state.extraction import Extraction
-from state.ids import Bin, LayerId
-from state.layer import Entries, Timers
-from state.manifest import Description, LayerPointer
-from state.store import group_of
-from state.table import TableWriter
-from state.time import MIN_TIME
-from state.topic import StateTopic
+from meander.schemas.errors import SetupError
+from meander.state.chunk import Head
+from meander.state.codec import decode
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, LayerId
+from meander.state.layer import Entries, Timers
+from meander.state.manifest import Description, LayerPointer
+from meander.state.store import group_of
+from meander.state.table import TableWriter
+from meander.state.time import MIN_TIME
+from meander.state.topic import StateTopic
 
 _SHOWN: Final = 200
 """Characters of a key in an error."""

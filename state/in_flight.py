@@ -23,11 +23,11 @@ import xxhash
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.types import Schema
 
-from schemas.avro import NULL, THERE, byte_strings, longs
-from schemas.errors import MeanderError
-from state import codec
-from state.ids import Incarnation, WorkerId
-from state.topic import Unreadable
+from meander.schemas.avro import NULL, THERE, byte_strings, longs
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.topic import Unreadable
 
 Int64s = npt.NDArray[np.int64]
 
@@ -205,7 +205,7 @@ def _written(schema: Schema, record: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-_SCHEMA: Final = json.loads(files("schemas").joinpath("in_flight.avsc").read_text("utf-8"))
+_SCHEMA: Final = json.loads(files("meander.schemas").joinpath("in_flight.avsc").read_text("utf-8"))
 VERSION: Final = int(_SCHEMA["version"])
 _HEADER: Final = parse_schema({**_SCHEMA, "fields": _SCHEMA["fields"][:-1]})
 _COLUMNS: Final = parse_schema({**_SCHEMA["fields"][-1]["type"], "namespace": "meander"})

@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
-from schemas.errors import MeanderError
-from state.chunk import Chunk, Head
-from state.ids import LayerId
-from state.layer import Payloads, Timers, chunks_of, payloads
-from state.manifest import LayerPointer, Manifest
-from state.store import Incoming, Store, ingest
-from state.table import TABLE_BYTES
-from state.topic import StateTopic
+from meander.schemas.errors import MeanderError
+from meander.state.chunk import Chunk, Head
+from meander.state.ids import LayerId
+from meander.state.layer import Payloads, Timers, chunks_of, payloads
+from meander.state.manifest import LayerPointer, Manifest
+from meander.state.store import Incoming, Store, ingest
+from meander.state.table import TABLE_BYTES
+from meander.state.topic import StateTopic
 
 AHEAD_BYTES: Final = 2 * TABLE_BYTES
 """The most that an installation has of its bin at once, unless one chunk alone takes more."""

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from state.cells import pick, runs
+from meander.state.cells import pick, runs
 
 ENTRY_BYTES: Final = 112
 """What a key takes besides its bytes and its state."""

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, TypedDict
 
 import xxhash
 
-from schemas.avro import NULL, THERE, Format, array, byte_strings, long
-from state.ids import Bin, Incarnation, WorkerId
-from state.layer import Remainder, Timers
-from state.manifest import PlaceRecord, place_record
-from state.topic import Place, Unreadable
+from meander.schemas.avro import NULL, THERE, Format, array, byte_strings, long
+from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.layer import Remainder, Timers
+from meander.state.manifest import PlaceRecord, place_record
+from meander.state.topic import Place, Unreadable
 
 CHECKSUM_BYTES: Final = 8
 

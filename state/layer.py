@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import xxhash
 
-from state.chunk import CHECKSUM_BYTES, Chunk, Head, LayerCorrupt
-from state.manifest import LayerPointer
-from state.topic import Place, StateTopic
+from meander.state.chunk import CHECKSUM_BYTES, Chunk, Head, LayerCorrupt
+from meander.state.manifest import LayerPointer
+from meander.state.topic import Place, StateTopic
 
 CHUNK_ENTRIES: Final = 2048
 """The most entries of a chunk without a table: to read or write them takes a millisecond."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, TypedDict
 
-from schemas.avro import Format
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.time import Time
-from state.topic import Place
+from meander.schemas.avro import Format
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.time import Time
+from meander.state.topic import Place
 
 Kind = Literal["base", "delta"]
 AvroTime = int | list[int]

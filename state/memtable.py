@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas.errors import MeanderError
-from state.cells import FIRST, Cells, Slots
-from state.codec import encoded
+from meander.schemas.errors import MeanderError
+from meander.state.cells import FIRST, Cells, Slots
+from meander.state.codec import encoded
 
 ENTRY_BYTES: Final = 144
 """What a key, its slot's number and its place among its bin's take besides the key's bytes."""
@@ -112,7 +112,7 @@ class Table:
 class Memtable:
     r"""Tables within one bound.
 
-    >>> from state.cells import SealedCells
+    >>> from meander.state.cells import SealedCells
     >>> memtable, cells = Memtable(), SealedCells()
     >>> table = memtable.add(Table(b"a/", cells))
     >>> for slot, state in zip(table.admit({b"2": 7, b"1": 7, b"3": 8}), [20, 10, 30]):

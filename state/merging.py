@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from state.manifest import LayerPointer
+from meander.state.manifest import LayerPointer
 
 RATIO: Final = 2
 """How many times as much as all later layers one has at least."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from state.layer import Payloads, payloads
-from state.topic import Place, StateTopic
+from meander.state.layer import Payloads, payloads
+from meander.state.topic import Place, StateTopic
 
 PART = 512 << 10
 """Bytes of a part."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from state.ids import LayerId
-from state.topic import Place
+from meander.state.ids import LayerId
+from meander.state.topic import Place
 
 
 class Retention:
     """What one worker has replaced; `forget` lets compaction take records.
 
-    >>> from state.ids import Incarnation, WorkerId
+    >>> from meander.state.ids import Incarnation, WorkerId
     >>> gone: list[int] = []
     >>> retention = Retention(lambda places: gone.extend(place.offset for place in places))
     >>> a, b, c = (LayerId(Incarnation(1), WorkerId(0), n) for n in range(3))

@@ -24,7 +24,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 
 class Rocks:

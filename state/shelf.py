@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from state.store import Database
+from meander.state.store import Database
 
 Entry = tuple[bytes, bytes]
 

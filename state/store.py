@@ -20,18 +20,18 @@ from typing import Final, NamedTuple, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from schemas.errors import MeanderError
-from state.cells import ABSENT, SealedCells, pick
-from state.changes import Changes
-from state.codec import PLAIN, StateCodec, encoded
-from state.columns import Layout, NumberCells
-from state.frozen import Frozen
-from state.ids import Bin, CheckpointId
-from state.layer import Timers
-from state.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
-from state.rocks import Rocks
-from state.table import TableWriter
-from state.undo import Undo
+from meander.schemas.errors import MeanderError
+from meander.state.cells import ABSENT, SealedCells, pick
+from meander.state.changes import Changes
+from meander.state.codec import PLAIN, StateCodec, encoded
+from meander.state.columns import Layout, NumberCells
+from meander.state.frozen import Frozen
+from meander.state.ids import Bin, CheckpointId
+from meander.state.layer import Timers
+from meander.state.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
+from meander.state.rocks import Rocks
+from meander.state.table import TableWriter
+from meander.state.undo import Undo
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256

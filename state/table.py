@@ -15,7 +15,7 @@ from typing import Final
 
 from rocksdict import DBCompressionType, Options, SstFileWriter
 
-from state.rocks import blocks, heard
+from meander.state.rocks import blocks, heard
 
 TABLE_BYTES: Final = 1 << 20
 """About the most that a table takes, unless one state alone takes more."""
@@ -28,7 +28,7 @@ class TableWriter:
     """One table on its way: `put` entries in the order of their keys, then `finish`.
 
     >>> from tempfile import mkdtemp
-    >>> from state.rocks import Rocks
+    >>> from meander.state.rocks import Rocks
     >>> rocks, writer = Rocks(mkdtemp(), 1 << 20, 1 << 20), TableWriter(Path(mkdtemp()), b"op")
     >>> writer.put([b"1", b"2"], [b"one", b"two"])
     >>> rocks.ingest([writer.finish()])

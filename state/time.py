@@ -10,7 +10,7 @@ from __future__ import annotations
 from operator import index
 from typing import SupportsIndex, cast
 
-from schemas.control import MAX_MILLIS
+from meander.schemas.control import MAX_MILLIS
 
 Time = int | tuple[int, ...]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NewType, Protocol
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 
 Ticket = NewType("Ticket", int)
 

@@ -15,18 +15,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from state.chains import Chains, Link, Little
-from state.chunk import Head
-from state.contents import Changed, Merged, Whole
-from state.extraction import Extraction
-from state.ids import Bin, CheckpointId, LayerId
-from state.layer import Remainder, Timers
-from state.manifest import Description, Kind, LayerPointer, Manifest
-from state.merging import similar, worn
-from state.retention import Retention
-from state.store import Store
-from state.time import MIN_TIME, Time
-from state.topic import StateTopic, Unreadable
+from meander.state.chains import Chains, Link, Little
+from meander.state.chunk import Head
+from meander.state.contents import Changed, Merged, Whole
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, CheckpointId, LayerId
+from meander.state.layer import Remainder, Timers
+from meander.state.manifest import Description, Kind, LayerPointer, Manifest
+from meander.state.merging import similar, worn
+from meander.state.retention import Retention
+from meander.state.store import Store
+from meander.state.time import MIN_TIME, Time
+from meander.state.topic import StateTopic, Unreadable
 
 SLICE: Final = 64
 """Keys of a remainder whose states are looked at at once, as it may be too large."""

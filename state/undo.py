@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from state.ids import Bin, CheckpointId
-from state.kept import Before, Kept
-from state.layer import Timers
+from meander.state.ids import Bin, CheckpointId
+from meander.state.kept import Before, Kept
+from meander.state.layer import Timers
 
 TIMER_BYTES: Final = 72
 """What a timer takes."""
@@ -52,7 +52,7 @@ class _Since:
 class Undo:
     """Those of one operator.
 
-    >>> from state.ids import Incarnation
+    >>> from meander.state.ids import Incarnation
     >>> one, two = (CheckpointId(Incarnation(7), number) for number in (1, 2))
     >>> undo = Undo(); undo.begin(one, {Bin(3): (), Bin(4): ()})
     >>> undo.keep([b"a"], np.array([3]), ["old"], 9); undo.keep([b"a"], np.array([3]), ["newer"], 9)

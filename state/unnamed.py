@@ -14,15 +14,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from state.checkpoint import Checkpoint
-from state.ids import life_of
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import life_of
 
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
     """As one life finds it.
 
-    >>> from state.ids import Incarnation, LayerId, WorkerId
+    >>> from meander.state.ids import Incarnation, LayerId, WorkerId
     >>> named, other = (LayerId(Incarnation(life), WorkerId(0), 3).key(0) for life in (6, 7))
     >>> unnamed = Unnamed(frozenset([named]))
     >>> unnamed.goes(other), unnamed.goes(named), unnamed.goes(b"what a user has put there")

@@ -11,29 +11,29 @@ from itertools import count
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
-from dataflow.graph import Edge, Graph, Location
-from dataflow.nested import Rounds, settled
-from dataflow.operators.base import InputPort, Message, OutputPort
-from dataflow.operators.calls import Calls, Why
-from dataflow.operators.errors import Guard, OnError
-from dataflow.operators.notices import Notices
-from dataflow.operators.overflow import Disk, Overflow
-from dataflow.operators.pool import Pool
-from dataflow.operators.timers import Timers
-from dataflow.progress import Progress
-from dataflow.sim import SimLinks, SimNetwork
-from dataflow.stay import Stay
-from dataflow.wire import Payload
-from state import codec
-from state.antichain import NOTHING, Antichain
-from state.bins import BinSpace
-from state.codec import PLAIN, StateCodec
-from state.columns import Layout
-from state.ids import WorkerId
-from state.shelf import Shelf
-from state.store import Database, Store
-from state.time import MIN_TIME, Time
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.graph import Edge, Graph, Location
+from meander.dataflow.nested import Rounds, settled
+from meander.dataflow.operators.base import InputPort, Message, OutputPort
+from meander.dataflow.operators.calls import Calls, Why
+from meander.dataflow.operators.errors import Guard, OnError
+from meander.dataflow.operators.notices import Notices
+from meander.dataflow.operators.overflow import Disk, Overflow
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.timers import Timers
+from meander.dataflow.progress import Progress
+from meander.dataflow.sim import SimLinks, SimNetwork
+from meander.dataflow.stay import Stay
+from meander.dataflow.wire import Payload
+from meander.state import codec
+from meander.state.antichain import NOTHING, Antichain
+from meander.state.bins import BinSpace
+from meander.state.codec import PLAIN, StateCodec
+from meander.state.columns import Layout
+from meander.state.ids import WorkerId
+from meander.state.shelf import Shelf
+from meander.state.store import Database, Store
+from meander.state.time import MIN_TIME, Time
 
 
 class Bench:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from state.codec import encode, seal
-from state.extraction import Extraction
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.installation import Installation
-from state.manifest import Manifest
-from state.store import Store
-from state.topic import Place, RecordGone, Ticket
-from state.trace import Trace
+from meander.state.codec import encode, seal
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.installation import Installation
+from meander.state.manifest import Manifest
+from meander.state.store import Store
+from meander.state.topic import Place, RecordGone, Ticket
+from meander.state.trace import Trace
 from tests.lent import put
 
 BIN = Bin(7)

@@ -12,8 +12,8 @@ from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from connectors.broker import SETTINGS, LocalBroker, free_port
-from connectors.kafka_jars import KAFKA
+from meander.connectors.broker import SETTINGS, LocalBroker, free_port
+from meander.connectors.kafka_jars import KAFKA
 
 IMAGE = f"apache/kafka:{KAFKA}"
 

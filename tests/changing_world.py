@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import cast
 
-from dataflow.capability import Capability
-from dataflow.graph import Graph
-from dataflow.membership import Roster
-from dataflow.nested import outer
-from dataflow.wire import CutFrame, DataFrame, MemberFrame, TakenFrame
-from state.ids import COORDINATOR, WorkerId
-from state.time import MIN_TIME, Time
+from meander.dataflow.capability import Capability
+from meander.dataflow.graph import Graph
+from meander.dataflow.membership import Roster
+from meander.dataflow.nested import outer
+from meander.dataflow.wire import CutFrame, DataFrame, MemberFrame, TakenFrame
+from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.time import MIN_TIME, Time
 from tests.graphs import Walks
 from tests.progress_world import PAYLOAD, SOUND, Action, Link, Member, Planted, World, heard
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app import launcher
+from meander.app import launcher
 
 OPTIONS = "SPARK_SUBMIT_OPTS"
 """Where Spark's scripts look for more options of a driver's JVM."""

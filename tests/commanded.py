@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate, Strategy
-from dataflow.testing import ListSink
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate, Strategy
+from meander.dataflow.testing import ListSink
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 from tests.hand import HandFlow, HandSource
 from tests.unit.conftest import Start
 

@@ -17,10 +17,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from xdist.workermanage import WorkerController
 
-from app import launcher
-from connectors import broker as local_broker
-from connectors.broker import LocalBroker
-from state.store import Database, Store
+from meander.app import launcher
+from meander.connectors import broker as local_broker
+from meander.connectors.broker import LocalBroker
+from meander.state.store import Database, Store
 from tests.brokers import Broker, choice, running
 from tests.classes import Archive, archived
 from tests.kafka_tools import delete_topics

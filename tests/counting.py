@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from dataflow import Checkpointing
+from meander import Checkpointing
 from tests.brokers import Broker
 from tests.flow_process import FlowProcess, flow_folder, lines
 from tests.kafka_tools import consume_all, ends, until

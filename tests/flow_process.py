@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from connectors.topics import names
+from meander.connectors.topics import names
 from tests.brokers import Broker
 from tests.kafka_tools import PATIENCE, Record, consume_all, create_topic, produce, until
 
@@ -26,8 +26,8 @@ MARK = "MEANDER_TEST_MARK"
 UP = re.compile(r"worker (\d+) is up: process (\d+)")
 
 COUNTS = """
-from connectors import KafkaSink, KafkaSource
-from dataflow import Checkpointing, Flow
+from meander import KafkaSink, KafkaSource
+from meander import Checkpointing, Flow
 from counting import count, say
 
 flow = Flow("{flow}"{options})
@@ -39,7 +39,7 @@ COUNTING = """
 import logging
 import time
 
-from dataflow.worker import Worker
+from meander.dataflow.worker import Worker
 
 log = logging.getLogger("the user's own")
 

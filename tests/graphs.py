@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from dataflow.graph import ROOT, Edge, Graph, Location, Scope
-from state.time import Time, less_equal
+from meander.dataflow.graph import ROOT, Edge, Graph, Location, Scope
+from meander.state.time import Time, less_equal
 
 DEEPEST = 3
 

@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dataflow.assembly import Assembly
-from dataflow.batch import Batch
-from dataflow.flow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.migrate.migrator import Migrator
-from dataflow.operators.keyed import Keyed
-from dataflow.operators.loop import Enter
-from dataflow.operators.source import SourceOperator
-from dataflow.protocols import Chunk, Partition, SourceOptions
-from dataflow.rulings import NO_PAST, Past
-from dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
-from dataflow.worker import Worker
-from state.ids import COORDINATOR, WorkerId
-from state.store import Databases
-from state.time import from_millis
+from meander.dataflow.assembly import Assembly
+from meander.dataflow.batch import Batch
+from meander.dataflow.flow import Flow
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.migrate.migrator import Migrator
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.operators.loop import Enter
+from meander.dataflow.operators.source import SourceOperator
+from meander.dataflow.protocols import Chunk, Partition, SourceOptions
+from meander.dataflow.rulings import NO_PAST, Past
+from meander.dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
+from meander.dataflow.worker import Worker
+from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.store import Databases
+from meander.state.time import from_millis
 
 QUIET, PATIENCE = 2, 12
 """Turns without work after which nothing more is taken to happen; the second while the simulated

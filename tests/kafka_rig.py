@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from connectors import client
-from connectors.dead_letter import KafkaDeadLetters
-from connectors.reader import KafkaReader
-from connectors.source import KafkaSource
-from connectors.topics import found
-from dataflow.batch import Batch
-from dataflow.protocols import Chunk, Partition, Rests, SinkWriter, WorkerContext
-from dataflow.pulse import UNHEARD, Pulse
-from state import codec
-from state.ids import WorkerId
-from state.time import from_millis, to_millis
+from meander.connectors import client
+from meander.connectors.dead_letter import KafkaDeadLetters
+from meander.connectors.reader import KafkaReader
+from meander.connectors.source import KafkaSource
+from meander.connectors.topics import found
+from meander.dataflow.batch import Batch
+from meander.dataflow.protocols import Chunk, Partition, Rests, SinkWriter, WorkerContext
+from meander.dataflow.pulse import UNHEARD, Pulse
+from meander.state import codec
+from meander.state.ids import WorkerId
+from meander.state.time import from_millis, to_millis
 from tests.kafka_tools import PATIENCE, create_topic
 
 

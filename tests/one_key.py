@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.testing import ListSink, ListSource
-from state.ids import Bin, WorkerId
-from state.time import from_millis, to_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.testing import ListSink, ListSource
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis, to_millis
 from tests.hand import HandFlow
 from tests.unit.conftest import Start
 

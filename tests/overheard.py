@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataflow.controller import Controller
-from dataflow.rulings import BEHIND_ALL, Ruling
-from dataflow.wire import ProgressFrame, ProgressUpdate
-from state.ids import WorkerId
+from meander.dataflow.controller import Controller
+from meander.dataflow.rulings import BEHIND_ALL, Ruling
+from meander.dataflow.wire import ProgressFrame, ProgressUpdate
+from meander.state.ids import WorkerId
 
 
 def overheard(controller: Controller) -> list[Ruling]:

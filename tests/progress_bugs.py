@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataflow.progress import Progress
-from dataflow.wire import PROGRESS, encode_member
-from state.ids import COORDINATOR, WorkerId
+from meander.dataflow.progress import Progress
+from meander.dataflow.wire import PROGRESS, encode_member
+from meander.state.ids import COORDINATOR, WorkerId
 from tests.progress_world import Link, Planted
 
 

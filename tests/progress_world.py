@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from dataflow.capability import Capability
-from dataflow.graph import Edge, Graph, Location, Node
-from dataflow.migrate.moves import Moves
-from dataflow.operators.base import InputPort, Message, OutputPort
-from dataflow.progress import Progress
-from dataflow.protocols import Frame
-from dataflow.stay import Stay
-from dataflow.wire import Anything, HeardFrame, Payload, ProgressFrame, decode
-from state.antichain import Antichain, minimal
-from state.ids import WorkerId
-from state.time import Time
+from meander.dataflow.capability import Capability
+from meander.dataflow.graph import Edge, Graph, Location, Node
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.operators.base import InputPort, Message, OutputPort
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import Frame
+from meander.dataflow.stay import Stay
+from meander.dataflow.wire import Anything, HeardFrame, Payload, ProgressFrame, decode
+from meander.state.antichain import Antichain, minimal
+from meander.state.ids import WorkerId
+from meander.state.time import Time
 from tests.graphs import Walks
 
 PAYLOAD = Moves("any", 0, WorkerId(0), ())

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from pyspark import SparkContext
 
-from app import coordinator
-from app.options import Options
-from dataflow import Checkpointing
-from schemas.status import Event, Failed, Heartbeat, Started
+from meander import Checkpointing
+from meander.app import coordinator
+from meander.app.options import Options
+from meander.schemas.status import Event, Failed, Heartbeat, Started
 from tests.beside import Beside
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, flow_folder, lines

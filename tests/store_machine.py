@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from state.codec import encode
-from state.store import Database, Store
+from meander.state.codec import encode
+from meander.state.store import Database, Store
 
 Entries = list[tuple[bytes, bytes]]
 """Keys and encoded states."""

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Self
 
-from connectors.links import CurveLinks, Keys, Peer
-from dataflow.controller import Controller
-from dataflow.decisions import Decision
-from dataflow.flow import Flow
-from dataflow.protocols import Links
-from dataflow.sim import SimClock, SimTopic
-from dataflow.testing import TestFlow
-from dataflow.worker import Worker, members_of
-from state.ids import COORDINATOR, WorkerId
+from meander.connectors.links import CurveLinks, Keys, Peer
+from meander.dataflow.controller import Controller
+from meander.dataflow.decisions import Decision
+from meander.dataflow.flow import Flow
+from meander.dataflow.protocols import Links
+from meander.dataflow.sim import SimClock, SimTopic
+from meander.dataflow.testing import TestFlow
+from meander.dataflow.worker import Worker, members_of
+from meander.state.ids import COORDINATOR, WorkerId
 from tests.relay import Loss, relay
 
 DEADLINE = 60.0

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 from typing import TypedDict
 
-from connectors import KafkaSink, KafkaSource, header
-from dataflow import Flow
+from meander import Flow, KafkaSink, KafkaSource, header
 
 UNKNOWN = "(none)"
 """The key of all flights without a tail number."""

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from dataflow.decisions import Begins
-from dataflow.once.history import History
-from dataflow.plan import Plan
-from schemas.errors import SetupError
-from state.checkpoint import BEGINNING, Checkpoint, Way
+from meander.dataflow.decisions import Begins
+from meander.dataflow.once.history import History
+from meander.dataflow.plan import Plan
+from meander.schemas.errors import SetupError
+from meander.state.checkpoint import BEGINNING, Checkpoint, Way
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dataflow.checkpoint.settling import Settling
-from dataflow.graph import Location
-from dataflow.protocols import Clock, Links
-from dataflow.wire import (
+from meander.dataflow.checkpoint.settling import Settling
+from meander.dataflow.graph import Location
+from meander.dataflow.protocols import Clock, Links
+from meander.dataflow.wire import (
     CancelFrame,
     CompleteFrame,
     CutFrame,
@@ -28,9 +28,9 @@ from dataflow.wire import (
     Payload,
     encode_cut,
 )
-from schemas.errors import MeanderError
-from state.ids import COORDINATOR, WorkerId, member_name
-from state.time import Time
+from meander.schemas.errors import MeanderError
+from meander.state.ids import COORDINATOR, WorkerId, member_name
+from meander.state.time import Time
 
 SHARE = 4
 """How much longer a turn writes than it does all else, while a checkpoint is being taken."""

@@ -14,26 +14,26 @@ from itertools import chain
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.checkpoint.sending import Sending
-from dataflow.checkpoint.states import States
-from dataflow.graph import Location
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.migrator import Outlet
-from dataflow.migrate.parcels import Parcel
-from dataflow.nested import at, outer, rounds_of
-from dataflow.operators.base import Underway
-from dataflow.plan import Plan
-from dataflow.wire import Payload
-from state import in_flight
-from state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position
-from state.codec import UnencodableError
-from state.ids import Incarnation, WorkerId
-from state.in_flight import Columns, Header
-from state.lacking import Bundle, Lacking
-from state.manifest import Manifest
-from state.time import Time
-from state.topic import StateTopic
+from meander.dataflow.batch import Batch
+from meander.dataflow.checkpoint.sending import Sending
+from meander.dataflow.checkpoint.states import States
+from meander.dataflow.graph import Location
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.migrator import Outlet
+from meander.dataflow.migrate.parcels import Parcel
+from meander.dataflow.nested import at, outer, rounds_of
+from meander.dataflow.operators.base import Underway
+from meander.dataflow.plan import Plan
+from meander.dataflow.wire import Payload
+from meander.state import in_flight
+from meander.state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position
+from meander.state.codec import UnencodableError
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.in_flight import Columns, Header
+from meander.state.lacking import Bundle, Lacking
+from meander.state.manifest import Manifest
+from meander.state.time import Time
+from meander.state.topic import StateTopic
 
 ROWS = 1024
 """Records of a piece at most: about a millisecond of encoding."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from schemas.errors import SetupError
+from meander.schemas.errors import SetupError
 
 Policy = Literal["unaligned", "unaligned_max_inflight", "aligned"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from dataflow.checkpoint.sending import Places, Sending
-from state.checkpoint import Checkpoint
-from state.parts import cut
-from state.topic import Appendable
+from meander.dataflow.checkpoint.sending import Places, Sending
+from meander.state.checkpoint import Checkpoint
+from meander.state.parts import cut
+from meander.state.topic import Appendable
 
 Append = Callable[[bytes], Callable[[], int | None]]
 """Begins to write a record, returns its offset once it is durable."""

@@ -15,21 +15,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.checkpoint.start import Start
-from dataflow.graph import Location
-from dataflow.nested import at, outer
-from dataflow.nodes import group_of
-from dataflow.operators.base import InputPort, Message
-from dataflow.plan import Plan
-from dataflow.progress import Progress
-from dataflow.protocols import Clock
-from state import in_flight
-from state.checkpoint import Piece
-from state.ids import WorkerId
-from state.in_flight import Columns
-from state.parts import wholes
-from state.topic import StateTopic
+from meander.dataflow.batch import Batch
+from meander.dataflow.checkpoint.start import Start
+from meander.dataflow.graph import Location
+from meander.dataflow.nested import at, outer
+from meander.dataflow.nodes import group_of
+from meander.dataflow.operators.base import InputPort, Message
+from meander.dataflow.plan import Plan
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import Clock
+from meander.state import in_flight
+from meander.state.checkpoint import Piece
+from meander.state.ids import WorkerId
+from meander.state.in_flight import Columns
+from meander.state.parts import wholes
+from meander.state.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
 """What is asked for at once: a piece alone takes as long as some."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from dataflow.operators.inflight import Inflight
-from dataflow.operators.source import SourceOperator
-from dataflow.wire import HoldFrame
-from state.time import MIN_TIME
+from meander.dataflow.operators.inflight import Inflight
+from meander.dataflow.operators.source import SourceOperator
+from meander.dataflow.wire import HoldFrame
+from meander.state.time import MIN_TIME
 
 Report = Callable[[dict[str, object]], None]
 

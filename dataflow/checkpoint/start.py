@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from dataflow.checkpoint.fitting import fitting
-from dataflow.decisions import Begins
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.routing import evenly_owned
-from dataflow.nested import outer
-from dataflow.once.history import NO_HISTORY, History
-from dataflow.plan import Plan
-from dataflow.rulings import NO_PAST, Past
-from dataflow.staff import share_of, shared_out
-from state.checkpoint import BEGINNING, Checkpoint, Cut, Position
-from state.ids import CheckpointId, Incarnation, WorkerId
-from state.manifest import Manifest
-from state.time import MIN_TIME
+from meander.dataflow.checkpoint.fitting import fitting
+from meander.dataflow.decisions import Begins
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.routing import evenly_owned
+from meander.dataflow.nested import outer
+from meander.dataflow.once.history import NO_HISTORY, History
+from meander.dataflow.plan import Plan
+from meander.dataflow.rulings import NO_PAST, Past
+from meander.dataflow.staff import share_of, shared_out
+from meander.state.checkpoint import BEGINNING, Checkpoint, Cut, Position
+from meander.state.ids import CheckpointId, Incarnation, WorkerId
+from meander.state.manifest import Manifest
+from meander.state.time import MIN_TIME
 
 T = TypeVar("T")
 UNBORN: Final = Incarnation(0)

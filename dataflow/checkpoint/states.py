@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
-from dataflow.checkpoint.sending import Sending
-from dataflow.migrate.migrator import Outlet
-from state import lacking
-from state.chains import Link
-from state.extraction import Extraction
-from state.ids import Bin, CheckpointId, Incarnation, WorkerId
-from state.lacking import Bundle, Lacking
-from state.layer import NO_REMAINDER
-from state.manifest import Manifest
-from state.topic import NOWHERE, StateTopic
+from meander.dataflow.checkpoint.sending import Sending
+from meander.dataflow.migrate.migrator import Outlet
+from meander.state import lacking
+from meander.state.chains import Link
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, CheckpointId, Incarnation, WorkerId
+from meander.state.lacking import Bundle, Lacking
+from meander.state.layer import NO_REMAINDER
+from meander.state.manifest import Manifest
+from meander.state.topic import NOWHERE, StateTopic
 
 ENTRIES = 512
 """Entries written per turn, of a bin or into a bundle."""

@@ -14,15 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dataflow.capability import Capability
-from dataflow.checkpoint.policy import Policy
-from dataflow.migrate.command import Refused
-from dataflow.migrate.said import Event
-from dataflow.nested import outer
-from dataflow.once.trimming import Trimming
-from dataflow.plan import Plan
-from dataflow.protocols import Clock, Links
-from dataflow.wire import (
+from meander.dataflow.capability import Capability
+from meander.dataflow.checkpoint.policy import Policy
+from meander.dataflow.migrate.command import Refused
+from meander.dataflow.migrate.said import Event
+from meander.dataflow.nested import outer
+from meander.dataflow.once.trimming import Trimming
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import Clock, Links
+from meander.dataflow.wire import (
     CancelFrame,
     CompleteFrame,
     CutFrame,
@@ -30,11 +30,11 @@ from dataflow.wire import (
     HoldFrame,
     encode_cut,
 )
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.checkpoint import BEGINNING, Checkpoint, Cut
-from state.ids import Bin, Incarnation, WorkerId, member_name
-from state.topic import Place
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.state.ids import Bin, Incarnation, WorkerId, member_name
+from meander.state.topic import Place
 
 NEVER = 1 << 62
 FAILED_PAUSE = 1.0

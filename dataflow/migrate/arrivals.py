@@ -16,26 +16,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from dataflow.batch import Int64s
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.instructions import Stage
-from dataflow.migrate.staging import Fetched, Staging, spoilt
-from dataflow.nested import outer
-from dataflow.operators.base import InputPort, Message
-from dataflow.operators.pool import Pool
-from dataflow.operators.rows import Rows
-from dataflow.operators.timers import Timers
-from dataflow.pace import Pace
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.ids import Bin
-from state.installation import Installation
-from state.layer import Remainder
-from state.manifest import Manifest
-from state.store import Store
-from state.time import MIN_TIME, Time
-from state.topic import StateTopic
-from state.trace import Trace
+from meander.dataflow.batch import Int64s
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.instructions import Stage
+from meander.dataflow.migrate.staging import Fetched, Staging, spoilt
+from meander.dataflow.nested import outer
+from meander.dataflow.operators.base import InputPort, Message
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.rows import Rows
+from meander.dataflow.operators.timers import Timers
+from meander.dataflow.pace import Pace
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.ids import Bin
+from meander.state.installation import Installation
+from meander.state.layer import Remainder
+from meander.state.manifest import Manifest
+from meander.state.store import Store
+from meander.state.time import MIN_TIME, Time
+from meander.state.topic import StateTopic
+from meander.state.trace import Trace
 
 ENTRIES = 2048
 """Entries installed per bin and turn."""

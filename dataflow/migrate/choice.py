@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataflow.migrate.command import Migrate
-from dataflow.migrate.groups import Groups
-from dataflow.migrate.rounds import Running, Way, apart, rounds_of_all, together
-from dataflow.migrate.routing import Routing
-from dataflow.migrate.sizes import Sizes
-from state.ids import Bin, WorkerId
-from state.time import MIN_TIME
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.migrate.groups import Groups
+from meander.dataflow.migrate.rounds import Running, Way, apart, rounds_of_all, together
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.migrate.sizes import Sizes
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import MIN_TIME
 
 PER_PAIR = 64
 """Bins that two workers move in one round of a batched command, where little is left to move."""

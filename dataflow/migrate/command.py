@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dataflow.migrate.groups import TOGETHER, Groups
-from schemas import control
-from state import codec
-from state.bins import BinSpace
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander.dataflow.migrate.groups import TOGETHER, Groups
+from meander.schemas import control
+from meander.state import codec
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 
 Strategy = Literal["sudden", "fluid", "batched"]
 Overlap = Literal["queue", "reject"]

@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from dataflow.capability import Capability
-from dataflow.decisions import Decisions
-from dataflow.migrate import said
-from dataflow.migrate.choice import PER_PAIR, Choice
-from dataflow.migrate.command import Migrate, Refused, used_before
-from dataflow.migrate.fetching import Fetching
-from dataflow.migrate.groups import Groups
-from dataflow.migrate.instructions import Instruction, Revoke, Rewrite
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.outlook import Outlook, Speed
-from dataflow.migrate.rounds import Part, Round, Running, Transit, Way
-from dataflow.migrate.routing import Routing
-from dataflow.migrate.said import Event
-from dataflow.migrate.sizes import Sizes
-from dataflow.protocols import Clock
-from state.ids import Bin, WorkerId
+from meander.dataflow.capability import Capability
+from meander.dataflow.decisions import Decisions
+from meander.dataflow.migrate import said
+from meander.dataflow.migrate.choice import PER_PAIR, Choice
+from meander.dataflow.migrate.command import Migrate, Refused, used_before
+from meander.dataflow.migrate.fetching import Fetching
+from meander.dataflow.migrate.groups import Groups
+from meander.dataflow.migrate.instructions import Instruction, Revoke, Rewrite
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.outlook import Outlook, Speed
+from meander.dataflow.migrate.rounds import Part, Round, Running, Transit, Way
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.migrate.said import Event
+from meander.dataflow.migrate.sizes import Sizes
+from meander.dataflow.protocols import Clock
+from meander.state.ids import Bin, WorkerId
 
 BETWEEN = 0.2
 """Of the lead, while bins that are prepared move round after round."""

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import msgpack
 
-from dataflow.exact import plain, whole
-from state.layer import NO_REMAINDER, Remainder
-from state.manifest import Manifest
+from meander.dataflow.exact import plain, whole
+from meander.state.layer import NO_REMAINDER, Remainder
+from meander.state.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """From the old owner of an operator's bin to the new one.
 
-    >>> from state.ids import Bin
+    >>> from meander.state.ids import Bin
     >>> rest = Remainder([b"N14228"], [b"state"], [(5, b"N14228")])
     >>> delivery = Delivery(Manifest("per_plane", Bin(3), epoch=7, layers=()), rest)
     >>> Delivery.from_bytes(delivery.to_bytes()) == delivery

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from dataflow.migrate.groups import Groups
-from dataflow.migrate.instructions import Instruction, Prepare, Rewrite, Spare, Stage
-from dataflow.migrate.rounds import Fetch, Running, Way
-from dataflow.migrate.sizes import Sizes, size_of
-from state.ids import Bin, WorkerId
-from state.installation import AHEAD_BYTES
-from state.manifest import Manifest
+from meander.dataflow.migrate.groups import Groups
+from meander.dataflow.migrate.instructions import Instruction, Prepare, Rewrite, Spare, Stage
+from meander.dataflow.migrate.rounds import Fetch, Running, Way
+from meander.dataflow.migrate.sizes import Sizes, size_of
+from meander.state.ids import Bin, WorkerId
+from meander.state.installation import AHEAD_BYTES
+from meander.state.manifest import Manifest
 
 
 class Fetching:

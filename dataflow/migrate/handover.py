@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dataflow.capability import Capability
-from dataflow.migrate.parcels import Order, Parcel
-from dataflow.operators.base import InputPort, OutputPort, Quiet
-from dataflow.operators.source import SourceOperator
-from dataflow.protocols import Rest
-from state.ids import WorkerId
-from state.time import MIN_TIME
+from meander.dataflow.capability import Capability
+from meander.dataflow.migrate.parcels import Order, Parcel
+from meander.dataflow.operators.base import InputPort, OutputPort, Quiet
+from meander.dataflow.operators.source import SourceOperator
+from meander.dataflow.protocols import Rest
+from meander.state.ids import WorkerId
+from meander.state.time import MIN_TIME
 
 
 class Handover(Quiet):

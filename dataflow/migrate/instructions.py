@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import msgpack
 
-from dataflow.exact import count
-from state.ids import Bin
-from state.manifest import Manifest
+from meander.dataflow.exact import count
+from meander.state.ids import Bin
+from meander.state.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,23 +14,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dataflow.capability import Held
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.groups import Groups
-from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.preparing import Preparing
-from dataflow.migrate.routing import Routing, Transfer
-from dataflow.nested import outer
-from dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
-from dataflow.operators.keyed import Keyed
-from dataflow.operators.router import Router
-from dataflow.pace import Pace
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.extraction import Extraction
-from state.ids import Bin, CheckpointId, WorkerId, member_name
-from state.time import Time
+from meander.dataflow.capability import Held
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.groups import Groups
+from meander.dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.preparing import Preparing
+from meander.dataflow.migrate.routing import Routing, Transfer
+from meander.dataflow.nested import outer
+from meander.dataflow.operators.base import InputPort, Message, OutputPort, Quiet, least_of
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.operators.router import Router
+from meander.dataflow.pace import Pace
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, CheckpointId, WorkerId, member_name
+from meander.state.time import Time
 
 ENTRIES = 2048
 """Entries extracted per bin and turn."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dataflow.migrate.rounds import Running, Way
-from state.ids import Bin
+from meander.dataflow.migrate.rounds import Running, Way
+from meander.state.ids import Bin
 
 
 @dataclass(frozen=True, slots=True)

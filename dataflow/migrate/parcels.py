@@ -6,9 +6,9 @@ from dataclasses import astuple, dataclass
 
 import msgpack
 
-from dataflow.exact import whole
-from dataflow.protocols import Partition, Rest
-from state.ids import WorkerId
+from meander.dataflow.exact import whole
+from meander.dataflow.protocols import Partition, Rest
+from meander.state.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)

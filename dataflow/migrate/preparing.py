@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dataflow.operators.keyed import Keyed
-from dataflow.pace import Pace
-from state.extraction import Extraction
-from state.ids import Bin
-from state.manifest import Manifest
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.pace import Pace
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin
+from meander.state.manifest import Manifest
 
 ENTRIES = 512
 """Entries written per bin and turn, some half a millisecond."""

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dataflow.capability import Capability
-from dataflow.migrate.command import Migrate
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.sizes import Sizes
-from state.ids import Bin, WorkerId
+from meander.dataflow.capability import Capability
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.sizes import Sizes
+from meander.state.ids import Bin, WorkerId
 
 
 @dataclass(frozen=True, slots=True)

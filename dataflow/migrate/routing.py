@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Int64s
-from dataflow.migrate.moves import Moves
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin, WorkerId
+from meander.dataflow.batch import Int64s
+from meander.dataflow.migrate.moves import Moves
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, WorkerId
 
 NOBODY = WorkerId(-2)
 

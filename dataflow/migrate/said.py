@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dataflow.migrate.rounds import Round, Running, Transit
-from state.ids import Bin
-from state.time import to_millis
+from meander.dataflow.migrate.rounds import Round, Running, Transit
+from meander.state.ids import Bin
+from meander.state.time import to_millis
 
 Event = dict[str, object]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from state.ids import Bin
-from state.manifest import Manifest
+from meander.state.ids import Bin
+from meander.state.manifest import Manifest
 
 
 class Sizes:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dataflow.pace import Pace
-from schemas.errors import MeanderError
-from state.ids import Bin, LayerId
-from state.installation import Installation
-from state.layer import Timers
-from state.manifest import Manifest
-from state.store import Store
-from state.topic import StateTopic
+from meander.dataflow.pace import Pace
+from meander.schemas.errors import MeanderError
+from meander.state.ids import Bin, LayerId
+from meander.state.installation import Installation
+from meander.state.layer import Timers
+from meander.state.manifest import Manifest
+from meander.state.store import Store
+from meander.state.topic import StateTopic
 
 ENTRIES = 1024
 """Entries installed per bin and turn, less than a millisecond."""

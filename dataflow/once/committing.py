@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dataflow.once.marks import Mark
-from dataflow.once.outbox import OutboxSink
-from dataflow.once.sink import OnceSink
-from dataflow.once.transactions import Transactions
-from dataflow.protocols import Clock
-from dataflow.rulings import Ruling, Rulings
-from state.ids import Incarnation, WorkerId
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.outbox import OutboxSink
+from meander.dataflow.once.sink import OnceSink
+from meander.dataflow.once.transactions import Transactions
+from meander.dataflow.protocols import Clock
+from meander.dataflow.rulings import Ruling, Rulings
+from meander.state.ids import Incarnation, WorkerId
 
 RULINGS = 2_000
 """Those heard after which they are committed though no result is."""

@@ -8,8 +8,8 @@ that was found empty. Cost: a checkpoint for each who leaves, and one at the end
 
 from __future__ import annotations
 
-from dataflow.checkpoint.taking import Checkpoints
-from state.ids import WorkerId
+from meander.dataflow.checkpoint.taking import Checkpoints
+from meander.state.ids import WorkerId
 
 
 class Emptying:

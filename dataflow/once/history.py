@@ -17,20 +17,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataflow.batch import Int64s
-from dataflow.decisions import Begins, Decision
-from dataflow.migrate.instructions import Revoke
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order
-from dataflow.migrate.routing import Routing
-from dataflow.once.marks import Mark
-from dataflow.once.tally import Out, Tally
-from dataflow.rulings import BEHIND_ALL, NO_PAST, Past, Ruling
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin, Incarnation, WorkerId
-from state.in_flight import Author
-from state.time import MIN_TIME
+from meander.dataflow.batch import Int64s
+from meander.dataflow.decisions import Begins, Decision
+from meander.dataflow.migrate.instructions import Revoke
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.tally import Out, Tally
+from meander.dataflow.rulings import BEHIND_ALL, NO_PAST, Past, Ruling
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.in_flight import Author
+from meander.state.time import MIN_TIME
 
 NOBODY = -1
 Written = tuple[Incarnation, Decision]
@@ -314,7 +314,7 @@ def effective(journal: Iterable[Written]) -> Iterator[Written]:
 def begins(order: Order) -> Ruling:
     """What the order for a partition that nobody had read says of its records' times.
 
-    >>> from dataflow.protocols import Partition
+    >>> from meander.dataflow.protocols import Partition
     >>> begins(Order(0, Partition(3), 7, WorkerId(1), offset=4))
     Ruling(origin=0, partition=3, offset=4, time=8, last=None)
     """

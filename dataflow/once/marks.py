@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
-from dataflow.once.tally import Out, Tally
-from dataflow.rulings import Ruling
-from schemas.avro import Format
-from state.ids import Incarnation, WorkerId
+from meander.dataflow.once.tally import Out, Tally
+from meander.dataflow.rulings import Ruling
+from meander.schemas.avro import Format
+from meander.state.ids import Incarnation, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What one transaction says beside its results.
 
-    >>> from dataflow.protocols import Partition
+    >>> from meander.dataflow.protocols import Partition
     >>> mark = Mark(Incarnation(7), WorkerId(1), {"sink": 50}, (Ruling(0, Partition(3), 4, 9),))
     >>> Mark.from_bytes(mark.to_bytes()) == mark
     True

@@ -20,18 +20,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Batch
-from dataflow.nested import Rounds, rounds_of
-from dataflow.once.transactions import Keeping
-from dataflow.operators.base import InputPort, Message, Quiet, Underway
-from dataflow.operators.errors import Guard
-from dataflow.operators.pool import Pool
-from dataflow.operators.rows import Rows
-from dataflow.operators.sink import written
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin
-from state.time import Time
+from meander.dataflow.batch import Batch
+from meander.dataflow.nested import Rounds, rounds_of
+from meander.dataflow.once.transactions import Keeping
+from meander.dataflow.operators.base import InputPort, Message, Quiet, Underway
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.rows import Rows
+from meander.dataflow.operators.sink import written
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin
+from meander.state.time import Time
 
 SLICE = 1024
 """Records that go into an outbox between two looks whether there is room."""

@@ -16,15 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
-from dataflow.once.history import Earlier, History, Predecessor
-from dataflow.once.tally import Out, Tally
-from dataflow.once.transactions import Tallying
-from dataflow.operators.sink import without
-from schemas.errors import MeanderError
-from schemas.refused import RowRefused
-from state.checkpoint import Anew
-from state.ids import Incarnation, WorkerId, member_name
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.once.history import Earlier, History, Predecessor
+from meander.dataflow.once.tally import Out, Tally
+from meander.dataflow.once.transactions import Tallying
+from meander.dataflow.operators.sink import without
+from meander.schemas.errors import MeanderError
+from meander.schemas.refused import RowRefused
+from meander.state.checkpoint import Anew
+from meander.state.ids import Incarnation, WorkerId, member_name
 
 NEVER = 1 << 62
 Event = dict[str, object]

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dataflow.batch import Batch
-from dataflow.once.marks import Mark
-from dataflow.once.tally import Tally
-from dataflow.once.transactions import Keeper
-from dataflow.once.trimming import Trimming
-from dataflow.protocols import SinkWriter
-from schemas.errors import MeanderError
-from state.ids import Incarnation
+from meander.dataflow.batch import Batch
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.once.transactions import Keeper
+from meander.dataflow.once.trimming import Trimming
+from meander.dataflow.protocols import SinkWriter
+from meander.schemas.errors import MeanderError
+from meander.state.ids import Incarnation
 
 Show = Callable[[], None]
 """Makes what a transaction holds visible."""

@@ -19,22 +19,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.capability import Held
-from dataflow.nested import at, outer, outward, rounds_of
-from dataflow.once.history import NOBODY, Earlier
-from dataflow.once.replay import Replay
-from dataflow.once.tally import Out, Tally
-from dataflow.once.transactions import Tallying
-from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
-from dataflow.operators.errors import Guard
-from dataflow.operators.pool import Pool
-from dataflow.operators.rows import Rows, in_order
-from dataflow.operators.sink import written
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin
-from state.time import MIN_TIME
+from meander.dataflow.batch import Batch
+from meander.dataflow.capability import Held
+from meander.dataflow.nested import at, outer, outward, rounds_of
+from meander.dataflow.once.history import NOBODY, Earlier
+from meander.dataflow.once.replay import Replay
+from meander.dataflow.once.tally import Out, Tally
+from meander.dataflow.once.transactions import Tallying
+from meander.dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.rows import Rows, in_order
+from meander.dataflow.operators.sink import written
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin
+from meander.state.time import MIN_TIME
 
 SLICE = 1024
 """The most records that are written between two looks whether there is room."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from dataflow.batch import Int64s
+from meander.dataflow.batch import Int64s
 
 _WRAP = (1 << 64) - 1
 _NULL = b"\xff null"

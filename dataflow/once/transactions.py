@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from dataflow.batch import Batch
-from dataflow.once.marks import Mark
-from dataflow.once.tally import Tally
-from dataflow.protocols import SinkWriter
+from meander.dataflow.batch import Batch
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.protocols import SinkWriter
 
 T = TypeVar("T")
 

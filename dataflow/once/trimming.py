@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dataflow.nested import outer
-from state.antichain import Antichain
+from meander.dataflow.nested import outer
+from meander.state.antichain import Antichain
 
 Ask = Callable[[], Callable[[], int | None]]
 """Begins to ask where the marks end; the answer, once it is there."""

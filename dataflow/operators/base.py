@@ -14,15 +14,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.capability import Capability
-from dataflow.graph import Edge, Location
-from dataflow.progress import Progress
-from dataflow.stay import Stay
-from dataflow.wire import Payload
-from state.antichain import Antichain, minimal
-from state.ids import WorkerId
-from state.time import Time
+from meander.dataflow.batch import Batch
+from meander.dataflow.capability import Capability
+from meander.dataflow.graph import Edge, Location
+from meander.dataflow.progress import Progress
+from meander.dataflow.stay import Stay
+from meander.dataflow.wire import Payload
+from meander.state.antichain import Antichain, minimal
+from meander.state.ids import WorkerId
+from meander.state.time import Time
 
 
 @dataclass(frozen=True, slots=True)

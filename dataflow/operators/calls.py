@@ -13,14 +13,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
-from dataflow.nested import Rounds, at, outer, rounds_of
-from dataflow.operators.notices import Notices
-from dataflow.operators.timers import Timers
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.nested import Rounds, at, outer, rounds_of
+from meander.dataflow.operators.notices import Notices
+from meander.dataflow.operators.timers import Timers
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin
 
 Why = Literal["timer", "notice"]
 """Why a key is called back: its timer is due, or all of a time has come."""

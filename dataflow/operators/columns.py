@@ -16,18 +16,18 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Batch, Int64s, UInt64s
-from dataflow.operators.calls import Calls, Why
-from dataflow.operators.errors import Guard, failure
-from dataflow.operators.logic import Applied, Sealing
-from dataflow.operators.rows import Rows
-from schemas.errors import SetupError
-from state import codec
-from state.cells import ABSENT, pick
-from state.columns import Column as Column
-from state.columns import Columns as Columns
-from state.columns import Layout, column_of, exact, fitting
-from state.store import Bins, Loan, Store
+from meander.dataflow.batch import Batch, Int64s, UInt64s
+from meander.dataflow.operators.calls import Calls, Why
+from meander.dataflow.operators.errors import Guard, failure
+from meander.dataflow.operators.logic import Applied, Sealing
+from meander.dataflow.operators.rows import Rows
+from meander.schemas.errors import SetupError
+from meander.state import codec
+from meander.state.cells import ABSENT, pick
+from meander.state.columns import Column as Column
+from meander.state.columns import Columns as Columns
+from meander.state.columns import Layout, column_of, exact, fitting
+from meander.state.store import Bins, Loan, Store
 
 ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
 """`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""

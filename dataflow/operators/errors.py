@@ -11,10 +11,10 @@ import traceback
 from collections import Counter
 from typing import Literal
 
-from dataflow.batch import Batch
-from dataflow.protocols import DeadLetters
-from dataflow.pulse import UNHEARD, Pulse
-from schemas.errors import MeanderError
+from meander.dataflow.batch import Batch
+from meander.dataflow.protocols import DeadLetters
+from meander.dataflow.pulse import UNHEARD, Pulse
+from meander.schemas.errors import MeanderError
 
 OnError = Literal["dead_letter", "skip", "fail"]
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dataflow.histogram import Histogram
-from dataflow.protocols import Partition, SourceReader
-from state.antichain import Antichain
+from meander.dataflow.histogram import Histogram
+from meander.dataflow.protocols import Partition, SourceReader
+from meander.state.antichain import Antichain
 
 MOST: Final = 64 << 20
 """Bytes that may have been read and not passed, where no bound is asked for."""

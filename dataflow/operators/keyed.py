@@ -17,32 +17,32 @@ from typing import Literal
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
-from dataflow.bound import Bound
-from dataflow.migrate.arrivals import Arrivals
-from dataflow.migrate.delivery import Delivery
-from dataflow.nested import Rounds, at, outer, outward, place, rounds_of, settled
-from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
-from dataflow.operators.calls import Calls
-from dataflow.operators.logic import Logic
-from dataflow.operators.notices import Notices
-from dataflow.operators.outputs import Outputs
-from dataflow.operators.pool import Pool
-from dataflow.operators.rows import EMPTY, Rows, in_order
-from dataflow.operators.slices import Slices
-from dataflow.operators.timers import Timers
-from dataflow.pace import Pace
-from dataflow.protocols import Clock
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.extraction import Extraction
-from state.ids import Bin, CheckpointId, LayerId
-from state.manifest import Manifest
-from state.retention import Retention
-from state.store import Store
-from state.time import MIN_TIME, Time, to_millis
-from state.topic import StateTopic
-from state.trace import Trace
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.bound import Bound
+from meander.dataflow.migrate.arrivals import Arrivals
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.nested import Rounds, at, outer, outward, place, rounds_of, settled
+from meander.dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.operators.calls import Calls
+from meander.dataflow.operators.logic import Logic
+from meander.dataflow.operators.notices import Notices
+from meander.dataflow.operators.outputs import Outputs
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.rows import EMPTY, Rows, in_order
+from meander.dataflow.operators.slices import Slices
+from meander.dataflow.operators.timers import Timers
+from meander.dataflow.pace import Pace
+from meander.dataflow.protocols import Clock
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, CheckpointId, LayerId
+from meander.state.manifest import Manifest
+from meander.state.retention import Retention
+from meander.state.store import Store
+from meander.state.time import MIN_TIME, Time, to_millis
+from meander.state.topic import StateTopic
+from meander.state.trace import Trace
 
 Order = Literal["time", "arrival"]
 SLICE = 3072

@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Int64s
-from dataflow.capability import Capability
-from dataflow.nested import outer
-from dataflow.protocols import Chunk, Partition
-from dataflow.rulings import Track
-from state.time import MIN_TIME
+from meander.dataflow.batch import Int64s
+from meander.dataflow.capability import Capability
+from meander.dataflow.nested import outer
+from meander.dataflow.protocols import Chunk, Partition
+from meander.dataflow.rulings import Track
+from meander.state.time import MIN_TIME
 
 State = Literal["sending", "paused", "idle", "reading"]
 """It has records to send; may read no more; is read to its end; or is asking for records."""

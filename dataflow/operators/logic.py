@@ -15,24 +15,24 @@ from typing import Protocol
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.operators.calls import Call, Calls, Why
-from dataflow.operators.errors import Guard, failure
-from dataflow.operators.rows import Rows
-from dataflow.operators.steps import (
+from meander.dataflow.batch import Batch
+from meander.dataflow.operators.calls import Call, Calls, Why
+from meander.dataflow.operators.errors import Guard, failure
+from meander.dataflow.operators.rows import Rows
+from meander.dataflow.operators.steps import (
     MOST_INDEX,
     MOST_OUTPUTS,
     TooManyLevelsError,
     TooManyOutputsError,
     append_index,
 )
-from schemas.errors import MeanderError
-from state import codec
-from state.cells import ABSENT, weigh
-from state.codec import StateCodec
-from state.extraction import ENTRY_BYTES, STATE_LIMIT
-from state.store import Bins, Store
-from state.time import from_millis, to_millis, whole
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.cells import ABSENT, weigh
+from meander.state.codec import StateCodec
+from meander.state.extraction import ENTRY_BYTES, STATE_LIMIT
+from meander.state.store import Bins, Store
+from meander.state.time import from_millis, to_millis, whole
 
 States = list[object]
 """Sealed states by slot; one that is `ABSENT` is of a key that has none yet."""

@@ -15,21 +15,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.capability import Held
-from dataflow.nested import rounds_of
-from dataflow.operators.base import (
+from meander.dataflow.batch import Batch
+from meander.dataflow.capability import Held
+from meander.dataflow.nested import rounds_of
+from meander.dataflow.operators.base import (
     InputPort,
     OutputPort,
     Quiet,
     Underway,
     least_of,
 )
-from dataflow.operators.errors import Guard
-from dataflow.operators.pool import Pool
-from dataflow.operators.rows import Rows
-from state.antichain import Antichain
-from state.time import Time
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.rows import Rows
+from meander.state.antichain import Antichain
+from meander.state.time import Time
 
 _ALL = Antichain()
 """What has passed everything: nothing that has come back waits for a frontier."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import heapq
 
-from dataflow.nested import Rounds, outer, rounds_of
-from state.antichain import MutableAntichain
-from state.time import Time
+from meander.dataflow.nested import Rounds, outer, rounds_of
+from meander.state.antichain import MutableAntichain
+from meander.state.time import Time
 
 NOTICE_BYTES = 300
 """About what one takes in memory, beside its key."""

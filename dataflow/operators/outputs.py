@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataflow.batch import Batch
-from dataflow.capability import Held
-from dataflow.operators.base import Message, OutputPort
-from state.antichain import Antichain
-from state.time import Time
+from meander.dataflow.batch import Batch
+from meander.dataflow.capability import Held
+from meander.dataflow.operators.base import Message, OutputPort
+from meander.state.antichain import Antichain
+from meander.state.time import Time
 
 
 class Outputs:

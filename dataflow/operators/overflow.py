@@ -14,13 +14,13 @@ from typing import cast
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s, UInt64s
-from dataflow.bound import Bound
-from dataflow.nested import Rounds
-from dataflow.operators.rows import Rows
-from state import codec
-from state.codec import UnencodableError
-from state.shelf import Entry, Shelf
+from meander.dataflow.batch import Batch, Int64s, UInt64s
+from meander.dataflow.bound import Bound
+from meander.dataflow.nested import Rounds
+from meander.dataflow.operators.rows import Rows
+from meander.state import codec
+from meander.state.codec import UnencodableError
+from meander.state.shelf import Entry, Shelf
 
 SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
 """What is read at once: about this, and all that stands at one place."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from dataflow.nested import Rounds, at, outer, settled
-from dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS, Overflow
-from dataflow.operators.rows import Rows, Waiting
-from state.antichain import Antichain
-from state.time import Time
+from meander.dataflow.nested import Rounds, at, outer, settled
+from meander.dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS, Overflow
+from meander.dataflow.operators.rows import Rows, Waiting
+from meander.state.antichain import Antichain
+from meander.state.time import Time
 
 
 class Pool:

@@ -18,20 +18,20 @@ from itertools import chain
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
-from dataflow.capability import Held
-from dataflow.graph import Location
-from dataflow.migrate.routing import Routing
-from dataflow.nested import at, outward, rounds_of
-from dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
-from dataflow.operators.errors import Guard
-from dataflow.operators.pool import Pool
-from dataflow.operators.rows import NONE, Rows
-from dataflow.packing import Piece, joined, pieces
-from dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
-from state.antichain import Antichain
-from state.ids import WorkerId
-from state.time import Time
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.capability import Held
+from meander.dataflow.graph import Location
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.nested import at, outward, rounds_of
+from meander.dataflow.operators.base import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.rows import NONE, Rows
+from meander.dataflow.packing import Piece, joined, pieces
+from meander.dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
+from meander.state.antichain import Antichain
+from meander.state.ids import WorkerId
+from meander.state.time import Time
 
 
 @dataclass(slots=True)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Batch, Int64s
-from dataflow.nested import Rounds, at, settled
-from dataflow.stay import MICROS
-from state import codec
-from state.antichain import Antichain
-from state.time import Time
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.nested import Rounds, at, settled
+from meander.dataflow.stay import MICROS
+from meander.state import codec
+from meander.state.antichain import Antichain
+from meander.state.time import Time
 
 ARRIVED = 56
 """Bits of a mark that say when a record came, microseconds of the worker's clock; those above say

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.capability import Capability
-from dataflow.operators.base import InputPort, OutputPort, Underway
-from dataflow.operators.errors import Guard
-from dataflow.protocols import SinkWriter
-from schemas.refused import RowRefused
+from meander.dataflow.batch import Batch
+from meander.dataflow.capability import Capability
+from meander.dataflow.operators.base import InputPort, OutputPort, Underway
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.protocols import SinkWriter
+from meander.schemas.refused import RowRefused
 
 
 class Sink:

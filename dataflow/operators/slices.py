@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from dataflow.protocols import Clock
+from meander.dataflow.protocols import Clock
 
 SECONDS: Final = 0.005
 """About what a slice takes."""
@@ -25,7 +25,7 @@ FIRST: Final = 16
 class Slices:
     """Those of one operator; none has more than `most` records.
 
-    >>> from dataflow.sim import SimClock
+    >>> from meander.dataflow.sim import SimClock
     >>> slices = Slices(clock := SimClock(), most=1000)
     >>> with slices.of(16): clock.advance(0.001)
     >>> slices.rows

@@ -19,20 +19,20 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.batch import Batch, Int64s
-from dataflow.capability import Capability
-from dataflow.graph import Location
-from dataflow.histogram import Histogram
-from dataflow.migrate.parcels import Parcel
-from dataflow.nested import outer, outward
-from dataflow.operators.base import InputPort, OutputPort, Underway
-from dataflow.operators.inflight import ROW, Inflight, Sent
-from dataflow.operators.lanes import Lane, Pending, Standing
-from dataflow.progress import Progress
-from dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
-from dataflow.rulings import BEHIND_ALL, Past, Ruling
-from state.antichain import Antichain
-from state.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.capability import Capability
+from meander.dataflow.graph import Location
+from meander.dataflow.histogram import Histogram
+from meander.dataflow.migrate.parcels import Parcel
+from meander.dataflow.nested import outer, outward
+from meander.dataflow.operators.base import InputPort, OutputPort, Underway
+from meander.dataflow.operators.inflight import ROW, Inflight, Sent
+from meander.dataflow.operators.lanes import Lane, Pending, Standing
+from meander.dataflow.progress import Progress
+from meander.dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
+from meander.dataflow.rulings import BEHIND_ALL, Past, Ruling
+from meander.state.antichain import Antichain
+from meander.state.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
 
 ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.batch import Batch
-from dataflow.operators.base import InputPort, Message, OutputPort, Quiet
-from dataflow.operators.errors import Guard
-from dataflow.operators.slices import Slices
-from dataflow.operators.steps import ROWS, each
-from dataflow.protocols import Clock
+from meander.dataflow.batch import Batch
+from meander.dataflow.operators.base import InputPort, Message, OutputPort, Quiet
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.operators.slices import Slices
+from meander.dataflow.operators.steps import ROWS, each
+from meander.dataflow.protocols import Clock
 
 
 class Split(Quiet):

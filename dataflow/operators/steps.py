@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dataflow.batch import Batch, Int64s
-from dataflow.operators.base import InputPort, Message, OutputPort, Quiet
-from dataflow.operators.errors import Guard, OnError, failure
-from dataflow.operators.slices import BYTES, Slices
-from dataflow.protocols import Clock
-from state import codec
-from state.bins import BinSpace
-from state.codec import UnencodableError
-from state.extraction import KEY_LIMIT
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.operators.base import InputPort, Message, OutputPort, Quiet
+from meander.dataflow.operators.errors import Guard, OnError, failure
+from meander.dataflow.operators.slices import BYTES, Slices
+from meander.dataflow.protocols import Clock
+from meander.state import codec
+from meander.state.bins import BinSpace
+from meander.state.codec import UnencodableError
+from meander.state.extraction import KEY_LIMIT
 
 INDEX_BITS = 20
 MOST_OUTPUTS = 1 << INDEX_BITS

@@ -8,9 +8,9 @@ from pathlib import Path
 from confluent_kafka import OFFSET_END, TopicPartition
 from typer.testing import CliRunner
 
-from app.cli import app
-from connectors.topics import names
-from connectors.whole import whole
+from meander.app.cli import app
+from meander.connectors.topics import names
+from meander.connectors.whole import whole
 from tests.flow_process import flow_folder, lines, meander
 from tests.kafka_tools import (
     PATIENCE,

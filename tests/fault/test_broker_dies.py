@@ -15,8 +15,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from connectors.broker import LocalBroker
-from connectors.topics import group, names
+from meander.connectors.broker import LocalBroker
+from meander.connectors.topics import group, names
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, Record, await_records, consume_all, produce, until
 from tests.sequences import each_once

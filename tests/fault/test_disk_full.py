@@ -15,8 +15,8 @@ LEASE, KEYS, ROUNDS = 2, 600, 3
 FLOW = """
 import random, resource
 from pathlib import Path
-from connectors import KafkaSink, KafkaSource
-from dataflow import Checkpointing, Flow
+from meander import KafkaSink, KafkaSource
+from meander import Checkpointing, Flow
 
 FULL = Path({full!r})
 

@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from app import coordinator, lives
-from app.crew import Crew
-from app.following import produce as give
-from app.journal import Journal
-from app.messages import Report
-from app.newcomers import Stage
-from connectors.topics import names
-from dataflow import Checkpointing
-from dataflow.checkpoint.start import Start
-from dataflow.decisions import Decision, Joins, Leaves
-from schemas import status
-from schemas.control import Rescale
-from schemas.status import (
+from meander import Checkpointing
+from meander.app import coordinator, lives
+from meander.app.crew import Crew
+from meander.app.following import produce as give
+from meander.app.journal import Journal
+from meander.app.messages import Report
+from meander.app.newcomers import Stage
+from meander.connectors.topics import names
+from meander.dataflow.checkpoint.start import Start
+from meander.dataflow.decisions import Decision, Joins, Leaves
+from meander.schemas import status
+from meander.schemas.control import Rescale
+from meander.schemas.status import (
     Aborted,
     BinMoved,
     Checkpointed,
@@ -42,7 +42,7 @@ from schemas.status import (
     Rescaling,
     Started,
 )
-from state.ids import WorkerId
+from meander.state.ids import WorkerId
 from tests.brokers import Broker
 from tests.flow_process import alive, kill
 from tests.kafka_tools import Record, produce, until
@@ -235,7 +235,7 @@ def forks() -> set[int]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             parents[int(folder.name)] = int(fields[1]) if fields[0] != "Z" else 0
-    daemons = {pid for pid, command in commands.items() if b"app.daemon" in command}
+    daemons = {pid for pid, command in commands.items() if b"meander.app.daemon" in command}
     mine = {pid for pid in daemons if parents.get(parents.get(pid, 0)) == os.getpid()}
     return {pid for pid in daemons if parents.get(pid) in mine}
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from state.chunk import Chunk, Head, LayerCorrupt
-from state.ids import Bin
-from state.installation import Installation
-from state.manifest import LayerPointer
-from state.store import Store
-from state.topic import Ticket
+from meander.state.chunk import Chunk, Head, LayerCorrupt
+from meander.state.ids import Bin
+from meander.state.installation import Installation
+from meander.state.manifest import LayerPointer
+from meander.state.store import Store
+from meander.state.topic import Ticket
 from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
 
 Spoil = Callable[[MemoryTopic, LayerPointer], LayerPointer]

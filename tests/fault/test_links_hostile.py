@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import zmq
 
-from connectors.links import CurveLinks, Keys, LinkBroken, Peer
-from dataflow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.testing import ListSink, ListSource
-from state.ids import COORDINATOR, Bin, WorkerId
+from meander import Flow
+from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.testing import ListSink, ListSource
+from meander.state.ids import COORDINATOR, Bin, WorkerId
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines, meander
 from tests.hand import HandSource
@@ -328,7 +328,7 @@ def routed(run: WiredFlow, worker: WorkerId) -> bool:
 EVIL = """
 import gc
 
-from connectors.links import CurveLinks
+from meander.connectors.links import CurveLinks
 
 
 def count(state, word):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from schemas.status import CommandRejected, Heartbeat, Joined, NotJoined
+from meander.schemas.status import CommandRejected, Heartbeat, Joined, NotJoined
 from tests.brokers import Broker
 from tests.kafka_tools import until
 from tests.rescaled import Rescaled

@@ -16,8 +16,8 @@ LEASE = 2
 WORDS, LINES = 20, 400
 FLOW = """
 import random
-from connectors import KafkaSink, KafkaSource
-from dataflow import Checkpointing, Flow
+from meander import KafkaSink, KafkaSource
+from meander import Checkpointing, Flow
 
 
 def link(last, word):

@@ -20,13 +20,13 @@ import pytest
 from pyspark import SparkContext
 from typer.testing import CliRunner
 
-from app import coordinator
-from app.cli import app
-from app.options import Options
-from connectors.topics import names
-from dataflow import Checkpointing
-from schemas.errors import MeanderError
-from schemas.status import Event, Heartbeat, Started
+from meander import Checkpointing
+from meander.app import coordinator
+from meander.app.cli import app
+from meander.app.options import Options
+from meander.connectors.topics import names
+from meander.schemas.errors import MeanderError
+from meander.schemas.status import Event, Heartbeat, Started
 from tests.brokers import Broker
 from tests.flow_process import UP, FlowProcess, alive, flow_folder, last_beat, lines, meander
 from tests.kafka_tools import PATIENCE, await_records, consume_all, until
@@ -149,7 +149,7 @@ def test_a_killed_jvm_ends_the_flow_with_a_sentence(running: FlowProcess) -> Non
 
 
 JVM_GONE = """
-from app.launcher import capacity, spark_context
+from meander.app.launcher import capacity, spark_context
 
 with spark_context("local[2]", "tests") as spark:
     print(capacity(spark))

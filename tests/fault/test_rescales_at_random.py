@@ -16,7 +16,7 @@ from statistics import median
 import pytest
 from pyspark import SparkContext
 
-from schemas.status import Event, Failed, Heartbeat, Left, Started
+from meander.schemas.status import Event, Failed, Heartbeat, Left, Started
 from tests.brokers import Broker
 from tests.flow_process import UP
 from tests.kafka_tools import consume_all

@@ -15,19 +15,19 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from app import coordinator
-from app.bootstrap import Bootstrapped, bootstrap
-from app.loader import load_flow
-from app.options import Options
-from connectors import checkpoints
-from connectors.client import admin
-from connectors.state_topic import KafkaStateTopic
-from connectors.topics import ensure_internal, names
-from dataflow import initial
-from dataflow.plan import Plan
-from schemas.errors import MeanderError, SetupError
-from state.checkpoint import Checkpoint
-from state.ids import Incarnation
+from meander.app import coordinator
+from meander.app.bootstrap import Bootstrapped, bootstrap
+from meander.app.loader import load_flow
+from meander.app.options import Options
+from meander.connectors import checkpoints
+from meander.connectors.client import admin
+from meander.connectors.state_topic import KafkaStateTopic
+from meander.connectors.topics import ensure_internal, names
+from meander.dataflow import initial
+from meander.dataflow.plan import Plan
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import Incarnation
 from tests.flow_process import meander
 from tests.kafka_tools import Record, consume_all, create_topic, delete_topics, produce
 
@@ -35,8 +35,8 @@ KEYS = 20_000
 ORDERS = 3_000
 
 FLOW = """
-from connectors import KafkaSink, KafkaSource
-from dataflow import Flow, columns
+from meander import KafkaSink, KafkaSource
+from meander import Flow, columns
 
 
 class Reversed:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.savepoints import Known, kept
-from connectors.checkpoints import (
+from meander.app.savepoints import Known, kept
+from meander.connectors.checkpoints import (
     CheckpointsReader,
     CheckpointsTopic,
     Unreadable,
@@ -17,17 +17,17 @@ from connectors.checkpoints import (
     reading,
     tombstone,
 )
-from connectors.client import Settings
-from connectors.sender import Sender
-from connectors.topics import Names, names
-from connectors.trimmed import TrimmedTopic
-from dataflow.checkpoint.recording import Recorded
-from dataflow.decisions import Begins, Keeps
-from state import parts
-from state.bins import BinSpace
-from state.checkpoint import Checkpoint, Cut
-from state.ids import Bin, Incarnation, WorkerId
-from state.manifest import Manifest
+from meander.connectors.client import Settings
+from meander.connectors.sender import Sender
+from meander.connectors.topics import Names, names
+from meander.connectors.trimmed import TrimmedTopic
+from meander.dataflow.checkpoint.recording import Recorded
+from meander.dataflow.decisions import Begins, Keeps
+from meander.state import parts
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Checkpoint, Cut
+from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.manifest import Manifest
 from tests.brokers import Broker
 from tests.kafka_tools import consume_all, create_topic, until
 

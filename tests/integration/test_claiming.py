@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from app.claiming import BEYOND, claim, expect_ours
-from app.flow_status import FlowStatus
-from app.journal import to_bytes
-from app.lives import begin, journal
-from app.metrics import Board
-from app.options import Options
-from app.prepare import Prepared, prepare
-from app.savepoints import Known
-from connectors.control import Decisions
-from connectors.status import StatusReader, StatusTopic
-from dataflow.decisions import Begins, Joins
-from schemas.errors import SetupError
-from schemas.status import Claimed
-from state.ids import Incarnation, WorkerId
+from meander.app.claiming import BEYOND, claim, expect_ours
+from meander.app.flow_status import FlowStatus
+from meander.app.journal import to_bytes
+from meander.app.lives import begin, journal
+from meander.app.metrics import Board
+from meander.app.options import Options
+from meander.app.prepare import Prepared, prepare
+from meander.app.savepoints import Known
+from meander.connectors.control import Decisions
+from meander.connectors.status import StatusReader, StatusTopic
+from meander.dataflow.decisions import Begins, Joins
+from meander.schemas.errors import SetupError
+from meander.schemas.status import Claimed
+from meander.state.ids import Incarnation, WorkerId
 from tests.flow_process import flow_folder, lines
 from tests.kafka_tools import PATIENCE, until
 

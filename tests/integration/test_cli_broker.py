@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli_broker import PORT
-from connectors.broker import HOST
-from connectors.kafka_jars import cache
+from meander.app.cli_broker import PORT
+from meander.connectors.broker import HOST
+from meander.connectors.kafka_jars import cache
 from tests.flow_process import MEANDER
 from tests.kafka_tools import PATIENCE
 

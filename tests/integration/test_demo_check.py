@@ -17,10 +17,17 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from app import demo_data
-from app.demo_check import Findings, Move, check
-from app.flows.flights import CarrierState, Flight, PlaneState, add_flight, add_plane, plane_of
-from state.time import from_millis
+from meander.app import demo_data
+from meander.app.demo_check import Findings, Move, check
+from meander.app.flows.flights import (
+    CarrierState,
+    Flight,
+    PlaneState,
+    add_flight,
+    add_plane,
+    plane_of,
+)
+from meander.state.time import from_millis
 from tests.kafka_tools import Headers, Record, create_topic, produce
 
 PARTITIONS = 2

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from app.claiming import claim
-from app.flow_status import MOST_MOVING, FlowStatus
-from app.heard import Heard
-from app.messages import Beat, Durations, Reading
-from app.metrics import Board
-from app.observer import Figures
-from app.options import Options
-from app.overview import Overview, overview
-from app.prepare import Prepared, prepare
-from connectors.status import StatusReader, StatusTopic
-from dataflow.histogram import BOUNDS
-from schemas.errors import SetupError
-from schemas.status import Accepted, Completed, Heartbeat, HeldBack, LongCall, Throughput
-from state.ids import WorkerId
-from state.time import from_millis
+from meander.app.claiming import claim
+from meander.app.flow_status import MOST_MOVING, FlowStatus
+from meander.app.heard import Heard
+from meander.app.messages import Beat, Durations, Reading
+from meander.app.metrics import Board
+from meander.app.observer import Figures
+from meander.app.options import Options
+from meander.app.overview import Overview, overview
+from meander.app.prepare import Prepared, prepare
+from meander.connectors.status import StatusReader, StatusTopic
+from meander.dataflow.histogram import BOUNDS
+from meander.schemas.errors import SetupError
+from meander.schemas.status import Accepted, Completed, Heartbeat, HeldBack, LongCall, Throughput
+from meander.state.ids import WorkerId
+from meander.state.time import from_millis
 from tests.flow_process import flow_folder, lines
 
 

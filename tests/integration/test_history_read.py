@@ -8,16 +8,15 @@ from typing import Literal
 
 import pytest
 
-from app.journal import to_bytes
-from app.lives import history_of
-from connectors import KafkaSink, KafkaSource
-from connectors.control import Decisions
-from connectors.topics import names
-from dataflow import Flow
-from dataflow.decisions import Begins
-from dataflow.migrate.moves import Moves
-from dataflow.plan import Plan
-from state.ids import Bin, Incarnation, WorkerId
+from meander import Flow, KafkaSink, KafkaSource
+from meander.app.journal import to_bytes
+from meander.app.lives import history_of
+from meander.connectors.control import Decisions
+from meander.connectors.topics import names
+from meander.dataflow.decisions import Begins
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.plan import Plan
+from meander.state.ids import Bin, Incarnation, WorkerId
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic
 

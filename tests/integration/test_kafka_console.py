@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from connectors.client import admin
-from connectors.control import ControlTopic
-from connectors.java import java
-from connectors.kafka_jars import cache, kafka_jars
-from connectors.topics import ensure_internal, group
-from schemas.control import Migrate, meant, parse_command
+from meander.connectors.client import admin
+from meander.connectors.control import ControlTopic
+from meander.connectors.java import java
+from meander.connectors.kafka_jars import cache, kafka_jars
+from meander.connectors.topics import ensure_internal, group
+from meander.schemas.control import Migrate, meant, parse_command
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, consume_all, create_topic, produce, until

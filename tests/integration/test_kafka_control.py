@@ -7,17 +7,17 @@ import random
 import pytest
 from confluent_kafka import KafkaException
 
-from app.journal import Journal
-from app.lives import journal
-from connectors.client import Admin
-from connectors.client import admin as admin_client
-from connectors.control import ControlTopic, Decisions, RawCommand, give
-from connectors.topics import Names, ensure_internal, group
-from dataflow.decisions import Begins, Decision
-from dataflow.migrate.moves import Moves
-from dataflow.plan import MOST_BINS
-from state.bins import MAX_BITS
-from state.ids import Bin, Incarnation, WorkerId
+from meander.app.journal import Journal
+from meander.app.lives import journal
+from meander.connectors.client import Admin
+from meander.connectors.client import admin as admin_client
+from meander.connectors.control import ControlTopic, Decisions, RawCommand, give
+from meander.connectors.topics import Names, ensure_internal, group
+from meander.dataflow.decisions import Begins, Decision
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.plan import MOST_BINS
+from meander.state.bins import MAX_BITS
+from meander.state.ids import Bin, Incarnation, WorkerId
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until

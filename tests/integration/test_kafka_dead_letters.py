@@ -6,13 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.dead_letter import MAX_KEY, MAX_TRACE, MAX_VALUE, KafkaDeadLetters, Unreadable
-from connectors.producing import Headers
-from connectors.topics import MAX_DEAD_RECORD
-from dataflow.batch import Batch
-from schemas.errors import MeanderError
-from state import codec
-from state.time import from_millis
+from meander.connectors.dead_letter import (
+    MAX_KEY,
+    MAX_TRACE,
+    MAX_VALUE,
+    KafkaDeadLetters,
+    Unreadable,
+)
+from meander.connectors.producing import Headers
+from meander.connectors.topics import MAX_DEAD_RECORD
+from meander.dataflow.batch import Batch
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, batch
 from tests.kafka_tools import Record, consume_all, until

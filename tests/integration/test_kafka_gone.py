@@ -8,9 +8,9 @@ import logging
 import pytest
 from confluent_kafka import TopicPartition
 
-from connectors.source import KafkaSource, assigned, gone
-from dataflow.protocols import Rest
-from schemas.errors import SetupError
+from meander.connectors.source import KafkaSource, assigned, gone
+from meander.dataflow.protocols import Rest
+from meander.schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, admin, create_topic, produce, until

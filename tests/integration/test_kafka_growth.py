@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import ClusterMetadata, NewPartitions
 
-from connectors import KafkaSource, client, topics, upkeep
-from dataflow.protocols import Partition, Rest
-from schemas.errors import SetupError
+from meander import KafkaSource
+from meander.connectors import client, topics, upkeep
+from meander.dataflow.protocols import Partition, Rest
+from meander.schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import (

@@ -10,17 +10,18 @@ from typing import TypeVar
 
 import pytest
 
-from connectors import KafkaSink, KafkaSource, client, committer, topics
-from connectors.broker import LocalBroker
-from connectors.committer import Committer, Lot, Parcel
-from connectors.spool import Spool
-from connectors.state_topic import KafkaStateTopic
-from connectors.topics import STATE_PARTITIONS
-from dataflow.bound import Bound
-from dataflow.lost import WorkerLost
-from dataflow.protocols import Partition
-from schemas.errors import SetupError
-from state.topic import Place, Ticket
+from meander import KafkaSink, KafkaSource
+from meander.connectors import client, committer, topics
+from meander.connectors.broker import LocalBroker
+from meander.connectors.committer import Committer, Lot, Parcel
+from meander.connectors.spool import Spool
+from meander.connectors.state_topic import KafkaStateTopic
+from meander.connectors.topics import STATE_PARTITIONS
+from meander.dataflow.bound import Bound
+from meander.dataflow.lost import WorkerLost
+from meander.dataflow.protocols import Partition
+from meander.schemas.errors import SetupError
+from meander.state.topic import Place, Ticket
 from tests.kafka_rig import Reading, Rig, await_ticket, batch
 from tests.kafka_tools import Record, consume_all, ends, produce, until
 

@@ -14,14 +14,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connectors import KafkaSink, KafkaSource, broker, client
-from connectors.broker import LocalBroker, free_port
-from connectors.client import Unreachable, transactional, translate
-from connectors.client import admin as client_admin
-from connectors.control import ControlTopic
-from connectors.sender import Sender
-from connectors.topics import ensure_internal, group
-from schemas.errors import MeanderError, SetupError
+from meander import KafkaSink, KafkaSource
+from meander.connectors import broker, client
+from meander.connectors.broker import LocalBroker, free_port
+from meander.connectors.client import Unreachable, transactional, translate
+from meander.connectors.client import admin as client_admin
+from meander.connectors.control import ControlTopic
+from meander.connectors.sender import Sender
+from meander.connectors.topics import ensure_internal, group
+from meander.schemas.errors import MeanderError, SetupError
 from tests.kafka_rig import Rig, await_ticket, batch
 from tests.kafka_tools import PATIENCE, admin, until
 

@@ -8,15 +8,15 @@ import re
 
 import pytest
 
-from connectors import KafkaSink
-from connectors.client import admin as client_admin
-from connectors.sender import Sender
-from connectors.topics import configs_of
-from dataflow.batch import Batch
-from dataflow.pulse import Pulse
-from schemas.errors import MeanderError, SetupError
-from schemas.refused import RowRefused
-from state.time import from_millis
+from meander import KafkaSink
+from meander.connectors.client import admin as client_admin
+from meander.connectors.sender import Sender
+from meander.connectors.topics import configs_of
+from meander.dataflow.batch import Batch
+from meander.dataflow.pulse import Pulse
+from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.refused import RowRefused
+from meander.state.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, await_ticket, batch
 from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until

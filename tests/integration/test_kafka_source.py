@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from connectors import KafkaSource, header, reader, topics
-from connectors.formats import TimeExtractor
-from connectors.source import assigned
-from dataflow.protocols import Partition
-from dataflow.pulse import Pulse
-from schemas.errors import MeanderError, SetupError
+from meander import KafkaSource, header
+from meander.connectors import reader, topics
+from meander.connectors.formats import TimeExtractor
+from meander.connectors.source import assigned
+from meander.dataflow.protocols import Partition
+from meander.dataflow.pulse import Pulse
+from meander.schemas.errors import MeanderError, SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until

@@ -13,16 +13,16 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from connectors import client, places
-from connectors.sender import Delivered, Sender
-from connectors.state_topic import KafkaStateTopic
-from connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
-from dataflow.checkpoint.sending import Sending
-from dataflow.sim import SimTopic
-from schemas.errors import MeanderError
-from state.ids import Incarnation, LayerId, WorkerId
-from state.parts import wholes
-from state.topic import Place, RecordGone, StateTopic, Ticket
+from meander.connectors import client, places
+from meander.connectors.sender import Delivered, Sender
+from meander.connectors.state_topic import KafkaStateTopic
+from meander.connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
+from meander.dataflow.checkpoint.sending import Sending
+from meander.dataflow.sim import SimTopic
+from meander.schemas.errors import MeanderError
+from meander.state.ids import Incarnation, LayerId, WorkerId
+from meander.state.parts import wholes
+from meander.state.topic import Place, RecordGone, StateTopic, Ticket
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import Record, consume_all, produce, until

@@ -9,15 +9,15 @@ from contextlib import closing
 
 import pytest
 
-from app.following import follow
-from app.overview import overview
-from connectors import status
-from connectors.client import Fetched, Settings, admin
-from connectors.status import Holder, StatusReader, StatusTopic, Told, holder
-from connectors.topics import Names, ensure_internal
-from schemas.control import Migrate
-from schemas.errors import SetupError
-from schemas.status import (
+from meander.app.following import follow
+from meander.app.overview import overview
+from meander.connectors import status
+from meander.connectors.client import Fetched, Settings, admin
+from meander.connectors.status import Holder, StatusReader, StatusTopic, Told, holder
+from meander.connectors.topics import Names, ensure_internal
+from meander.schemas.control import Migrate
+from meander.schemas.errors import SetupError
+from meander.schemas.status import (
     Accepted,
     BinMoved,
     Claimed,

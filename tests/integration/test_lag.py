@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.lag import Lag
-from connectors import topics
-from connectors.broker import LocalBroker
-from connectors.upkeep import Commits
+from meander.app.lag import Lag
+from meander.connectors import topics
+from meander.connectors.broker import LocalBroker
+from meander.connectors.upkeep import Commits
 from tests.brokers import Broker
 from tests.kafka_tools import Record, create_topic, produce, until
 

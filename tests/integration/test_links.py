@@ -21,9 +21,9 @@ from typing import TypeVar
 import pytest
 import zmq
 
-from connectors.links import CurveLinks, Keys, LinkBroken, Peer
-from schemas.errors import MeanderError
-from state.ids import COORDINATOR, WorkerId
+from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer
+from meander.schemas.errors import MeanderError
+from meander.state.ids import COORDINATOR, WorkerId
 
 ROOT = Path(__file__).parents[2]
 A, B = WorkerId(0), WorkerId(1)
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 ECHO = """
 import sys
-from connectors.links import CurveLinks, Keys, Peer
-from state.ids import WorkerId
+from meander.connectors.links import CurveLinks, Keys, Peer
+from meander.state.ids import WorkerId
 
 links = CurveLinks(WorkerId(1), Keys.fresh())
 address, key = sys.stdin.readline().split()

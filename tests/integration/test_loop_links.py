@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Flow, KeyedStream
-from dataflow.operators.logic import Context
-from dataflow.testing import ListSink, ListSource
+from meander import Flow, KeyedStream
+from meander.dataflow.operators.logic import Context
+from meander.dataflow.testing import ListSink, ListSource
 from tests.wired import WiredFlow
 
 RANKS = {n: (3 * n + 1) % 20 for n in range(20)}

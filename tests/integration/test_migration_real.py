@@ -20,14 +20,14 @@ from typing import TypedDict
 import pytest
 from pyspark import SparkContext
 
-from app.coordinator import run
-from app.options import Options
-from connectors.client import admin
-from connectors.control import ControlTopic
-from connectors.topics import Names, ensure_internal, group
-from dataflow.migrate.command import Migrate
-from schemas.avro import Format
-from schemas.status import (
+from meander.app.coordinator import run
+from meander.app.options import Options
+from meander.connectors.client import admin
+from meander.connectors.control import ControlTopic
+from meander.connectors.topics import Names, ensure_internal, group
+from meander.dataflow.migrate.command import Migrate
+from meander.schemas.avro import Format
+from meander.schemas.status import (
     Accepted,
     BinMoved,
     CommandRejected,
@@ -37,11 +37,11 @@ from schemas.status import (
     Started,
     parse_event,
 )
-from state import codec
-from state.bins import BinSpace
-from state.chunk import CHECKSUM_BYTES
-from state.ids import Bin, WorkerId
-from state.time import from_millis, to_millis
+from meander.state import codec
+from meander.state.bins import BinSpace
+from meander.state.chunk import CHECKSUM_BYTES
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis, to_millis
 from tests.beside import Beside
 from tests.kafka_tools import Record, await_records, consume_all, create_topic, produce, until
 from tests.property import reference, shapes
@@ -89,9 +89,9 @@ define({kind!r}, read({source!r}, "source").key_by(key), other).sink(KafkaSink({
 """
 
 IMPORTS = """
-from connectors import KafkaSink, KafkaSource, header
-from dataflow import Flow, Stream
-from dataflow.protocols import SourceOptions
+from meander import KafkaSink, KafkaSource, header
+from meander import Flow, Stream
+from meander.dataflow.protocols import SourceOptions
 """
 
 

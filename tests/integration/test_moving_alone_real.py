@@ -14,8 +14,8 @@ from tests.kafka_tools import Record, consume_all, create_topic, until
 from tests.sequences import each_once
 
 FLOW = """
-from connectors import KafkaSink, KafkaSource
-from dataflow import Flow
+from meander import KafkaSink, KafkaSource
+from meander import Flow
 
 
 def count(state, word):

@@ -29,9 +29,9 @@ SILENT = 3
 """The partition that is left without records."""
 
 HELD = """
-from connectors import KafkaSink, KafkaSource
-from dataflow import Flow
-from dataflow.protocols import SourceOptions
+from meander import KafkaSink, KafkaSource
+from meander import Flow
+from meander.dataflow.protocols import SourceOptions
 
 # A worker has read as much as it may before it has read all of its partitions.
 flow = Flow("held", max_inflight=6000)

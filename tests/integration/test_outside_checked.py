@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from app.options import Options
-from app.prepare import prepare
-from connectors.topics import Internal, internal
-from schemas.errors import SetupError
+from meander.app.options import Options
+from meander.app.prepare import prepare
+from meander.connectors.topics import Internal, internal
+from meander.schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic
 
 FLOW = """
-from connectors import KafkaSink, KafkaSource
-from dataflow import Flow
+from meander import KafkaSink, KafkaSource
+from meander import Flow
 
 flow = Flow("shop")
 flow.source(KafkaSource({source!r})){steps}.sink(KafkaSink({sink!r}))

@@ -8,19 +8,19 @@ import time
 from operator import attrgetter
 from pathlib import Path
 
-from connectors.topics import names
-from dataflow import Flow
-from dataflow.once.marks import Mark
-from dataflow.rulings import Past, Ruling
-from dataflow.testing import ListSink, ListSource, TestFlow
+from meander import Flow
+from meander.connectors.topics import names
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.rulings import Past, Ruling
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
 from tests.brokers import Broker
 from tests.flow_process import meander
 from tests.kafka_tools import Record, await_records, consume_all, create_topic, produce
 
 PARTITIONS, FOREVER = 4, 1 << 62
 FLOW = """
-from connectors import KafkaSink, KafkaSource
-from dataflow import Flow
+from meander import KafkaSink, KafkaSource
+from meander import Flow
 
 flow = Flow("trail", delivery="exactly_once")
 lines = flow.source(KafkaSource("{prefix}lines", value="str"))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from connectors.topics import names
-from schemas import status
-from schemas.status import (
+from meander.connectors.topics import names
+from meander.schemas import status
+from meander.schemas.status import (
     CommandRejected,
     Finished,
     Heartbeat,

@@ -21,13 +21,13 @@ import pytest
 from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
-from app import coordinator, launcher, stderr
-from app.options import Options
-from app.registry import Door, Ticket, join
-from connectors.links import CurveLinks, Keys
-from connectors.topics import names
-from schemas.errors import MeanderError, SetupError
-from schemas.status import (
+from meander.app import coordinator, launcher, stderr
+from meander.app.options import Options
+from meander.app.registry import Door, Ticket, join
+from meander.connectors.links import CurveLinks, Keys
+from meander.connectors.topics import names
+from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import (
     Accepted,
     BinMoved,
     CommandRejected,
@@ -37,7 +37,7 @@ from schemas.status import (
     Heartbeat,
     Started,
 )
-from state.ids import COORDINATOR, WorkerId
+from meander.state.ids import COORDINATOR, WorkerId
 from tests.beside import Beside
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines
@@ -377,7 +377,7 @@ def ends(line):
     [
         ("import nothing_of_that_name", "it cannot be imported: ModuleNotFoundError: .*line 1"),
         ("x = 1", "it defines no flow"),
-        ("from dataflow import Flow\na = Flow('a')\nb = Flow('b')", "it defines 2 flows"),
+        ("from meander import Flow\na = Flow('a')\nb = Flow('b')", "it defines 2 flows"),
     ],
 )
 def test_a_module_without_one_flow_is_refused(rig: Rig, source: str, says: str) -> None:

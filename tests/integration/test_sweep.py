@@ -8,23 +8,23 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from app.journal import to_bytes
-from app.sweep import Sweep
-from connectors.checkpoints import append
-from connectors.client import Settings, admin
-from connectors.control import Decisions
-from connectors.leftovers import ends
-from connectors.state_topic import KafkaStateTopic
-from connectors.topics import Names, ensure_internal
-from dataflow.decisions import Begins, Decision, Keeps
-from state.bins import BinSpace
-from state.checkpoint import Checkpoint, Cut, Piece
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.in_flight import Header
-from state.lacking import Bundle, key_of
-from state.manifest import Description, LayerPointer, Manifest
-from state.time import MIN_TIME
-from state.topic import Place
+from meander.app.journal import to_bytes
+from meander.app.sweep import Sweep
+from meander.connectors.checkpoints import append
+from meander.connectors.client import Settings, admin
+from meander.connectors.control import Decisions
+from meander.connectors.leftovers import ends
+from meander.connectors.state_topic import KafkaStateTopic
+from meander.connectors.topics import Names, ensure_internal
+from meander.dataflow.decisions import Begins, Decision, Keeps
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Checkpoint, Cut, Piece
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.in_flight import Header
+from meander.state.lacking import Bundle, key_of
+from meander.state.manifest import Description, LayerPointer, Manifest
+from meander.state.time import MIN_TIME
+from meander.state.topic import Place
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines, meander
 from tests.kafka_tools import consume_all, until

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from connectors.committer import Committer, Parcel
-from connectors.sink import KafkaSink
-from connectors.spool import Spool
-from connectors.transactions import KafkaTransactions
-from connectors.trimmed import TrimmedTopic
-from connectors.whole import whole
-from dataflow.bound import Bound
-from dataflow.once.marks import Mark
-from schemas.errors import MeanderError
-from state.ids import Incarnation, WorkerId
-from state.time import from_millis
+from meander.connectors.committer import Committer, Parcel
+from meander.connectors.sink import KafkaSink
+from meander.connectors.spool import Spool
+from meander.connectors.transactions import KafkaTransactions
+from meander.connectors.trimmed import TrimmedTopic
+from meander.connectors.whole import whole
+from meander.dataflow.bound import Bound
+from meander.dataflow.once.marks import Mark
+from meander.schemas.errors import MeanderError
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, batch
 from tests.kafka_tools import PATIENCE, consume_all, create_topic, until

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dataflow.migrate.command import Migrate, Order, Overlap, Strategy
-from dataflow.protocols import SourceOptions
-from dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander.dataflow.migrate.command import Migrate, Order, Overlap, Strategy
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 from tests.property.shrinking import shrunk
 
 R = TypeVar("R")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dataflow.capability import Capability
-from dataflow.checkpoint import persisting, resuming, states
-from dataflow.operators import inflight
-from state import extraction, parts
-from state.store import Databases
+from meander.dataflow.capability import Capability
+from meander.dataflow.checkpoint import persisting, resuming, states
+from meander.dataflow.operators import inflight
+from meander.state import extraction, parts
+from meander.state.store import Databases
 from tests.property import shrinking
 
 

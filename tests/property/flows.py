@@ -13,9 +13,9 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dataflow import KeyedStream, Stream
-from state import codec
-from state.bins import BinSpace
+from meander import KeyedStream, Stream
+from meander.state import codec
+from meander.state.bins import BinSpace
 from tests.property import shapes
 from tests.property.reference import Order, Record, Refusals, States
 

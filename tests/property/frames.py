@@ -23,12 +23,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dataflow import wire
-from dataflow.batch import Batch
-from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order, Parcel
-from dataflow.protocols import Frame, Rest
+from meander.dataflow import wire
+from meander.dataflow.batch import Batch
+from meander.dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order, Parcel
+from meander.dataflow.protocols import Frame, Rest
 from tests.property.real_frames import KINDS, Kind
 
 PATIENCE = 30.0

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow.faults import Fault
-from dataflow.sim import SimTopic
-from state.topic import Place
+from meander.dataflow.faults import Fault
+from meander.dataflow.sim import SimTopic
+from meander.state.topic import Place
 from tests.property.watched import Watched, WatchedTopic, of_the_next_version
 
 

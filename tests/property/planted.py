@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dataflow import sim
-from schemas.errors import MeanderError
+from meander.dataflow import sim
+from meander.schemas.errors import MeanderError
 
 MOST_ACTIONS = 30_000
 """Enough for any run of the suites; so what does not end is caught soon."""

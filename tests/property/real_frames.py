@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from app.messages import (
+from meander.app.messages import (
     FROM_PEER,
     FROM_WORKER,
     KNOCK,
@@ -40,24 +40,24 @@ from app.messages import (
     Turned,
     _Message,
 )
-from dataflow import wire
-from dataflow.batch import Batch, Int64s
-from dataflow.graph import EdgeId, Location
-from dataflow.histogram import BOUNDS
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order, Parcel
-from dataflow.protocols import Frame, Partition, Rest
-from dataflow.rulings import Ruling
-from schemas.errors import MeanderError
-from state import codec
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
-from state.layer import Remainder
-from state.manifest import Description, LayerPointer, Manifest
-from state.topic import Place
+from meander.dataflow import wire
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.graph import EdgeId, Location
+from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order, Parcel
+from meander.dataflow.protocols import Frame, Partition, Rest
+from meander.dataflow.rulings import Ruling
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
+from meander.state.layer import Remainder
+from meander.state.manifest import Description, LayerPointer, Manifest
+from meander.state.topic import Place
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,17 @@ from hashlib import sha256
 from typing import Any
 from unittest import mock
 
-from dataflow import Flow, sim
-from dataflow.migrate.parcels import Order
-from dataflow.nested import outer
-from dataflow.once.history import begins
-from dataflow.operators.lanes import Lane
-from dataflow.operators.source import SourceOperator
-from dataflow.rulings import Past, Ruling
-from dataflow.sim import NOW_MS, Command, Grow, HandOver, Join, Leave, SimClock
-from dataflow.testing import ListSink, ListSource, TestFlow
-from state import codec
+from meander import Flow
+from meander.dataflow import sim
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.nested import outer
+from meander.dataflow.once.history import begins
+from meander.dataflow.operators.lanes import Lane
+from meander.dataflow.operators.source import SourceOperator
+from meander.dataflow.rulings import Past, Ruling
+from meander.dataflow.sim import NOW_MS, Command, Grow, HandOver, Join, Leave, SimClock
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.state import codec
 from tests.overheard import overheard
 from tests.property import shapes
 from tests.property.cases import Entry, random_command, random_partition

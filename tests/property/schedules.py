@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
-from dataflow import updates
+from meander.dataflow import updates
 from tests.changing_world import MOST, Changing
 from tests.graphs import Walks, handed_graph
 from tests.progress_world import SOUND, Planted, Step

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import KeyedStream, columns
+from meander import KeyedStream, columns
 
 
 def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 from unittest import mock
 
-from dataflow import sim
+from meander.dataflow import sim
 from tests.property.planted import MOST_ACTIONS
 
 SECONDS = 60.0

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from dataflow.faults import Fault
-from state.ids import COORDINATOR, WorkerId
+from meander.dataflow.faults import Fault
+from meander.state.ids import COORDINATOR, WorkerId
 
 T = TypeVar("T")
 Protocol = Literal[

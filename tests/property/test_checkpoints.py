@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from dataflow.checkpoint.policy import POLICIES, Checkpointing
-from dataflow.faults import Fault
-from dataflow.migrate.migrator import Outlet
-from dataflow.nested import outer
-from dataflow.sim import Command, Freeze, Join, World
-from dataflow.testing import ListSink, Result
-from dataflow.worker import Worker
-from schemas.errors import MeanderError
-from state import codec
-from state.checkpoint import Checkpoint
-from state.ids import COORDINATOR, WorkerId
-from state.store import Database
+from meander.dataflow.checkpoint.policy import POLICIES, Checkpointing
+from meander.dataflow.faults import Fault
+from meander.dataflow.migrate.migrator import Outlet
+from meander.dataflow.nested import outer
+from meander.dataflow.sim import Command, Freeze, Join, World
+from meander.dataflow.testing import ListSink, Result
+from meander.dataflow.worker import Worker
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.store import Database
 from tests.hand import assembly
 from tests.property.budget import CHECKPOINTS, LIMIT, SCHEDULES, seeds
 from tests.property.cases import (

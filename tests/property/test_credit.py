@@ -18,22 +18,22 @@ import msgpack
 import numpy as np
 import pytest
 
-from dataflow import packing
-from dataflow.batch import Batch
-from dataflow.capability import CapabilityError
-from dataflow.credit import Credit
-from dataflow.operators import overflow, pool, router, steps
-from dataflow.operators.base import least_of
-from dataflow.operators.keyed import Keyed
-from dataflow.operators.loop import Enter
-from dataflow.operators.pool import Pool
-from dataflow.operators.router import Router
-from dataflow.protocols import Frame
-from dataflow.testing import TestFlow
-from dataflow.wire import DATA, Anything, DataFrame, decode
-from schemas.errors import MeanderError
-from state.ids import WorkerId
-from state.store import Databases
+from meander.dataflow import packing
+from meander.dataflow.batch import Batch
+from meander.dataflow.capability import CapabilityError
+from meander.dataflow.credit import Credit
+from meander.dataflow.operators import overflow, pool, router, steps
+from meander.dataflow.operators.base import least_of
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.operators.loop import Enter
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.router import Router
+from meander.dataflow.protocols import Frame
+from meander.dataflow.testing import TestFlow
+from meander.dataflow.wire import DATA, Anything, DataFrame, decode
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId
+from meander.state.store import Databases
 from tests.hand import assembly, loops
 from tests.property.budget import CREDIT, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings

@@ -12,12 +12,12 @@ from itertools import count
 
 import pytest
 
-from dataflow.faults import Fault
-from dataflow.migrate.command import Migrate
-from dataflow.protocols import SourceOptions
-from dataflow.sim import HandOver, Join, Leave
-from schemas.errors import MeanderError
-from state.ids import Bin, WorkerId
+from meander.dataflow.faults import Fault
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.sim import HandOver, Join, Leave
+from meander.schemas.errors import MeanderError
+from meander.state.ids import Bin, WorkerId
 from tests.property.budget import (
     FIRST_SEED,
     LONG,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dataflow.nodes import Guarantee
-from dataflow.testing import Result, TestFlow
-from schemas.errors import MeanderError
-from state.ids import WorkerId
-from state.store import Database
+from meander.dataflow.nodes import Guarantee
+from meander.dataflow.testing import Result, TestFlow
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId
+from meander.state.store import Database
 from tests.property.budget import ONCE, SCHEDULES, seeds
 from tests.property.cases import (
     KINDS,

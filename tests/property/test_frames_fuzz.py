@@ -13,10 +13,10 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from app.messages import FromWorker, Knock, Leaves, Reply, ToWorker
-from dataflow.protocols import Frame
-from dataflow.testing import TestFlow
-from dataflow.wire import (
+from meander.app.messages import FromWorker, Knock, Leaves, Reply, ToWorker
+from meander.dataflow.protocols import Frame
+from meander.dataflow.testing import TestFlow
+from meander.dataflow.wire import (
     CUTS,
     DATA,
     Anything,
@@ -27,10 +27,10 @@ from dataflow.wire import (
     Payload,
     decode,
 )
-from schemas.errors import MeanderError
-from state import codec
-from state.ids import COORDINATOR, WorkerId, member_name
-from state.store import Databases
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.ids import COORDINATOR, WorkerId, member_name
+from meander.state.store import Databases
 from tests.property import frames
 from tests.property.budget import FIRST_SEED, FRAMES, PART, SECONDS
 from tests.property.cases import random_case

@@ -12,14 +12,14 @@ from itertools import count
 
 import pytest
 
-from dataflow import Flow
-from dataflow.capability import Capability
-from dataflow.graph import Graph, Location
-from dataflow.progress import Progress
-from dataflow.testing import ListSink, ListSource, TestFlow
-from dataflow.wire import DATA, DataFrame, decode
-from state.store import Databases
-from state.time import Time
+from meander import Flow
+from meander.dataflow.capability import Capability
+from meander.dataflow.graph import Graph, Location
+from meander.dataflow.progress import Progress
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.wire import DATA, DataFrame, decode
+from meander.state.store import Databases
+from meander.state.time import Time
 from tests.graphs import walked
 from tests.hand import assembly
 from tests.progress_world import Pointstamp

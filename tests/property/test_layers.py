@@ -12,18 +12,18 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
-from schemas.errors import MeanderError
-from state import contents
-from state.codec import encode, seal
-from state.extraction import Extraction
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.installation import Installation
-from state.layer import Remainder, Timers
-from state.manifest import LayerPointer, Manifest
-from state.memtable import NO_SLOT
-from state.rocks import Rocks
-from state.store import Database, Store
-from state.trace import Trace
+from meander.schemas.errors import MeanderError
+from meander.state import contents
+from meander.state.codec import encode, seal
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.installation import Installation
+from meander.state.layer import Remainder, Timers
+from meander.state.manifest import LayerPointer, Manifest
+from meander.state.memtable import NO_SLOT
+from meander.state.rocks import Rocks
+from meander.state.store import Database, Store
+from meander.state.trace import Trace
 from tests.bins_on_the_way import MemoryTopic, drive
 from tests.lent import put
 from tests.store_machine import StoreMachine, entries_of

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow
-from dataflow.capability import Capability
-from dataflow.operators.base import OutputPort
-from dataflow.operators.loop import Again
-from dataflow.operators.rows import Waiting
-from dataflow.plan import Plan
-from dataflow.summary import Summary
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError, SetupError
-from state.store import Databases
+from meander import Flow
+from meander.dataflow.capability import Capability
+from meander.dataflow.operators.base import OutputPort
+from meander.dataflow.operators.loop import Again
+from meander.dataflow.operators.rows import Waiting
+from meander.dataflow.plan import Plan
+from meander.dataflow.summary import Summary
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.store import Databases
 from tests.property import flows
 from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from dataflow import updates
-from dataflow.progress import Progress
+from meander.dataflow import updates
+from meander.dataflow.progress import Progress
 from tests.changing_world import Changing
 from tests.graphs import chain, some_graph
 from tests.progress_bugs import LeavesAtOnce, OpensTwice, OpensWithNothing, WaitsForNobody

@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream, nested
-from dataflow.controller import Controller
-from dataflow.migrate.groups import TOGETHER
-from dataflow.nodes import (
+from meander import Flow, KeyedStream
+from meander.dataflow import nested
+from meander.dataflow.controller import Controller
+from meander.dataflow.migrate.groups import TOGETHER
+from meander.dataflow.nodes import (
     Guarantee,
 )
-from dataflow.operators.overflow import Disk
-from dataflow.testing import ListSink, ListSource, Result, TestFlow
-from dataflow.worker import Worker
-from state import codec
-from state.bins import BinSpace
-from state.ids import Bin
-from state.store import Databases
-from state.time import from_millis, to_millis
+from meander.dataflow.operators.overflow import Disk
+from meander.dataflow.testing import ListSink, ListSource, Result, TestFlow
+from meander.dataflow.worker import Worker
+from meander.state import codec
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin
+from meander.state.store import Databases
+from meander.state.time import from_millis, to_millis
 from tests.hand import assembly, loops
 from tests.property import flows, reference, shapes
 from tests.property.budget import LIMIT, ORACLE, SCHEDULES, seeds

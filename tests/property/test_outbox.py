@@ -11,12 +11,12 @@ from unittest import mock
 
 import pytest
 
-from dataflow import KeyedStream, Stream, nondeterministic
-from dataflow.checkpoint import taking
-from dataflow.once import simulated
-from dataflow.testing import Result, TestFlow
-from state import codec
-from state.checkpoint import Checkpoint
+from meander import KeyedStream, Stream, nondeterministic
+from meander.dataflow.checkpoint import taking
+from meander.dataflow.once import simulated
+from meander.dataflow.testing import Result, TestFlow
+from meander.state import codec
+from meander.state.checkpoint import Checkpoint
 from tests.property.budget import OUTBOX, SCHEDULES, seeds
 from tests.property.cases import (
     Case,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.migrate.said import Event
-from dataflow.testing import ListSink, ListSource, TestFlow
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.migrate.said import Event
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 from tests.property import reference
 
 BITS = 3

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from dataflow.migrate.arrivals import Arrivals
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.migrator import Migrator
-from dataflow.migrate.staging import NOTHING, Staging
-from dataflow.operators.keyed import Keyed
-from schemas.errors import MeanderError
-from state.extraction import Extraction
-from state.ids import Bin
-from state.layer import NO_REMAINDER
-from state.store import Databases
+from meander.dataflow.migrate.arrivals import Arrivals
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.migrator import Migrator
+from meander.dataflow.migrate.staging import NOTHING, Staging
+from meander.dataflow.operators.keyed import Keyed
+from meander.schemas.errors import MeanderError
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin
+from meander.state.layer import NO_REMAINDER
+from meander.state.store import Databases
 from tests.property.cases import (
     KINDS,
     random_case,

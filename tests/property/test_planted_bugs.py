@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from dataflow.assembly import Assembly
-from dataflow.capability import Capability
-from dataflow.migrate.arrivals import Arrivals
-from dataflow.migrate.handover import Handover
-from dataflow.migrate.migrator import Migrator
-from dataflow.migrate.routing import Routing
-from dataflow.operators.columns import Columnar
-from dataflow.operators.keyed import Keyed
-from dataflow.operators.logic import Process
-from dataflow.operators.outputs import Outputs
-from dataflow.operators.router import Router
-from dataflow.operators.rows import Rows
-from dataflow.operators.source import SourceOperator
-from dataflow.operators.timers import Timers
-from dataflow.progress import Progress
-from dataflow.reading import Reading
-from dataflow.sim import Lane, SimNetwork
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.ids import WorkerId
-from state.store import Databases
-from state.time import MIN_TIME
+from meander.dataflow.assembly import Assembly
+from meander.dataflow.capability import Capability
+from meander.dataflow.migrate.arrivals import Arrivals
+from meander.dataflow.migrate.handover import Handover
+from meander.dataflow.migrate.migrator import Migrator
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.operators.columns import Columnar
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.operators.logic import Process
+from meander.dataflow.operators.outputs import Outputs
+from meander.dataflow.operators.router import Router
+from meander.dataflow.operators.rows import Rows
+from meander.dataflow.operators.source import SourceOperator
+from meander.dataflow.operators.timers import Timers
+from meander.dataflow.progress import Progress
+from meander.dataflow.reading import Reading
+from meander.dataflow.sim import Lane, SimNetwork
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.ids import WorkerId
+from meander.state.store import Databases
+from meander.state.time import MIN_TIME
 from tests.progress_bugs import LeavesAtOnce
 from tests.property.cases import (
     random_case,

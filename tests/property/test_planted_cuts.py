@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataflow.checkpoint import states
-from dataflow.checkpoint.freezing import Freezing
-from dataflow.checkpoint.persisting import Persisting
-from dataflow.checkpoint.resuming import Resuming
-from dataflow.checkpoint.sending import Sending
-from dataflow.checkpoint.states import States
-from dataflow.operators.base import InputPort
-from dataflow.operators.keyed import Keyed
-from dataflow.operators.router import Router
-from dataflow.operators.source import SourceOperator
-from dataflow.protocols import Rest
-from state.frozen import Frozen
-from state.ids import life_of
-from state.retention import Retention
-from state.undo import Undo
-from state.unnamed import Unnamed
+from meander.dataflow.checkpoint import states
+from meander.dataflow.checkpoint.freezing import Freezing
+from meander.dataflow.checkpoint.persisting import Persisting
+from meander.dataflow.checkpoint.resuming import Resuming
+from meander.dataflow.checkpoint.sending import Sending
+from meander.dataflow.checkpoint.states import States
+from meander.dataflow.operators.base import InputPort
+from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.operators.router import Router
+from meander.dataflow.operators.source import SourceOperator
+from meander.dataflow.protocols import Rest
+from meander.state.frozen import Frozen
+from meander.state.ids import life_of
+from meander.state.retention import Retention
+from meander.state.undo import Undo
+from meander.state.unnamed import Unnamed
 from tests.property.cases import (
     random_case,
     with_aborts,

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataflow.checkpoint import start
-from dataflow.decisions import Decisions
-from dataflow.migrate.routing import Routing
-from dataflow.once import history
-from dataflow.once.committing import Committing
-from dataflow.once.history import NOBODY, Earlier, History
-from dataflow.once.replay import Replay, Replays
-from dataflow.once.simulated import Ledger, ListTransactions
-from dataflow.once.sink import OnceSink
-from dataflow.once.trimming import Trimming
-from dataflow.operators import overflow, pool
-from dataflow.sim import World
-from state.checkpoint import Anew
+from meander.dataflow.checkpoint import start
+from meander.dataflow.decisions import Decisions
+from meander.dataflow.migrate.routing import Routing
+from meander.dataflow.once import history
+from meander.dataflow.once.committing import Committing
+from meander.dataflow.once.history import NOBODY, Earlier, History
+from meander.dataflow.once.replay import Replay, Replays
+from meander.dataflow.once.simulated import Ledger, ListTransactions
+from meander.dataflow.once.sink import OnceSink
+from meander.dataflow.once.trimming import Trimming
+from meander.dataflow.operators import overflow, pool
+from meander.dataflow.sim import World
+from meander.state.checkpoint import Anew
 from tests.property.budget import LIMIT
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
 from tests.property.planted import expect_caught, runs

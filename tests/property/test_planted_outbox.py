@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dataflow.checkpoint import start
-from dataflow.checkpoint.taking import Checkpoints
-from dataflow.once.history import History
-from dataflow.once.outbox import OutboxSink
-from dataflow.once.simulated import Ledger, ListTransactions
-from dataflow.operators import overflow, pool
+from meander.dataflow.checkpoint import start
+from meander.dataflow.checkpoint.taking import Checkpoints
+from meander.dataflow.once.history import History
+from meander.dataflow.once.outbox import OutboxSink
+from meander.dataflow.once.simulated import Ledger, ListTransactions
+from meander.dataflow.operators import overflow, pool
 from tests.property.planted import expect_caught, runs
 from tests.property.test_outbox import OutboxLives, case_of
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError
 from tests.graphs import Walks
 from tests.progress_bugs import ALL
 from tests.progress_world import Planted

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dataflow import sim
+from meander.dataflow import sim
 from tests.property import shrinking
 from tests.property.cases import Case, random_case, shortest
 

@@ -14,19 +14,19 @@ from typing import Any, Self, TypeVar
 
 import msgpack
 
-from dataflow.checkpoint.taking import Checkpoints
-from dataflow.decisions import Decision
-from dataflow.once.marks import Mark
-from dataflow.once.simulated import Ledger, Show
-from dataflow.plan import Plan
-from dataflow.protocols import Frame, Links
-from dataflow.rulings import Past
-from dataflow.sim import SimClock, SimTopic, World
-from dataflow.wire import CUT, DATA
-from dataflow.worker import Worker
-from state.checkpoint import Checkpoint
-from state.ids import COORDINATOR, Incarnation, WorkerId
-from state.topic import Place, Ticket
+from meander.dataflow.checkpoint.taking import Checkpoints
+from meander.dataflow.decisions import Decision
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.simulated import Ledger, Show
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import Frame, Links
+from meander.dataflow.rulings import Past
+from meander.dataflow.sim import SimClock, SimTopic, World
+from meander.dataflow.wire import CUT, DATA
+from meander.dataflow.worker import Worker
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.topic import Place, Ticket
 from tests.hand import assembly
 from tests.property.steps import Action, Protocol, Turn
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 
-from connectors.topics import Names
-from schemas.control import meant
+from meander.connectors.topics import Names
+from meander.schemas.control import meant
 from tests.kafka_tools import consume_all
 
 ENDS = "rejected", "completed", "aborted", "rescaled", "checkpointed", "checkpoint_failed"

@@ -10,9 +10,9 @@ import random
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from dataflow.checkpoint.policy import POLICIES, Policy
-from dataflow.nodes import Guarantee
-from dataflow.operators.keyed import Order
+from meander.dataflow.checkpoint.policy import POLICIES, Policy
+from meander.dataflow.nodes import Guarantee
+from meander.dataflow.operators.keyed import Order
 
 Operators = Literal["one", "two", "rekeyed"]
 """A fold; two folds by the same key; or two by different ones, each with results of its own."""
@@ -20,8 +20,8 @@ Operators = Literal["one", "two", "rekeyed"]
 GROUPS = 50
 """Keys of the second fold, where it has others."""
 FLOW = """
-from connectors import KafkaSink, KafkaSource
-from dataflow import Checkpointing, Flow
+from meander import KafkaSink, KafkaSource
+from meander import Checkpointing, Flow
 
 flow = Flow(
     "counts", bins={bins}, delivery="{delivery}",

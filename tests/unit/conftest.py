@@ -11,10 +11,10 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 
-from dataflow.flow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.rulings import NO_PAST, Past
-from state.store import Databases
+from meander.dataflow.flow import Flow
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.rulings import NO_PAST, Past
+from meander.state.store import Databases
 from tests.hand import HandFlow
 
 NAMESPACES = count()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import MeanderError
-from state.bins import BinSpace
-from state.ids import Bin
+from meander.schemas.errors import MeanderError
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin
 
 
 @given(st.lists(st.binary()), st.integers(min_value=0, max_value=16))

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow
-from dataflow.histogram import Histogram
-from dataflow.migrate.command import Migrate
-from dataflow.operators.inflight import Inflight, Sent
-from dataflow.protocols import Partition, SourceOptions
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander import Flow
+from meander.dataflow.histogram import Histogram
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.operators.inflight import Inflight, Sent
+from meander.dataflow.protocols import Partition, SourceOptions
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 from tests.hand import HandFlow, HandReader, HandSink, HandSource, assembly, keyed
 from tests.unit.conftest import Start
 

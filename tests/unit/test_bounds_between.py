@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, operators
-from dataflow.credit import Credit
-from dataflow.graph import EdgeId
-from dataflow.testing import ListSink
-from schemas.errors import MeanderError, SetupError
-from state.ids import WorkerId
+from meander import Flow
+from meander.dataflow import operators
+from meander.dataflow.credit import Credit
+from meander.dataflow.graph import EdgeId
+from meander.dataflow.testing import ListSink
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, assembly, keyed, until
 from tests.unit.conftest import Start
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors import broker
-from schemas.errors import SetupError
+from meander.connectors import broker
+from meander.schemas.errors import SetupError
 
 
 def test_after_a_refused_port_another_is_chosen(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.capability import Capability, CapabilityError, Held
-from dataflow.changes import ChangeBatch
-from dataflow.graph import Location
-from state.time import Time
+from meander.dataflow.capability import Capability, CapabilityError, Held
+from meander.dataflow.changes import ChangeBatch
+from meander.dataflow.graph import Location
+from meander.state.time import Time
 
 AT = Location(3)
 

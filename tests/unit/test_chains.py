@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from state.chains import Link
-from state.codec import encode, seal
-from state.ids import CheckpointId, Incarnation
-from state.layer import NO_REMAINDER, Remainder, Timers, overlaid
-from state.manifest import LayerPointer, Manifest
-from state.store import Database, Store
-from state.topic import NOWHERE
+from meander.state.chains import Link
+from meander.state.codec import encode, seal
+from meander.state.ids import CheckpointId, Incarnation
+from meander.state.layer import NO_REMAINDER, Remainder, Timers, overlaid
+from meander.state.manifest import LayerPointer, Manifest
+from meander.state.store import Database, Store
+from meander.state.topic import NOWHERE
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 from tests.unit.test_trace import Traced

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from schemas.errors import MeanderError
-from state import lacking
-from state.bins import BinSpace
-from state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position, Way
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.lacking import _FORMAT, CHECKSUM_BYTES, Bundle, BundleCorrupt, Lacking
-from state.layer import Remainder
-from state.manifest import Description, LayerPointer, Manifest
-from state.topic import Place
+from meander.schemas.errors import MeanderError
+from meander.state import lacking
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position, Way
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.lacking import _FORMAT, CHECKSUM_BYTES, Bundle, BundleCorrupt, Lacking
+from meander.state.layer import Remainder
+from meander.state.manifest import Description, LayerPointer, Manifest
+from meander.state.topic import Place
 
 LAYER = LayerPointer(
     LayerId(Incarnation(7), WorkerId(-1), 3 << 16 | 5), Description(0, 0, 0), "base", 2, 9,

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow import Flow, columns
-from dataflow.migrate.command import Migrate
-from dataflow.operators.columns import Columnar, ColumnFold
-from dataflow.operators.errors import Guard
-from dataflow.operators.logic import Sealing
-from dataflow.operators.rows import Rows
-from dataflow.pulse import Pulse
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError, SetupError
-from state import codec
-from state.codec import PLAIN
-from state.ids import Bin, WorkerId
-from state.time import from_millis, to_millis
+from meander import Flow, columns
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.operators.columns import Columnar, ColumnFold
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.operators.logic import Sealing
+from meander.dataflow.operators.rows import Rows
+from meander.dataflow.pulse import Pulse
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state import codec
+from meander.state.codec import PLAIN
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis, to_millis
 from tests.bench import Dead, bins_of, calls, contents, guard, records, store
 from tests.unit.conftest import Start
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-import schemas
-from schemas.control import (
+from meander import schemas
+from meander.schemas.control import (
     MAX_COMMAND,
     MAX_ID,
     MAX_WORKERS,
@@ -23,8 +23,8 @@ from schemas.control import (
     meant,
     parse_command,
 )
-from schemas.status import CommandRejected
-from state.bins import MAX_BITS
+from meander.schemas.status import CommandRejected
+from meander.state.bins import MAX_BITS
 
 FOLDER = Path(str(schemas.__file__)).parent
 PUBLISHED, RESCALE = FOLDER / "migrate.schema.json", FOLDER / "rescale.schema.json"

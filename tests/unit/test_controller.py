@@ -8,11 +8,11 @@ import re
 
 import pytest
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate, Refused
-from dataflow.testing import ListSink
-from state.ids import Bin, WorkerId
-from state.time import from_millis, to_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate, Refused
+from meander.dataflow.testing import ListSink
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis, to_millis
 from tests.commanded import Commanded
 from tests.hand import HandSource, assembly, until
 from tests.unit.conftest import Start

@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from app.crew import Crew
-from app.launcher import Ended, SparkTask
-from app.registry import Door, join
-from connectors.links import CurveLinks, Keys, LinkBroken
-from schemas.errors import MeanderError
-from state.ids import COORDINATOR, WorkerId
+from meander.app.crew import Crew
+from meander.app.launcher import Ended, SparkTask
+from meander.app.registry import Door, join
+from meander.connectors.links import CurveLinks, Keys, LinkBroken
+from meander.schemas.errors import MeanderError
+from meander.state.ids import COORDINATOR, WorkerId
 
 ZERO = WorkerId(0)
 LOCAL = "127.0.0.1"

@@ -8,23 +8,24 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dataflow import Flow, restore
-from dataflow.checkpoint import persisting, taking
-from dataflow.checkpoint.fitting import expect_fits
-from dataflow.checkpoint.policy import ON_COMMAND, POLICIES, Checkpointing, Policy
-from dataflow.checkpoint.settling import Settling
-from dataflow.checkpoint.states import States
-from dataflow.lists import Unhurried
-from dataflow.migrate.command import Migrate
-from dataflow.operators.keyed import Order
-from dataflow.operators.logic import Context
-from dataflow.plan import Plan
-from dataflow.sim import Freeze, Join, World
-from dataflow.stream import KeyedStream, Stream
-from dataflow.testing import ListSink, ListSource, TestFlow
-from schemas.errors import MeanderError, SetupError
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander import Flow
+from meander.dataflow import restore
+from meander.dataflow.checkpoint import persisting, taking
+from meander.dataflow.checkpoint.fitting import expect_fits
+from meander.dataflow.checkpoint.policy import ON_COMMAND, POLICIES, Checkpointing, Policy
+from meander.dataflow.checkpoint.settling import Settling
+from meander.dataflow.checkpoint.states import States
+from meander.dataflow.lists import Unhurried
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.operators.keyed import Order
+from meander.dataflow.operators.logic import Context
+from meander.dataflow.plan import Plan
+from meander.dataflow.sim import Freeze, Join, World
+from meander.dataflow.stream import KeyedStream, Stream
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 from tests.hand import assembly
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]

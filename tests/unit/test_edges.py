@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors import KafkaSink, KafkaSource, field, header
-from connectors.intake import times_of
-from connectors.testing import TestFlow
-from dataflow import Flow, columns
-from dataflow.operators.logic import LARGEST
-from dataflow.operators.steps import MOST_OUTPUTS
-from dataflow.protocols import SourceOptions
-from dataflow.testing import ListSink
-from schemas.control import MAX_MILLIS
-from state.extraction import KEY_LIMIT
-from state.time import MIN_TIME, from_millis
+from meander import Flow, KafkaSink, KafkaSource, columns, field, header
+from meander.connectors.intake import times_of
+from meander.connectors.testing import TestFlow
+from meander.dataflow.operators.logic import LARGEST
+from meander.dataflow.operators.steps import MOST_OUTPUTS
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.testing import ListSink
+from meander.schemas.control import MAX_MILLIS
+from meander.state.extraction import KEY_LIMIT
+from meander.state.time import MIN_TIME, from_millis
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 BEYOND = (MAX_MILLIS, MAX_MILLIS + 1, 1_760_000_000_000_000, (1 << 63) - 1)

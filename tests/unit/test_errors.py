@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow
-from dataflow.operators.columns import ColumnFold
-from dataflow.operators.errors import OnError
-from dataflow.operators.logic import LARGEST
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError
-from state import codec
-from state.codec import PLAIN
+from meander import Flow
+from meander.dataflow.operators.columns import ColumnFold
+from meander.dataflow.operators.errors import OnError
+from meander.dataflow.operators.logic import LARGEST
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.codec import PLAIN
 from tests.bench import guard, records
 from tests.hand import HandFlow
 from tests.unit.conftest import Start

@@ -8,19 +8,19 @@ from typing import cast
 
 import pytest
 
-from app import explained
-from app.crew import Crew
-from app.hand import Hand
-from app.launcher import SparkTask
-from app.member import links
-from app.rescaling import Rescaler
-from dataflow.decisions import Joins, Leaves
-from dataflow.migrate.parcels import Order
-from dataflow.sim import Join, SimClock
-from dataflow.waits import Wait
-from schemas.control import Rescale
-from schemas.status import HeldBack
-from state.ids import WorkerId
+from meander.app import explained
+from meander.app.crew import Crew
+from meander.app.hand import Hand
+from meander.app.launcher import SparkTask
+from meander.app.member import links
+from meander.app.rescaling import Rescaler
+from meander.dataflow.decisions import Joins, Leaves
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.sim import Join, SimClock
+from meander.dataflow.waits import Wait
+from meander.schemas.control import Rescale
+from meander.schemas.status import HeldBack
+from meander.state.ids import WorkerId
 from tests.commanded import Commanded
 from tests.hand import until
 from tests.unit.conftest import Start

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-import connectors.testing
-from connectors import KafkaSink, KafkaSource
-from connectors.testing import (
+from meander import Flow, KafkaSink, KafkaSource, columns
+from meander.connectors import testing
+from meander.connectors.testing import (
     At,
     Control,
     Crash,
@@ -27,13 +27,12 @@ from connectors.testing import (
     Slow,
     TestFlow,
 )
-from dataflow import Flow, columns
-from dataflow.faults import Fault
-from dataflow.lost import KILLED, lost
-from dataflow.testing import Answer
-from schemas.errors import MeanderError, SetupError
-from schemas.status import parse_event
-from state.bins import BinSpace
+from meander.dataflow.faults import Fault
+from meander.dataflow.lost import KILLED, lost
+from meander.dataflow.testing import Answer
+from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import parse_event
+from meander.state.bins import BinSpace
 
 BINS = 4
 KEYS = [f"k{n}" for n in range(8)]
@@ -101,7 +100,7 @@ def test_a_failure_says_how_to_repeat_it() -> None:
     steps = run.sim.actions
     assert note.startswith(f"It came at step {steps} of TestFlow(flow, workers=2, seed=5, faults=[")
     written = note[note.index("TestFlow(") : note.index(", which takes the same course")]
-    with eval(written, {"flow": counting(), **vars(connectors.testing)}) as again:
+    with eval(written, {"flow": counting(), **vars(testing)}) as again:
         fed(again).run()
         assert again.sim.actions == steps
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow import Flow
-from dataflow.checkpoint.fitting import expect_fits, fitting, misplaced
-from dataflow.decisions import Begins
-from dataflow.lists import ListSink, ListSource
-from dataflow.plan import Plan
-from schemas.errors import MeanderError, SetupError
-from state.bins import BinSpace
-from state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.manifest import Description, LayerPointer, Manifest
-from state.topic import Place
+from meander import Flow
+from meander.dataflow.checkpoint.fitting import expect_fits, fitting, misplaced
+from meander.dataflow.decisions import Begins
+from meander.dataflow.lists import ListSink, ListSource
+from meander.dataflow.plan import Plan
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.manifest import Description, LayerPointer, Manifest
+from meander.state.topic import Place
 
 ONE = WorkerId(0)
 

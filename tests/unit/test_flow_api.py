@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream, columns
-from dataflow.nodes import ExchangeNode, StepsNode
-from dataflow.plan import MOST_BINS, Plan
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError, SetupError
-from state.time import to_millis
+from meander import Flow, KeyedStream, columns
+from meander.dataflow.nodes import ExchangeNode, StepsNode
+from meander.dataflow.plan import MOST_BINS, Plan
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.time import to_millis
 from tests.hand import HandSource, assembly
 from tests.unit.conftest import Start
 

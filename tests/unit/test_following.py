@@ -7,10 +7,10 @@ import json
 import pytest
 from rich.console import Console
 
-from app.following import show_end
-from app.output import Output
-from app.overview import SILENCE
-from schemas.status import CheckpointAccepted, CheckpointFailed, Event
+from meander.app.following import show_end
+from meander.app.output import Output
+from meander.app.overview import SILENCE
+from meander.schemas.status import CheckpointAccepted, CheckpointFailed, Event
 
 
 def test_heartbeats_between_the_events_of_a_command_are_not_printed(

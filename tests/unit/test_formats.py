@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from connectors.formats import Format, decoder, encoder, field, header, plain_key
-from state import codec
+from meander.connectors.formats import Format, decoder, encoder, field, header, plain_key
+from meander.state import codec
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dataflow.decisions import Decision
-from dataflow.migrate.moves import Moves
-from dataflow.sim import SimClock
-from dataflow.speed import Speed
-from dataflow.wire import PROGRESS
-from state.ids import COORDINATOR
-from state.time import from_millis, to_millis
+from meander.dataflow.decisions import Decision
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.sim import SimClock
+from meander.dataflow.speed import Speed
+from meander.dataflow.wire import PROGRESS
+from meander.state.ids import COORDINATOR
+from meander.state.time import from_millis, to_millis
 from tests.commanded import Commanded
 from tests.hand import assembly
 from tests.unit.conftest import Start

@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from state.codec import encode, seal
-from state.columns import Layout
-from state.extraction import Extraction
-from state.ids import Bin, CheckpointId, Incarnation
-from state.manifest import Manifest
-from state.store import Database, Store
-from state.trace import Trace
+from meander.state.codec import encode, seal
+from meander.state.columns import Layout
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, CheckpointId, Incarnation
+from meander.state.manifest import Manifest
+from meander.state.store import Database, Store
+from meander.state.trace import Trace
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 from tests.unit.test_trace import Traced

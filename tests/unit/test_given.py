@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from schemas.errors import SetupError
-from state.codec import encode
-from state.given import Given, first_layer
-from state.layer import CHUNK_ENTRIES
-from state.manifest import Description, Manifest
-from state.store import Store
+from meander.schemas.errors import SetupError
+from meander.state.codec import encode
+from meander.state.given import Given, first_layer
+from meander.state.layer import CHUNK_ENTRIES
+from meander.state.manifest import Description, Manifest
+from meander.state.store import Store
 from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, install
 
 

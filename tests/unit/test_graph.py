@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.graph import ROOT, Edge, Graph, Location, Scope
-from dataflow.summary import Summary, least
-from schemas.errors import SetupError
-from state.antichain import minimal
-from state.time import Time, less_equal
+from meander.dataflow.graph import ROOT, Edge, Graph, Location, Scope
+from meander.dataflow.summary import Summary, least
+from meander.schemas.errors import SetupError
+from meander.state.antichain import minimal
+from meander.state.time import Time, less_equal
 from tests.graphs import chain, loop, some_graph, walked
 
 INNER = Scope("inner", Scope("outer", ROOT))

@@ -10,16 +10,16 @@ from typing import TypeVar, cast
 
 import pytest
 
-from app.commands import Commands, Unended
-from app.crew import Crew
-from app.journal import Journal
-from app.rescaling import Rescaler
-from connectors.control import ControlTopic, RawCommand
-from dataflow import Flow
-from dataflow.decisions import Decision, Obeys
-from dataflow.sim import Simulation
-from dataflow.testing import ListSink, ListSource, TestFlow
-from schemas.status import (
+from meander import Flow
+from meander.app.commands import Commands, Unended
+from meander.app.crew import Crew
+from meander.app.journal import Journal
+from meander.app.rescaling import Rescaler
+from meander.connectors.control import ControlTopic, RawCommand
+from meander.dataflow.decisions import Decision, Obeys
+from meander.dataflow.sim import Simulation
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.schemas.status import (
     Aborted,
     Accepted,
     CommandRejected,
@@ -32,8 +32,8 @@ from schemas.status import (
     Rescaled,
     Rescaling,
 )
-from state.ids import WorkerId
-from state.time import to_millis
+from meander.state.ids import WorkerId
+from meander.state.time import to_millis
 from tests.hand import until
 
 PARTITIONS, RECORDS, KEYS, SLOTS = 4, 1200, 40, 5

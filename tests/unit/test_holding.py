@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataflow import Flow
-from dataflow.faults import At
-from dataflow.holding import Holding
-from dataflow.protocols import SourceOptions
-from dataflow.sim import HandOver
-from dataflow.testing import ListSink, ListSource, TestFlow
-from state.ids import WorkerId
-from state.time import from_millis
+from meander import Flow
+from meander.dataflow.faults import At
+from meander.dataflow.holding import Holding
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.sim import HandOver
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.state.ids import WorkerId
+from meander.state.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource
 from tests.unit.conftest import Start
 

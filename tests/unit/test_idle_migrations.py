@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.testing import ListSink
-from state.ids import Bin, WorkerId
-from state.time import to_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.testing import ListSink
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import to_millis
 from tests.hand import HandSource, lane_times, until
 from tests.unit.conftest import Start
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from fastavro import parse_schema, schemaless_reader
 
-from schemas.errors import MeanderError
-from state import in_flight
-from state.codec import UnencodableError
-from state.ids import Incarnation, WorkerId
-from state.in_flight import Columns, Header, RecordCorrupt
+from meander.schemas.errors import MeanderError
+from meander.state import in_flight
+from meander.state.codec import UnencodableError
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.in_flight import Columns, Header, RecordCorrupt
 
 HEADER = Header(Incarnation(7), 3, WorkerId(1), "totals", 1, sequence=5)
 VALUES: list[object] = [
@@ -54,7 +54,7 @@ def test_records_come_back_type_for_type(keyed: bool, rounds: tuple[int, ...]) -
 
 
 def test_anyone_who_has_avro_and_the_schema_reads_them() -> None:
-    schema = json.loads(files("schemas").joinpath("in_flight.avsc").read_text("utf-8"))
+    schema = json.loads(files("meander.schemas").joinpath("in_flight.avsc").read_text("utf-8"))
     data = in_flight.encode(HEADER, columns(["dog", 7, {"k": [1]}]))
     record: Any = schemaless_reader(BytesIO(data[1:]), parse_schema(schema), None)
     assert (record["node"], record["count"]) == ("totals", 3)

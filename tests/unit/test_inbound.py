@@ -8,21 +8,28 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dataflow import Flow
-from dataflow.batch import Batch
-from dataflow.graph import EdgeId, Location
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.parcels import Order, Parcel
-from dataflow.protocols import Frame, Partition, Rest
-from dataflow.rulings import Ruling
-from dataflow.testing import ListSink, ListSource
-from dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
-from schemas.errors import MeanderError
-from state.antichain import Antichain
-from state.ids import COORDINATOR, Bin, WorkerId, member_name
-from state.manifest import Manifest
+from meander import Flow
+from meander.dataflow.batch import Batch
+from meander.dataflow.graph import EdgeId, Location
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.instructions import (
+    Instruction,
+    Prepare,
+    Revoke,
+    Rewrite,
+    Spare,
+    Stage,
+)
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.parcels import Order, Parcel
+from meander.dataflow.protocols import Frame, Partition, Rest
+from meander.dataflow.rulings import Ruling
+from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
+from meander.schemas.errors import MeanderError
+from meander.state.antichain import Antichain
+from meander.state.ids import COORDINATOR, Bin, WorkerId, member_name
+from meander.state.manifest import Manifest
 from tests.unit.conftest import Start
 
 P0 = Partition(0)

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow import Flow, KeyedStream, Stream
-from dataflow.holding import Holders
-from dataflow.nested import at, settled
-from dataflow.operators.logic import Context
-from dataflow.operators.rows import Rows, in_order
-from dataflow.plan import Plan
-from dataflow.rulings import Past
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError, SetupError
-from state import codec
-from state.antichain import Antichain
-from state.time import from_millis, less_equal, to_millis
+from meander import Flow, KeyedStream, Stream
+from meander.dataflow.holding import Holders
+from meander.dataflow.nested import at, settled
+from meander.dataflow.operators.logic import Context
+from meander.dataflow.operators.rows import Rows, in_order
+from meander.dataflow.plan import Plan
+from meander.dataflow.rulings import Past
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state import codec
+from meander.state.antichain import Antichain
+from meander.state.time import from_millis, less_equal, to_millis
 from tests.bench import records
 from tests.hand import HandSource
 from tests.one_key import KEY, move

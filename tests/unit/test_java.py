@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.java import java
-from schemas.errors import SetupError
+from meander.connectors.java import java
+from meander.schemas.errors import SetupError
 
 
 def a_java(folder: Path, says: str, code: int = 0) -> Path:

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.testing import At, Control, Crash, Join, Pause, TestFlow
-from schemas.errors import MeanderError
+from meander.connectors.testing import At, Control, Crash, Join, Pause, TestFlow
+from meander.schemas.errors import MeanderError
 from tests.unit.test_faults import counting, expect_counts, fed
 
 BEGUN, HELD = 50, 2000

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from state import kept
-from state.kept import Before, Kept
+from meander.state import kept
+from meander.state.kept import Before, Kept
 
 BINS = range(5)
 

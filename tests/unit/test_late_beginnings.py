@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 
-from app.savepoints import Known
-from dataflow.decisions import Begins, Decision, Joins, Keeps, Takes
-from dataflow.migrate.moves import Moves
-from dataflow.once.history import History, Written
-from dataflow.once.marks import Mark
-from state.bins import BinSpace
-from state.ids import Bin, Incarnation, WorkerId
+from meander.app.savepoints import Known
+from meander.dataflow.decisions import Begins, Decision, Joins, Keeps, Takes
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.once.history import History, Written
+from meander.dataflow.once.marks import Mark
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, Incarnation, WorkerId
 from tests.property.budget import FIRST_SEED
 
 SPACE, WORKERS, CASES = BinSpace(1), 3, 300

@@ -11,10 +11,10 @@ from zipimport import zipimporter
 
 import pytest
 
-from app import coordinator, flow_status, launcher, survivors
-from app.daemon import let_go_of_archives
-from app.launcher import expect_host, expect_master, translate
-from schemas.errors import SetupError
+from meander.app import coordinator, flow_status, launcher, survivors
+from meander.app.daemon import let_go_of_archives
+from meander.app.launcher import expect_host, expect_master, translate
+from meander.schemas.errors import SetupError
 
 SAID = {
     "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver:"
@@ -36,7 +36,7 @@ def test_what_has_to_be_put_right_is_named(said: str) -> None:
 AT = "\n\tat org.apache.spark.api.python.PythonRunner.read(PythonRunner.scala:1642)\n"
 TRACE = """ Traceback (most recent call last):
     File "app/daemon.py", line 18, in <module>
-      import app.task
+      import meander.app.task
       ^^^^^^^^^^^^^^^
 """
 

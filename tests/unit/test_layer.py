@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.errors import MeanderError
-from state.chunk import Chunk, Head
-from state.codec import encode, seal
-from state.extraction import CHUNK_BYTES, STATE_LIMIT, WINDOW
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.installation import AHEAD_BYTES, Installation
-from state.layer import CHUNK_ENTRIES
-from state.manifest import Description, LayerPointer, Manifest
-from state.store import Database, Store
-from state.table import TABLE_BYTES
-from state.topic import Place
+from meander.schemas.errors import MeanderError
+from meander.state.chunk import Chunk, Head
+from meander.state.codec import encode, seal
+from meander.state.extraction import CHUNK_BYTES, STATE_LIMIT, WINDOW
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.installation import AHEAD_BYTES, Installation
+from meander.state.layer import CHUNK_ENTRIES
+from meander.state.manifest import Description, LayerPointer, Manifest
+from meander.state.store import Database, Store
+from meander.state.table import TABLE_BYTES
+from meander.state.topic import Place
 from tests.bins_on_the_way import (
     BIN,
     LAYER,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from app.lifeline import Lifeline
-from app.messages import Register
-from app.registry import Door, Guest, Ticket
-from connectors.links import CurveLinks, Keys
-from state.ids import COORDINATOR, WorkerId
+from meander.app.lifeline import Lifeline
+from meander.app.messages import Register
+from meander.app.registry import Door, Guest, Ticket
+from meander.connectors.links import CurveLinks, Keys
+from meander.state.ids import COORDINATOR, WorkerId
 from tests.kafka_tools import until
 
 ZERO, LOCAL, LEASE = WorkerId(0), "127.0.0.1", 60.0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app import loader
-from app.loader import collect, load_flow
-from schemas.errors import SetupError
+from meander.app import loader
+from meander.app.loader import collect, load_flow
+from meander.schemas.errors import SetupError
 
-FLOW = "from dataflow import Flow\nimport {module}\nflow = Flow({module}.NAME)\n"
+FLOW = "from meander import Flow\nimport {module}\nflow = Flow({module}.NAME)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_packages_beside_a_flow_travel_whole_but_other_folders_stay(tmp_path: Pa
 
 
 def test_a_flow_inside_a_package_keeps_its_relative_imports(tmp_path: Path) -> None:
-    text = "from dataflow import Flow\nfrom .near import NAME\nflow = Flow(NAME)\n"
+    text = "from meander import Flow\nfrom .near import NAME\nflow = Flow(NAME)\n"
     files = {"__init__.py": "", "flow.py": text, "near.py": "NAME = 'inside'"}
     here = folder_with(tmp_path / "pack", files)
 
@@ -89,7 +89,7 @@ def test_a_change_of_the_same_size_in_the_same_second_is_seen(
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     near = "from . import near" if folder else "import near"
-    flow = f"from dataflow import Flow\n{near}\nflow = Flow('old-' + near.NAME)\n"
+    flow = f"from meander import Flow\n{near}\nflow = Flow('old-' + near.NAME)\n"
     packages = {f"{folder}__init__.py": ""} if folder else {}
     files = {f"{folder}flow.py": flow, f"{folder}near.py": "NAME = 'old'"}
     root = folder_with(tmp_path, files | packages)
@@ -105,7 +105,7 @@ def test_a_change_of_the_same_size_in_the_same_second_is_seen(
 def test_loading_a_flow_leaves_what_was_imported_before_alone(tmp_path: Path) -> None:
     before = sys.modules["dataflow"]
     files = {
-        "flow.py": "from dataflow import Flow\nflow = Flow('x')",
+        "flow.py": "from meander import Flow\nflow = Flow('x')",
         "dataflow.py": "raise AssertionError('this is not ours')",
     }
     here = folder_with(tmp_path / "here", files)

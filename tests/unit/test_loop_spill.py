@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataflow import Flow, Stream
-from dataflow.operators import overflow, pool
-from dataflow.operators.loop import Enter
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError
-from state.ids import WorkerId
+from meander import Flow, Stream
+from meander.dataflow.operators import overflow, pool
+from meander.dataflow.operators.loop import Enter
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId
 from tests import bench
 from tests.bench import Bench, records
 from tests.hand import HandFlow, assembly, loops

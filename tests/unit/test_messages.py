@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from app.messages import Failure
-from connectors.client import Unreachable
-from connectors.links import LinkBroken
-from dataflow.lost import WorkerLost, lost
-from schemas.errors import MeanderError, SetupError
-from state.ids import WorkerId
+from meander.app.messages import Failure
+from meander.connectors.client import Unreachable
+from meander.connectors.links import LinkBroken
+from meander.dataflow.lost import WorkerLost, lost
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.ids import WorkerId
 
 OTHER = WorkerId(0)
 

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow import Flow, packing
-from dataflow.batch import Batch
-from dataflow.operators import router
-from dataflow.operators.slices import BYTES
-from dataflow.packing import joined, pieces, size_of
-from dataflow.protocols import Frame
-from dataflow.sim import SimLinks
-from dataflow.testing import ListSink
-from dataflow.wire import MAX_FRAME, MESSAGE_BYTES, RECORD_BYTES
-from schemas.errors import MeanderError
-from state import codec
-from state.codec import UnencodableError
-from state.ids import WorkerId
+from meander import Flow
+from meander.dataflow import packing
+from meander.dataflow.batch import Batch
+from meander.dataflow.operators import router
+from meander.dataflow.operators.slices import BYTES
+from meander.dataflow.packing import joined, pieces, size_of
+from meander.dataflow.protocols import Frame
+from meander.dataflow.sim import SimLinks
+from meander.dataflow.testing import ListSink
+from meander.dataflow.wire import MAX_FRAME, MESSAGE_BYTES, RECORD_BYTES
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.codec import UnencodableError
+from meander.state.ids import WorkerId
 from tests.hand import HandSource, assembly
 from tests.unit.conftest import Start
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow import Flow
-from dataflow.histogram import BOUNDS, Histogram
-from dataflow.protocols import SourceOptions
-from dataflow.testing import ListSink
-from state.ids import WorkerId
+from meander import Flow
+from meander.dataflow.histogram import BOUNDS, Histogram
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.testing import ListSink
+from meander.state.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, assembly, until
 from tests.unit.conftest import Start
 

@@ -9,15 +9,15 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.heard import Heard
-from app.messages import FROM_WORKER, Beat, Durations, Operator, Reading
-from app.metrics import COUNTERS, Board, serving
-from app.observer import Figures
-from dataflow.histogram import BOUNDS
-from schemas.errors import SetupError
-from schemas.status import HeldBack
-from state.ids import WorkerId
-from state.time import from_millis
+from meander.app.heard import Heard
+from meander.app.messages import FROM_WORKER, Beat, Durations, Operator, Reading
+from meander.app.metrics import COUNTERS, Board, serving
+from meander.app.observer import Figures
+from meander.dataflow.histogram import BOUNDS
+from meander.schemas.errors import SetupError
+from meander.schemas.status import HeldBack
+from meander.state.ids import WorkerId
+from meander.state.time import from_millis
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
 

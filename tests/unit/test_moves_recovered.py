@@ -8,16 +8,16 @@ from functools import partial
 
 import pytest
 
-from dataflow import Checkpointing, Flow
-from dataflow.faults import At
-from dataflow.migrate.command import Migrate
-from dataflow.nodes import Guarantee
-from dataflow.operators.logic import Context
-from dataflow.operators.router import Router
-from dataflow.sim import Freeze
-from dataflow.testing import ListSink, ListSource, TestFlow
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander import Checkpointing, Flow
+from meander.dataflow.faults import At
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.nodes import Guarantee
+from meander.dataflow.operators.logic import Context
+from meander.dataflow.operators.router import Router
+from meander.dataflow.sim import Freeze
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 from tests.hand import HandSource
 
 SEEDS = range(5)

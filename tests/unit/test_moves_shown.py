@@ -8,12 +8,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from app.migrating import show
-from app.output import Output
-from app.overview import SILENCE, Overview, note
-from app.staffing import show_staff
-from app.tables import tables
-from schemas.status import (
+from meander.app.migrating import show
+from meander.app.output import Output
+from meander.app.overview import SILENCE, Overview, note
+from meander.app.staffing import show_staff
+from meander.app.tables import tables
+from meander.schemas.status import (
     Accepted,
     BinSpoilt,
     Completed,

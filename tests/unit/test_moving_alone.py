@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream, columns
-from dataflow.faults import At, Control
-from dataflow.migrate.command import Migrate, Refused
-from dataflow.nodes import ExchangeNode, Moving
-from dataflow.plan import Plan
-from dataflow.sim import Join
-from dataflow.testing import Answer, ListSink, ListSource, TestFlow
-from schemas.errors import SetupError
-from state.ids import Bin, WorkerId
+from meander import Flow, KeyedStream, columns
+from meander.dataflow.faults import At, Control
+from meander.dataflow.migrate.command import Migrate, Refused
+from meander.dataflow.nodes import ExchangeNode, Moving
+from meander.dataflow.plan import Plan
+from meander.dataflow.sim import Join
+from meander.dataflow.testing import Answer, ListSink, ListSource, TestFlow
+from meander.schemas.errors import SetupError
+from meander.state.ids import Bin, WorkerId
 from tests.hand import HandFlow, HandSource, keyed, until
 from tests.unit.conftest import Start
 

@@ -9,22 +9,21 @@ from typing import Literal
 
 import pytest
 
-from app import explained
-from app.journal import written
-from connectors import KafkaSink, KafkaSource
-from connectors import testing as topics
-from dataflow import Flow
-from dataflow.decisions import Decision
-from dataflow.faults import Pause
-from dataflow.migrate.command import Refused
-from dataflow.migrate.parcels import Order
-from dataflow.protocols import Partition
-from dataflow.rulings import Past
-from dataflow.sim import Grow, HandOver, Join, Leave
-from dataflow.testing import ListReader, ListSink, ListSource, TestFlow
-from schemas.errors import SetupError
-from state.ids import WorkerId
-from state.time import MIN_TIME, from_millis, to_millis
+from meander import Flow, KafkaSink, KafkaSource
+from meander.app import explained
+from meander.app.journal import written
+from meander.connectors import testing as topics
+from meander.dataflow.decisions import Decision
+from meander.dataflow.faults import Pause
+from meander.dataflow.migrate.command import Refused
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.protocols import Partition
+from meander.dataflow.rulings import Past
+from meander.dataflow.sim import Grow, HandOver, Join, Leave
+from meander.dataflow.testing import ListReader, ListSink, ListSource, TestFlow
+from meander.schemas.errors import SetupError
+from meander.state.ids import WorkerId
+from meander.state.time import MIN_TIME, from_millis, to_millis
 from tests.hand import lane_times, until
 
 RECORDS, PARTITIONS = 500, 3

@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from schemas.errors import MeanderError
-from state.cells import FIRST
-from state.codec import decode, encode
-from state.columns import Layout, NumberCells
-from state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
-from state.store import Database, Store
+from meander.schemas.errors import MeanderError
+from meander.state.cells import FIRST
+from meander.state.codec import decode, encode
+from meander.state.columns import Layout, NumberCells
+from meander.state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
+from meander.state.store import Database, Store
 from tests.store_machine import StoreMachine, entries_of
 
 SMALL = 64 << 10

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from app.heard import Heard
-from app.messages import Beat, Durations, Operator, Reading
-from app.metrics import Board
-from app.observer import Figures, Observer
-from dataflow.histogram import BOUNDS
-from dataflow.holding import Holding, Kind
-from dataflow.sim import NOW_MS, SimClock
-from state.ids import WorkerId
+from meander.app.heard import Heard
+from meander.app.messages import Beat, Durations, Operator, Reading
+from meander.app.metrics import Board
+from meander.app.observer import Figures, Observer
+from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.holding import Holding, Kind
+from meander.dataflow.sim import NOW_MS, SimClock
+from meander.state.ids import WorkerId
 from tests.unit.test_metrics import durations, read, text
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)

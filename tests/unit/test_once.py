@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from app.prepare import _expect_committable
-from dataflow import Flow, Stream
-from dataflow.migrate.command import Migrate
-from dataflow.once import committing
-from dataflow.once.marks import Mark
-from dataflow.once.tally import Out, Tally
-from dataflow.plan import Plan
-from dataflow.protocols import Partition
-from dataflow.rulings import Ruling
-from dataflow.sim import NOW_MS, Freeze, Join, Leave
-from dataflow.testing import ListSink, ListSource, TestFlow
-from schemas.errors import SetupError
-from state.ids import Bin, Incarnation, WorkerId
+from meander import Flow, Stream
+from meander.app.prepare import _expect_committable
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.once import committing
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.tally import Out, Tally
+from meander.dataflow.plan import Plan
+from meander.dataflow.protocols import Partition
+from meander.dataflow.rulings import Ruling
+from meander.dataflow.sim import NOW_MS, Freeze, Join, Leave
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.schemas.errors import SetupError
+from meander.state.ids import Bin, Incarnation, WorkerId
 
 
 def counting(source: ListSource, sink: ListSink) -> Flow:

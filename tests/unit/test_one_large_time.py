@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from dataflow import Flow
-from dataflow.once.sink import OnceSink
-from dataflow.sim import Freeze
-from dataflow.testing import ListSink, ListSource, TestFlow
-from schemas.errors import MeanderError
+from meander import Flow
+from meander.dataflow.once.sink import OnceSink
+from meander.dataflow.sim import Freeze
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.schemas.errors import MeanderError
 
 MOST = 20_000
 BEFORE, LARGE, BEHIND = 5, 700, 5

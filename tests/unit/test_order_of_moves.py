@@ -7,15 +7,15 @@ from typing import Any, Literal
 
 import pytest
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate, Order, Refused
-from dataflow.migrate.outlook import Speed
-from dataflow.migrate.rounds import Fetch, Running, Way
-from dataflow.migrate.sizes import Sizes
-from dataflow.testing import ListSink
-from state import codec
-from state.ids import Bin, WorkerId
-from state.time import from_millis, to_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate, Order, Refused
+from meander.dataflow.migrate.outlook import Speed
+from meander.dataflow.migrate.rounds import Fetch, Running, Way
+from meander.dataflow.migrate.sizes import Sizes
+from meander.dataflow.testing import ListSink
+from meander.state import codec
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis, to_millis
 from tests.hand import HandFlow, HandSource, until
 from tests.unit.conftest import Start
 

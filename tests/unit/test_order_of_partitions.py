@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dataflow import Checkpointing, Flow, Stream, nondeterministic
-from dataflow.faults import At, Control
-from dataflow.nodes import Guarantee
-from dataflow.sim import Freeze, HandOver
-from dataflow.testing import ListSink, ListSource, TestFlow
-from state.ids import WorkerId
+from meander import Checkpointing, Flow, Stream, nondeterministic
+from meander.dataflow.faults import At, Control
+from meander.dataflow.nodes import Guarantee
+from meander.dataflow.sim import Freeze, HandOver
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.state.ids import WorkerId
 
 SEEDS = range(10)
 RECORDS = 40

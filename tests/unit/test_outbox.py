@@ -9,24 +9,23 @@ from unittest import mock
 
 import pytest
 
-from connectors import KafkaSink, KafkaSource
-from dataflow import Checkpointing, Flow, nondeterministic
-from dataflow.checkpoint.fitting import come_twice, expect_fits
-from dataflow.checkpoint.policy import Policy
-from dataflow.checkpoint.start import without_what_is_out
-from dataflow.decisions import Begins
-from dataflow.once import simulated
-from dataflow.once.history import History
-from dataflow.once.marks import Mark
-from dataflow.operators.columns import ColumnFold
-from dataflow.plan import Plan
-from dataflow.sim import Freeze, Leave
-from dataflow.testing import ListSink, ListSource, TestFlow
-from schemas.errors import SetupError
-from state.bins import BinSpace
-from state.checkpoint import Checkpoint, Cut, Piece
-from state.ids import Incarnation, WorkerId
-from state.topic import Place
+from meander import Checkpointing, Flow, KafkaSink, KafkaSource, nondeterministic
+from meander.dataflow.checkpoint.fitting import come_twice, expect_fits
+from meander.dataflow.checkpoint.policy import Policy
+from meander.dataflow.checkpoint.start import without_what_is_out
+from meander.dataflow.decisions import Begins
+from meander.dataflow.once import simulated
+from meander.dataflow.once.history import History
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.operators.columns import ColumnFold
+from meander.dataflow.plan import Plan
+from meander.dataflow.sim import Freeze, Leave
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.schemas.errors import SetupError
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Checkpoint, Cut, Piece
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.topic import Place
 
 LONG = Checkpointing(1_000)
 SEEDS = range(10)

@@ -8,16 +8,16 @@ from typing import cast
 
 import pytest
 
-from dataflow import Checkpointing, Flow
-from dataflow.checkpoint import persisting
-from dataflow.migrate.command import Migrate
-from dataflow.once import simulated
-from dataflow.protocols import SourceOptions
-from dataflow.sim import Freeze
-from dataflow.testing import ListSink, TestFlow
-from state import codec
-from state.ids import Bin, WorkerId
-from state.time import from_millis
+from meander import Checkpointing, Flow
+from meander.dataflow.checkpoint import persisting
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.once import simulated
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.sim import Freeze
+from meander.dataflow.testing import ListSink, TestFlow
+from meander.state import codec
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
 from tests.hand import HandSource
 
 SEEDS = range(5)

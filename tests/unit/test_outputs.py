@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream
-from dataflow.operators.logic import Context
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import SetupError
+from meander import Flow, KeyedStream
+from meander.dataflow.operators.logic import Context
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import SetupError
 from tests.hand import HandSource, keyed
 from tests.one_key import KEY, move
 from tests.unit.conftest import Start

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.overview import MOST_STAFFING, Overview, note, overview
-from connectors.status import Told
-from schemas.status import (
+from meander.app.overview import MOST_STAFFING, Overview, note, overview
+from meander.connectors.status import Told
+from meander.schemas.status import (
     Accepted,
     BinMoved,
     Claimed,

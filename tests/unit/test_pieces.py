@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dataflow import Flow
-from dataflow.batch import Batch
-from dataflow.checkpoint.persisting import BYTES, ROWS, Held, Persisting, _in_pieces
-from dataflow.graph import Location
-from dataflow.operators.base import Underway
-from dataflow.plan import Plan
-from dataflow.sim import SimTopic
-from dataflow.testing import ListSink, ListSource
-from state import in_flight
-from state.checkpoint import Checkpoint, Piece
-from state.ids import Incarnation, WorkerId
-from state.time import Time
-from state.topic import Place
+from meander import Flow
+from meander.dataflow.batch import Batch
+from meander.dataflow.checkpoint.persisting import BYTES, ROWS, Held, Persisting, _in_pieces
+from meander.dataflow.graph import Location
+from meander.dataflow.operators.base import Underway
+from meander.dataflow.plan import Plan
+from meander.dataflow.sim import SimTopic
+from meander.dataflow.testing import ListSink, ListSource
+from meander.state import in_flight
+from meander.state.checkpoint import Checkpoint, Piece
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.time import Time
+from meander.state.topic import Place
 
 HERE, THERE = Location(0), Location(1)
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate, Refused
-from dataflow.pace import Pace
-from dataflow.sim import Abort, Join, SimTopic
-from dataflow.testing import ListSink, ListSource, TestFlow
-from state.chunk import LayerCorrupt
-from state.ids import Bin, WorkerId
-from state.time import from_millis
-from state.topic import Ticket
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate, Refused
+from meander.dataflow.pace import Pace
+from meander.dataflow.sim import Abort, Join, SimTopic
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.state.chunk import LayerCorrupt
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis
+from meander.state.topic import Ticket
 from tests.hand import HandFlow, HandSource, assembly, keyed, until
 from tests.unit.conftest import Start
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow, KeyedStream
-from dataflow.operators.logic import Context, Fold, Sealing
-from dataflow.operators.rows import Rows
-from dataflow.testing import ListSink, ListSource
-from state import codec
-from state.codec import PLAIN
+from meander import Flow, KeyedStream
+from meander.dataflow.operators.logic import Context, Fold, Sealing
+from meander.dataflow.operators.rows import Rows
+from meander.dataflow.testing import ListSink, ListSource
+from meander.state import codec
+from meander.state.codec import PLAIN
 from tests.bench import bins_of, calls, contents, guard, records, store
 from tests.hand import HandSource
 from tests.one_key import KEY, Entry, run_process

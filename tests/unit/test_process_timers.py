@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataflow import Flow
-from dataflow.operators.calls import Calls, Why
-from dataflow.operators.keyed import SLICE, Order
-from dataflow.operators.logic import Applied, Context, Process, Sealing
-from dataflow.operators.rows import Rows
-from dataflow.testing import ListSink, ListSource
-from schemas.control import MAX_MILLIS
-from state import codec
-from state.codec import PLAIN
-from state.store import Bins, Store
-from state.time import from_millis, to_millis
+from meander import Flow
+from meander.dataflow.operators.calls import Calls, Why
+from meander.dataflow.operators.keyed import SLICE, Order
+from meander.dataflow.operators.logic import Applied, Context, Process, Sealing
+from meander.dataflow.operators.rows import Rows
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.control import MAX_MILLIS
+from meander.state import codec
+from meander.state.codec import PLAIN
+from meander.state.store import Bins, Store
+from meander.state.time import from_millis, to_millis
 from tests.bench import guard
 from tests.hand import HandFlow, HandSink, HandSource, keyed
 from tests.one_key import KEY, Entry, answers, move, run_process

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dataflow.capability import Capability, CapabilityError
-from dataflow.graph import Graph
-from dataflow.progress import Progress
-from dataflow.sim import SimLinks, SimNetwork
-from dataflow.wire import Base, MemberFrame, OpeningFrame, ProgressFrame, decode
-from state.antichain import Antichain
-from state.ids import COORDINATOR, WorkerId
-from state.time import MIN_TIME
+from meander.dataflow.capability import Capability, CapabilityError
+from meander.dataflow.graph import Graph
+from meander.dataflow.progress import Progress
+from meander.dataflow.sim import SimLinks, SimNetwork
+from meander.dataflow.wire import Base, MemberFrame, OpeningFrame, ProgressFrame, decode
+from meander.state.antichain import Antichain
+from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.time import MIN_TIME
 from tests.graphs import chain, loop, some_graph
 from tests.progress_bugs import (
     DoesNotWaitForOpenings,

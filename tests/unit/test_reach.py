@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors import reach
-from connectors.reach import expect_reachable
-from schemas.errors import SetupError
+from meander.connectors import reach
+from meander.connectors.reach import expect_reachable
+from meander.schemas.errors import SetupError
 from tests.kafka_tools import PATIENCE
 
 NOBODY = "127.0.0.1:1"

@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from dataflow.checkpoint.recording import Recording
-from dataflow.checkpoint.sending import Sending
-from dataflow.sim import SimTopic
-from schemas.errors import MeanderError
-from state import parts
-from state.bins import BinSpace
-from state.checkpoint import Checkpoint
-from state.ids import Bin, Incarnation
-from state.manifest import Manifest
-from state.parts import wholes
-from state.topic import Place
-from state.unnamed import Unnamed
+from meander.dataflow.checkpoint.recording import Recording
+from meander.dataflow.checkpoint.sending import Sending
+from meander.dataflow.sim import SimTopic
+from meander.schemas.errors import MeanderError
+from meander.state import parts
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import Bin, Incarnation
+from meander.state.manifest import Manifest
+from meander.state.parts import wholes
+from meander.state.topic import Place
+from meander.state.unnamed import Unnamed
 
 LIFE = Incarnation(5)
 MANIFESTS = tuple(Manifest("totals", Bin(bin), 0, ()) for bin in range(16))

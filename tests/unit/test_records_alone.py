@@ -10,19 +10,19 @@ from threading import Event
 
 import pytest
 
-from connectors import KafkaSink, KafkaSource, header
-from connectors.client import Fetched
-from connectors.in_memory import Message, Record
-from connectors.sink import HEADERS, OVERHEAD, Rows, Taken
-from dataflow.batch import Batch
-from dataflow.lists import ListDead
-from dataflow.operators.errors import Guard
-from dataflow.operators.sink import written
-from dataflow.protocols import Chunk, Partition, WorkerContext
-from dataflow.pulse import UNHEARD, Pulse
-from schemas.errors import MeanderError
-from schemas.refused import RowRefused
-from state.ids import WorkerId
+from meander import KafkaSink, KafkaSource, header
+from meander.connectors.client import Fetched
+from meander.connectors.in_memory import Message, Record
+from meander.connectors.sink import HEADERS, OVERHEAD, Rows, Taken
+from meander.dataflow.batch import Batch
+from meander.dataflow.lists import ListDead
+from meander.dataflow.operators.errors import Guard
+from meander.dataflow.operators.sink import written
+from meander.dataflow.protocols import Chunk, Partition, WorkerContext
+from meander.dataflow.pulse import UNHEARD, Pulse
+from meander.schemas.errors import MeanderError
+from meander.schemas.refused import RowRefused
+from meander.state.ids import WorkerId
 from tests.bench import records
 from tests.kafka_rig import batch
 

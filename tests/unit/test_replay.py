@@ -9,17 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dataflow.decisions import Begins
-from dataflow.migrate.instructions import Revoke
-from dataflow.migrate.moves import Moves
-from dataflow.once.history import NOBODY, History, Predecessor, Written
-from dataflow.once.marks import Mark
-from dataflow.once.replay import Replays
-from dataflow.once.tally import Out, Tally
-from schemas.errors import MeanderError
-from state.bins import BinSpace
-from state.checkpoint import Anew
-from state.ids import Bin, Incarnation, WorkerId
+from meander.dataflow.decisions import Begins
+from meander.dataflow.migrate.instructions import Revoke
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.once.history import NOBODY, History, Predecessor, Written
+from meander.dataflow.once.marks import Mark
+from meander.dataflow.once.replay import Replays
+from meander.dataflow.once.tally import Out, Tally
+from meander.schemas.errors import MeanderError
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Anew
+from meander.state.ids import Bin, Incarnation, WorkerId
 
 Row = tuple[int, bytes | None, bytes | None]
 ROWS: Sequence[Row] = [

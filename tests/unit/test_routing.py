@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.migrate.moves import Moves
-from dataflow.migrate.routing import Routing, Transfer, evenly_owned
-from dataflow.operators.errors import OnError
-from dataflow.operators.router import Router
-from schemas.errors import MeanderError
-from state import codec
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin, WorkerId
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.migrate.routing import Routing, Transfer, evenly_owned
+from meander.dataflow.operators.errors import OnError
+from meander.dataflow.operators.router import Router
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, WorkerId
 from tests.bench import Bench, Dead, guard, pool, records
 
 BITS, WORKERS, LAST = 2, 3, 12

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.batch import ROW_BYTES, Batch
-from dataflow.operators.rows import ARRIVED, Rows, Waiting, later
-from state import codec
-from state.antichain import Antichain
+from meander.dataflow.batch import ROW_BYTES, Batch
+from meander.dataflow.operators.rows import ARRIVED, Rows, Waiting, later
+from meander.state import codec
+from meander.state.antichain import Antichain
 from tests.bench import records
 
 Place = tuple[int, int, int, int, int, int]

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from app.journal import from_bytes, to_bytes
-from app.savepoints import Kept, Known, Writing, earlier, expect_kept
-from dataflow.checkpoint.recording import Recorded
-from dataflow.decisions import Begins, Decision, Drops, Keeps, Takes
-from schemas.errors import SetupError
-from state.bins import BinSpace
-from state.checkpoint import BEGINNING, Checkpoint, Cut
-from state.ids import Incarnation
+from meander.app.journal import from_bytes, to_bytes
+from meander.app.savepoints import Kept, Known, Writing, earlier, expect_kept
+from meander.dataflow.checkpoint.recording import Recorded
+from meander.dataflow.decisions import Begins, Decision, Drops, Keeps, Takes
+from meander.schemas.errors import SetupError
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.state.ids import Incarnation
 
 LIFE = Incarnation(5)
 CHECKPOINT = Checkpoint(1, LIFE, BinSpace(8), 0, (), Cut(time=7))

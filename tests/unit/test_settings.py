@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import HIDDEN, Settings
-from schemas.errors import SetupError
+from meander.app.settings import HIDDEN, Settings
+from meander.schemas.errors import SetupError
 
 
 @pytest.fixture

@@ -16,10 +16,18 @@ from typing import cast
 
 import pytest
 
-from app import demo_data
-from app.flows import flights
-from app.flows.flights import CarrierState, Flight, PlaneState, add_flight, add_plane, plane_of
-from connectors.testing import (
+from meander import Flow
+from meander.app import demo_data
+from meander.app.flows import flights
+from meander.app.flows.flights import (
+    CarrierState,
+    Flight,
+    PlaneState,
+    add_flight,
+    add_plane,
+    plane_of,
+)
+from meander.connectors.testing import (
     At,
     Control,
     Crash,
@@ -35,10 +43,9 @@ from connectors.testing import (
     Slow,
     TestFlow,
 )
-from dataflow import Flow
-from dataflow.lost import KILLED, lost
-from schemas.errors import MeanderError
-from state import codec
+from meander.dataflow.lost import KILLED, lost
+from meander.schemas.errors import MeanderError
+from meander.state import codec
 from tests.readme import example
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from connectors import KafkaSink, KafkaSource
-from dataflow import Flow, Stream, columns
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import SetupError
+from meander import Flow, KafkaSink, KafkaSource, Stream, columns
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import SetupError
 
 
 def same(value: Any) -> Any:

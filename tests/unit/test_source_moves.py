@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.operators.inflight import LEAST, ROW
-from dataflow.operators.source import ROWS
-from dataflow.protocols import SourceOptions
-from dataflow.testing import ListSink
-from state.ids import Bin, WorkerId
-from state.time import to_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.operators.inflight import LEAST, ROW
+from meander.dataflow.operators.source import ROWS
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.testing import ListSink
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import to_millis
 from tests.hand import HandSource, lane_times, source_operator, until
 from tests.timed import IDLE, Timed, at
 from tests.unit.conftest import Start

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow import Flow
-from dataflow.sim import NOW_MS
-from dataflow.testing import ListSink, ListSource
-from state.store import Databases
-from state.time import to_millis
+from meander import Flow
+from meander.dataflow.sim import NOW_MS
+from meander.dataflow.testing import ListSink, ListSource
+from meander.state.store import Databases
+from meander.state.time import to_millis
 from tests.hand import HandFlow, HandSource
 from tests.timed import Timed, at, pass_on
 from tests.unit.conftest import NAMESPACES, Start

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow import Flow
-from dataflow.batch import Batch
-from dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS
-from dataflow.operators.pool import Pool
-from dataflow.operators.rows import ARRIVED, Rows
-from dataflow.protocols import SourceOptions
-from dataflow.testing import ListSink
-from schemas.errors import MeanderError
-from state import codec
-from state.antichain import Antichain
-from state.bins import BinSpace
-from state.ids import Bin
+from meander import Flow
+from meander.dataflow.batch import Batch
+from meander.dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS
+from meander.dataflow.operators.pool import Pool
+from meander.dataflow.operators.rows import ARRIVED, Rows
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.testing import ListSink
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.antichain import Antichain
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin
 from tests.bench import pool, records
 from tests.hand import HandSource, keyed
 from tests.unit.conftest import Start

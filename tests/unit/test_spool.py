@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from connectors.committer import Parcel
-from connectors.producing import Headers
-from connectors.spool import Spool
-from dataflow.bound import Bound
-from schemas.errors import SetupError
+from meander.connectors.committer import Parcel
+from meander.connectors.producing import Headers
+from meander.connectors.spool import Spool
+from meander.dataflow.bound import Bound
+from meander.schemas.errors import SetupError
 
 DISK = Bound("transactions of 'a'", 1 << 20, "max_spill")
 LARGE = Parcel("a", [b"x" * 100_000], [None])

@@ -10,18 +10,18 @@ from typing import cast
 
 import pytest
 
-from app.crew import Crew
-from app.rescaling import Rescaler
-from dataflow import Flow
-from dataflow.decisions import Decision, Joins, Leaves
-from dataflow.faults import At, Control
-from dataflow.migrate.command import Refused
-from dataflow.migrate.parcels import Order
-from dataflow.sim import Join, Simulation
-from dataflow.testing import Answer, ListSink, ListSource, TestFlow
-from schemas.control import Rescale
-from schemas.status import Rescaling
-from state.ids import WorkerId
+from meander import Flow
+from meander.app.crew import Crew
+from meander.app.rescaling import Rescaler
+from meander.dataflow.decisions import Decision, Joins, Leaves
+from meander.dataflow.faults import At, Control
+from meander.dataflow.migrate.command import Refused
+from meander.dataflow.migrate.parcels import Order
+from meander.dataflow.sim import Join, Simulation
+from meander.dataflow.testing import Answer, ListSink, ListSource, TestFlow
+from meander.schemas.control import Rescale
+from meander.schemas.status import Rescaling
+from meander.state.ids import WorkerId
 from tests.hand import until
 
 PARTITIONS = 6

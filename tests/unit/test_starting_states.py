@@ -9,17 +9,17 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from connectors.plain import plain
-from dataflow import Flow, columns
-from dataflow.initial import Initial
-from dataflow.lists import ListSink, ListSource
-from dataflow.operators.columns import ColumnFold
-from dataflow.plan import Plan
-from dataflow.sim import Join
-from dataflow.testing import TestFlow
-from schemas.errors import SetupError
-from state import codec
-from state.time import from_millis
+from meander import Flow, columns
+from meander.connectors.plain import plain
+from meander.dataflow.initial import Initial
+from meander.dataflow.lists import ListSink, ListSource
+from meander.dataflow.operators.columns import ColumnFold
+from meander.dataflow.plan import Plan
+from meander.dataflow.sim import Join
+from meander.dataflow.testing import TestFlow
+from meander.schemas.errors import SetupError
+from meander.state import codec
+from meander.state.time import from_millis
 
 States = Mapping[str, Mapping[object, object]]
 

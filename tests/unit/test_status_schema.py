@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from schemas.status import (
+from meander.schemas.status import (
     Accepted,
     BinMoved,
     CheckpointAccepted,

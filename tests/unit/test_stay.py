@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.member import beat_of
-from dataflow import Flow, Stream
-from dataflow.histogram import BOUNDS, Histogram
-from dataflow.operators.keyed import Order
-from dataflow.protocols import SourceOptions
-from dataflow.sim import SimTopic
-from dataflow.testing import ListSink
-from state.ids import WorkerId
+from meander import Flow, Stream
+from meander.app.member import beat_of
+from meander.dataflow.histogram import BOUNDS, Histogram
+from meander.dataflow.operators.keyed import Order
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.sim import SimTopic
+from meander.dataflow.testing import ListSink
+from meander.state.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, keyed, until
 from tests.unit.conftest import Start
 from tests.unit.test_bounds_between import turn_without

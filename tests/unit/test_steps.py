@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.batch import Batch
-from dataflow.operators.steps import (
+from meander.dataflow.batch import Batch
+from meander.dataflow.operators.steps import (
     INDEX_BITS,
     Filter,
     FlatMap,
@@ -22,9 +22,9 @@ from dataflow.operators.steps import (
     Steps,
     append_index,
 )
-from dataflow.sim import SimClock
-from state import codec
-from state.bins import BinSpace
+from meander.dataflow.sim import SimClock
+from meander.state import codec
+from meander.state.bins import BinSpace
 from tests.bench import Bench, guard, records
 
 

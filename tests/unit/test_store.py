@@ -17,13 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from schemas.errors import MeanderError, SetupError
-from state.cells import FIRST, SealedCells, weigh
-from state.codec import PLAIN, Sealed, decode, encode, seal, unseal
-from state.columns import Layout
-from state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
-from state.store import Database, Store
-from state.table import TableWriter
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.cells import FIRST, SealedCells, weigh
+from meander.state.codec import PLAIN, Sealed, decode, encode, seal, unseal
+from meander.state.columns import Layout
+from meander.state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
+from meander.state.store import Database, Store
+from meander.state.table import TableWriter
 from tests.lent import got, put
 from tests.store_machine import StoreMachine, entries_of
 
@@ -305,7 +305,7 @@ def test_the_largest_operator_makes_room(tmp_path: Path) -> None:
 RESIDENT = """
 import sys
 import numpy as np
-from state.store import Database
+from meander.state.store import Database
 
 def resident():
     with open("/proc/self/statm") as statm:

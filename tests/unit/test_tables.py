@@ -6,10 +6,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from app.output import Output
-from app.overview import SILENCE, Overview
-from app.tables import fields, tables
-from schemas.status import HeldBack, Latency, LongCall, Migration, Throughput
+from meander.app.output import Output
+from meander.app.overview import SILENCE, Overview
+from meander.app.tables import fields, tables
+from meander.schemas.status import HeldBack, Latency, LongCall, Migration, Throughput
 
 
 def said(**fields: object) -> Overview:

@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.control import MAX_MILLIS
-from state import antichain
-from state.antichain import SPARE, Antichain, MutableAntichain, minimal
-from state.time import Time, from_millis, join, less_equal, less_than, meet, to_millis, whole
+from meander.schemas.control import MAX_MILLIS
+from meander.state import antichain
+from meander.state.antichain import SPARE, Antichain, MutableAntichain, minimal
+from meander.state.time import (
+    Time,
+    from_millis,
+    join,
+    less_equal,
+    less_than,
+    meet,
+    to_millis,
+    whole,
+)
 
 SMALL = st.integers(0, 4)
 Scope = st.SearchStrategy[Time]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.operators.timers import SPARE, Timer, Timers
-from state.ids import Bin
+from meander.dataflow.operators.timers import SPARE, Timer, Timers
+from meander.state.ids import Bin
 
 A, B = Bin(0), Bin(1)
 

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from connectors import KafkaSink, KafkaSource, field, header
-from connectors.formats import TimeExtractor
-from connectors.in_memory import Record
-from connectors.testing import TestFlow
-from dataflow import Flow, Stream
-from dataflow.protocols import SourceOptions
-from dataflow.testing import ListSink, ListSource
-from schemas.errors import MeanderError, SetupError
-from state.time import from_millis
+from meander import Flow, KafkaSink, KafkaSource, Stream, field, header
+from meander.connectors.formats import TimeExtractor
+from meander.connectors.in_memory import Record
+from meander.connectors.testing import TestFlow
+from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.testing import ListSink, ListSource
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.time import from_millis
 
 NOON = 1_357_041_600_000
 """Noon of 1 January 2013."""

@@ -10,20 +10,20 @@ from itertools import count
 
 import pytest
 
-from schemas.errors import MeanderError
-from state.chunk import LayerCorrupt
-from state.codec import encode, seal
-from state.contents import AHEAD_BYTES
-from state.extraction import Extraction
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.installation import Installation
-from state.layer import CHUNK_ENTRIES
-from state.manifest import Description, LayerPointer, Manifest
-from state.merging import RATIO, similar
-from state.retention import Retention
-from state.store import Store
-from state.topic import Place, RecordGone
-from state.trace import Trace
+from meander.schemas.errors import MeanderError
+from meander.state.chunk import LayerCorrupt
+from meander.state.codec import encode, seal
+from meander.state.contents import AHEAD_BYTES
+from meander.state.extraction import Extraction
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.installation import Installation
+from meander.state.layer import CHUNK_ENTRIES
+from meander.state.manifest import Description, LayerPointer, Manifest
+from meander.state.merging import RATIO, similar
+from meander.state.retention import Retention
+from meander.state.store import Store
+from meander.state.topic import Place, RecordGone
+from meander.state.trace import Trace
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 

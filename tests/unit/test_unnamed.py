@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow import Flow
-from dataflow.checkpoint.persisting import Persisting
-from dataflow.sim import Freeze, World
-from dataflow.testing import ListSink, ListSource, TestFlow
-from dataflow.worker import Worker
-from state.checkpoint import Checkpoint
-from state.ids import life_of
-from state.manifest import Manifest
-from state.trace import Trace
+from meander import Flow
+from meander.dataflow.checkpoint.persisting import Persisting
+from meander.dataflow.sim import Freeze, World
+from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.worker import Worker
+from meander.state.checkpoint import Checkpoint
+from meander.state.ids import life_of
+from meander.state.manifest import Manifest
+from meander.state.trace import Trace
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
 LIVES, EACH, RECORDS = 4, 3, 40

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow import updates
-from dataflow.graph import Location
-from dataflow.protocols import Frame, Partition
-from dataflow.rulings import Ruling
-from dataflow.updates import Updates
-from dataflow.wire import Change, HeardFrame, ProgressFrame, decode
-from schemas.errors import MeanderError
-from state.ids import WorkerId
+from meander.dataflow import updates
+from meander.dataflow.graph import Location
+from meander.dataflow.protocols import Frame, Partition
+from meander.dataflow.rulings import Ruling
+from meander.dataflow.updates import Updates
+from meander.dataflow.wire import Change, HeardFrame, ProgressFrame, decode
+from meander.schemas.errors import MeanderError
+from meander.state.ids import WorkerId
 
 PEER, OTHER = WorkerId(1), WorkerId(2)
 changes = st.lists(

@@ -8,10 +8,10 @@ import time
 import pytest
 from rich.console import Console
 
-from app.output import Output
-from app.overview import SILENCE
-from app.watching import EVERY, Watch
-from schemas.status import CheckpointAccepted
+from meander.app.output import Output
+from meander.app.overview import SILENCE
+from meander.app.watching import EVERY, Watch
+from meander.schemas.status import CheckpointAccepted
 
 
 def test_one_heartbeat_of_many_is_printed_where_no_terminal_reads(

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from dataflow import Checkpointing, Flow, nondeterministic
-from dataflow.checkpoint.fitting import expect_fits, fitting
-from dataflow.lists import ListSink, ListSource
-from dataflow.nodes import Guarantee
-from dataflow.plan import Plan
-from dataflow.stream import KeyedStream, Stream
-from schemas.errors import SetupError
-from state.bins import BinSpace
-from state.checkpoint import Checkpoint, Cut, Piece
-from state.ids import Incarnation, WorkerId
-from state.topic import Place
+from meander import Checkpointing, Flow, nondeterministic
+from meander.dataflow.checkpoint.fitting import expect_fits, fitting
+from meander.dataflow.lists import ListSink, ListSource
+from meander.dataflow.nodes import Guarantee
+from meander.dataflow.plan import Plan
+from meander.dataflow.stream import KeyedStream, Stream
+from meander.schemas.errors import SetupError
+from meander.state.bins import BinSpace
+from meander.state.checkpoint import Checkpoint, Cut, Piece
+from meander.state.ids import Incarnation, WorkerId
+from meander.state.topic import Place
 
 Lines = Stream[Any]
 Define = Callable[[Lines], None]

@@ -16,14 +16,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dataflow.batch import Batch, Int64s
-from dataflow.graph import EdgeId, Location
-from dataflow.migrate.delivery import Delivery
-from dataflow.migrate.instructions import Instruction, Prepare, Revoke, Rewrite, Spare, Stage
-from dataflow.migrate.moves import Moves
-from dataflow.protocols import Frame, Partition
-from dataflow.rulings import Ruling
-from dataflow.wire import (
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.graph import EdgeId, Location
+from meander.dataflow.migrate.delivery import Delivery
+from meander.dataflow.migrate.instructions import (
+    Instruction,
+    Prepare,
+    Revoke,
+    Rewrite,
+    Spare,
+    Stage,
+)
+from meander.dataflow.migrate.moves import Moves
+from meander.dataflow.protocols import Frame, Partition
+from meander.dataflow.rulings import Ruling
+from meander.dataflow.wire import (
     DATA,
     PROGRESS,
     Anything,
@@ -33,14 +40,14 @@ from dataflow.wire import (
     encode_data,
     encode_progress,
 )
-from schemas.errors import MeanderError
-from state import codec
-from state.bins import BinSpace
-from state.ids import Bin, Incarnation, LayerId, WorkerId
-from state.layer import Remainder
-from state.manifest import Description, LayerPointer, Manifest
-from state.time import Time
-from state.topic import Place
+from meander.schemas.errors import MeanderError
+from meander.state import codec
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layer import Remainder
+from meander.state.manifest import Description, LayerPointer, Manifest
+from meander.state.time import Time
+from meander.state.topic import Place
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 OUTER = st.integers(0, (1 << 63) - 1)
@@ -330,8 +337,8 @@ def test_coding_a_batch_does_not_make_a_worker_wait_for_pandas() -> None:
 _CODES = """
 import sys
 import numpy as np
-from dataflow.batch import Batch
-from dataflow.wire import decode, encode_data
+from meander.dataflow.batch import Batch
+from meander.dataflow.wire import decode, encode_data
 column = np.arange(2)
 batch = Batch(column, column, column, column, column, [1, 2], [b"a", b""], column.view(np.uint64))
 again = decode(encode_data(0, 0, batch)).payload

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow import Flow
-from dataflow.migrate.command import Migrate
-from dataflow.testing import ListSink
-from state import codec
-from state.bins import BinSpace
-from state.ids import Bin, WorkerId
-from state.time import from_millis, to_millis
+from meander import Flow
+from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.testing import ListSink
+from meander.state import codec
+from meander.state.bins import BinSpace
+from meander.state.ids import Bin, WorkerId
+from meander.state.time import from_millis, to_millis
 from tests.hand import HandSource, assembly, keyed, migrator, until
 from tests.unit.conftest import Start
 

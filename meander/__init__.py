@@ -1,0 +1,64 @@
+"""Stateful dataflow on Kafka and Spark whose running plan changes without a stop.
+
+What a flow needs is imported from here, and what its tests need from `meander.testing`. Each name
+is loaded when it is first asked for.
+
+>>> from meander import Flow, KafkaSink, KafkaSource
+>>> flow = Flow("words")
+>>> words = flow.source(KafkaSource("words", value="str")).key_by(lambda word: word)
+>>> words.fold("count", int, lambda n, _: (n + 1, n + 1)).sink(KafkaSink("counts"))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meander.app.bootstrap import bootstrap
+    from meander.app.options import Options
+    from meander.connectors.formats import field, header
+    from meander.connectors.sink import KafkaSink
+    from meander.connectors.source import KafkaSource
+    from meander.dataflow.checkpoint.policy import Checkpointing
+    from meander.dataflow.declared import nondeterministic
+    from meander.dataflow.flow import Flow
+    from meander.dataflow.operators import columns
+    from meander.dataflow.operators.logic import Context
+    from meander.dataflow.stream import KeyedStream, Stream
+    from meander.schemas.errors import MeanderError, SetupError
+
+__all__ = [
+    "Checkpointing", "Context", "Flow", "KafkaSink", "KafkaSource", "KeyedStream", "MeanderError",
+    "Options", "SetupError", "Stream", "bootstrap", "columns", "field", "header",
+    "nondeterministic",
+]  # fmt: skip
+
+_MODULES = {
+    "app.bootstrap": ["bootstrap"],
+    "app.options": ["Options"],
+    "connectors.formats": ["field", "header"],
+    "connectors.sink": ["KafkaSink"],
+    "connectors.source": ["KafkaSource"],
+    "dataflow.checkpoint.policy": ["Checkpointing"],
+    "dataflow.declared": ["nondeterministic"],
+    "dataflow.flow": ["Flow"],
+    "dataflow.operators": ["columns"],
+    "dataflow.operators.logic": ["Context"],
+    "dataflow.stream": ["KeyedStream", "Stream"],
+    "schemas.errors": ["MeanderError", "SetupError"],
+}
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_WHERE[name]}")
+    if name == "columns":
+        return import_module(f"{module.__name__}.{name}")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

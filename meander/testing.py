@@ -1,0 +1,56 @@
+"""What tests of a flow need: simulated workers, topics in memory, and faults.
+
+>>> from meander import Flow, KafkaSink, KafkaSource
+>>> from meander.testing import TestFlow
+>>> flow = Flow("upper")
+>>> flow.source(KafkaSource("lines", value="str")).map(str.upper).sink(KafkaSink("out"))
+>>> with TestFlow(flow, workers=2) as run:
+...     run.feed("lines", "to be")
+...     run.run()
+>>> run.values("out")
+['TO BE']
+"""
+
+from meander.connectors.testing import (
+    Answer,
+    At,
+    Control,
+    Crash,
+    DeadLetter,
+    Feed,
+    Grow,
+    HandOver,
+    Idle,
+    Join,
+    Jump,
+    Leave,
+    Pause,
+    Planted,
+    Raise,
+    Record,
+    Result,
+    Slow,
+    TestFlow,
+)
+
+__all__ = [
+    "Answer",
+    "At",
+    "Control",
+    "Crash",
+    "DeadLetter",
+    "Feed",
+    "Grow",
+    "HandOver",
+    "Idle",
+    "Join",
+    "Jump",
+    "Leave",
+    "Pause",
+    "Planted",
+    "Raise",
+    "Record",
+    "Result",
+    "Slow",
+    "TestFlow",
+]
