@@ -25,7 +25,7 @@ from meander.connectors.topics import Names, delete, ensure_internal, expect_ran
 from meander.dataflow.decisions import Drops
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed, Finished
-from meander.state.ids import Incarnation
+from meander.state.keys.ids import Incarnation
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from meander.app.messages import Again
 from meander.app.registry import Ticket
 from meander.dataflow.protocols import Wakeup, WorkerContext
 from meander.dataflow.pulse import Pulse
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 
 class Arguments(BaseModel):

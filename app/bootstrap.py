@@ -43,8 +43,8 @@ from meander.dataflow.decisions import Takes
 from meander.dataflow.initial import Initial
 from meander.dataflow.nodes import KeyedNode
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.checkpoint import BEGINNING, Checkpoint
-from meander.state.manifest import Manifest
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.layers.manifest import Manifest
 
 Names = str | Sequence[str]
 """A column, or several that are taken together as a tuple."""

@@ -31,12 +31,12 @@ from meander.connectors.state_topic import KafkaStateTopic
 from meander.dataflow.initial import Initial
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import MeanderError
-from meander.state.bins import MAX_BITS, BinSpace
-from meander.state.extraction import Extraction
-from meander.state.given import Given, first_layer
-from meander.state.ids import COORDINATOR, Bin, Incarnation, LayerId
-from meander.state.layer import CHUNK_ENTRIES
-from meander.state.manifest import Manifest
+from meander.state.keys.bins import MAX_BITS, BinSpace
+from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId
+from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.layer import CHUNK_ENTRIES
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
 
 ENTRIES: Final = "part int, bin int, key binary, state binary"
 """What travels from the first step to the second, as Spark has it."""

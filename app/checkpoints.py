@@ -15,7 +15,7 @@ from meander.connectors.checkpoints import CheckpointsReader, Unreadable, readin
 from meander.connectors.client import Settings
 from meander.connectors.topics import Names, expect_ran
 from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
-from meander.state.checkpoint import Checkpoint
+from meander.state.checkpoint.checkpoint import Checkpoint
 
 COLUMNS = (
     "number", "savepoint", "next run", "age", "policy", "settled", "written", "entries", "state",

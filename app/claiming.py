@@ -22,7 +22,7 @@ from meander.connectors.status import Holder, StatusReader, StatusTopic
 from meander.connectors.topics import Names
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started
-from meander.state.ids import Incarnation
+from meander.state.keys.ids import Incarnation
 
 log = logging.getLogger(__name__)
 

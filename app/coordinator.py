@@ -64,7 +64,7 @@ from meander.schemas.status import (
     PartitionAdded,
     Replayed,
 )
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 
 T = TypeVar("T")
 

@@ -42,7 +42,7 @@ from meander.dataflow.lost import lost
 from meander.dataflow.waits import Wait
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import LongCall
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 log = logging.getLogger(__name__)
 

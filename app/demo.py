@@ -42,9 +42,9 @@ from meander.connectors.kafka_jars import kafka_jars
 from meander.connectors.reach import expect_reachable
 from meander.connectors.topics import names
 from meander.dataflow.batch import Int64s
-from meander.state import codec
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
 
 WORKERS = 2
 PARTITIONS = 4

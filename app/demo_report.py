@@ -21,7 +21,7 @@ from rich.text import Text
 
 from meander.app.demo_check import Answered, Findings
 from meander.app.demo_latency import PHASES, Backlog, Latency
-from meander.state.time import to_millis
+from meander.state.times.time import to_millis
 
 
 @dataclass(frozen=True, slots=True)

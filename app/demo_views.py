@@ -7,7 +7,7 @@ that the results' own headers name. Cost: each topic is read once, if `KEPT` is 
 
 from __future__ import annotations
 
-from meander.state.time import SEQUENCE_BITS
+from meander.state.times.time import SEQUENCE_BITS
 
 _FLIGHT = (
     "time_hour: string, minute: bigint, carrier: string, flight: bigint, tailnum: string, "

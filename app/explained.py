@@ -16,8 +16,8 @@ from meander.dataflow.reading import Handing, Place
 from meander.dataflow.staff import Leaving
 from meander.dataflow.waits import Wait
 from meander.schemas.status import HeldBack, LongCall
-from meander.state.ids import WorkerId
-from meander.state.time import to_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import to_millis
 
 _WHEN = {
     "source": "it moves when records come there or may be sent, or after its source's idle_after",

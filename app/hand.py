@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from meander.app.launcher import SparkTask
 from meander.app.messages import Beat
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 
 @dataclass(slots=True)

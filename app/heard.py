@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from meander.app.messages import Beat, Durations, Operator, Reading
 from meander.dataflow.histogram import BOUNDS
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 

@@ -20,8 +20,8 @@ from meander.dataflow.migrate.parcels import Order
 from meander.dataflow.once.history import Written
 from meander.dataflow.protocols import Partition
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint import Anew
-from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.checkpoint.checkpoint import Anew
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
 
 
 class Journal:

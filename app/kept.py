@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meander.app.loader import Source, load_flow
 from meander.dataflow.plan import Plan
-from meander.state.store import Database
+from meander.state.store.store import Database
 
 
 class Kept:

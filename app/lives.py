@@ -34,8 +34,8 @@ from meander.dataflow.migrate.parcels import Order
 from meander.dataflow.once.history import NO_HISTORY, History, Written, effective
 from meander.dataflow.once.marks import Mark
 from meander.dataflow.plan import Plan
-from meander.state.checkpoint import BEGINNING, Checkpoint
-from meander.state.ids import Incarnation, WorkerId
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.keys.ids import Incarnation, WorkerId
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from meander.app.heard import Heard, both
 from meander.app.messages import Durations
 from meander.dataflow.histogram import quantile
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
-from meander.state.ids import WorkerId
-from meander.state.time import to_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import to_millis
 
 
 def queues(heard: Heard) -> list[LinkQueue]:

@@ -74,8 +74,8 @@ from meander.dataflow.pulse import Pulse
 from meander.dataflow.waits import Wait, Waits
 from meander.dataflow.worker import Worker
 from meander.schemas.errors import MeanderError
-from meander.state.ids import COORDINATOR, Incarnation, WorkerId
-from meander.state.shelf import Shelf
+from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.store.spill import Shelf
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from meander.dataflow.histogram import BOUNDS
 from meander.dataflow.lost import WorkerLost
 from meander.dataflow.operators.errors import told
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 M = TypeVar("M")
 Address = Annotated[str, Field(pattern=r"^tcp://\S+:\d{1,5}$")]

@@ -19,7 +19,7 @@ from meander.app.launcher import SparkTask
 from meander.app.messages import Bye, Forget, Meet, Stop, ToWorker
 from meander.app.registry import Door, listed
 from meander.connectors.links import CurveLinks, member_name
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from meander.dataflow.holding import Holding
 from meander.dataflow.nested import outer
 from meander.dataflow.protocols import Clock
 from meander.schemas.status import HeldBack, LongCall, Restoring, Throughput
-from meander.state.ids import WorkerId
-from meander.state.time import to_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import to_millis
 
 WINDOW = 10
 """Looks over which throughput is taken."""

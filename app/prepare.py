@@ -34,7 +34,7 @@ from meander.connectors.topics import (
 from meander.dataflow.nodes import ProbeNode, SinkNode, has_keys
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import SetupError
-from meander.state.ids import Incarnation
+from meander.state.keys.ids import Incarnation
 
 log = logging.getLogger(__name__)
 

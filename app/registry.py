@@ -41,7 +41,7 @@ from meander.app.messages import (
 )
 from meander.connectors.links import CurveLinks, Keys, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from meander.schemas.status import (
     Rescaled,
     Rescaling,
 )
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 log = logging.getLogger(__name__)
 

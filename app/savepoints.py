@@ -20,9 +20,9 @@ from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.decisions import Begins, Drops, Journal, Keeps, Takes
 from meander.dataflow.once.history import Written, effective
 from meander.schemas.errors import SetupError
-from meander.state.checkpoint import BEGINNING, Checkpoint
-from meander.state.ids import Incarnation
-from meander.state.topic import Place
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.keys.ids import Incarnation
+from meander.state.layers.topic import Place
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class Writing:
     there is one at all; lets go what lies before all that are kept.
 
     >>> from dataclasses import replace
-    >>> from meander.state.bins import BinSpace
+    >>> from meander.state.keys.bins import BinSpace
     >>> one = Checkpoint(7, Incarnation(5), BinSpace(1), 0, ())
     >>> told = print, print, lambda _: lambda: True
     >>> writing = Writing(lambda one: lambda: Recorded(4, one), *told, {2: one}, True)

@@ -1,5 +1,5 @@
 """The sweep of one life: what earlier ones have left on the state and in-flight topics goes, as far
-as nobody can name it any more (`state/unnamed.py`).
+as nobody can name it any more (`state/checkpoint/orphans.py`).
 
 Guarantees that the loop waits for nothing: a thread reads, at a pace that leaves the broker and the
 machine to the flow. It reads what lay there before this life's beginning was written, so nothing of
@@ -21,9 +21,9 @@ from meander.connectors import checkpoints, leftovers
 from meander.connectors.client import Settings
 from meander.connectors.topics import Names
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import Incarnation
-from meander.state.unnamed import Unnamed
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.checkpoint.orphans import Unnamed
+from meander.state.keys.ids import Incarnation
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Guarantees that the process ends at once when its parent dies. Where another worker is lost, this
 one keeps its process, the flow it has loaded and its local states, and goes on from the checkpoint
-with all others; the states go back to what they were then by what is here (`state.undo`).
+with all others; the states go back to what they were then by what is here (`state.store.undo_log`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meander.app.member import Member
 from meander.app.messages import Failure
 from meander.connectors.links import member_name
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 _PR_SET_PDEATHSIG = 1
 

@@ -20,9 +20,9 @@ from meander.dataflow import pace
 from meander.dataflow.assembly import Assembly
 from meander.dataflow.operators.columns import ColumnFold, count
 from meander.dataflow.operators.keyed import Order
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.antichain import Antichain
 
 
 def asked(name: str, default: str = "") -> str:

@@ -18,14 +18,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from meander.dataflow.sim import SimTopic
-from meander.state.bins import BinSpace
-from meander.state.cells import pick
-from meander.state.codec import encode
-from meander.state.columns import Layout
-from meander.state.ids import Incarnation, LayerId, WorkerId
-from meander.state.store import Database, Store
-from meander.state.topic import Ticket
-from meander.state.trace import Trace
+from meander.state.encoding.cells import pick
+from meander.state.encoding.codec import encode
+from meander.state.encoding.columns import Layout
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Incarnation, LayerId, WorkerId
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.topic import Ticket
+from meander.state.store.store import Database, Store
 
 UPDATES = 20_000_000
 INTERVAL = 20_000

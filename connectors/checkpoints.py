@@ -23,9 +23,9 @@ from meander.connectors.state_topic import Appending
 from meander.connectors.topics import Names
 from meander.dataflow.checkpoint.recording import Recorded, Recording
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.checkpoint import Checkpoint
-from meander.state.manifest import Manifest
-from meander.state.topic import Place
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import Place
 
 DURABLE = 60.0
 """Seconds within which what is written must be durable."""

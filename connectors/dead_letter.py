@@ -20,7 +20,7 @@ from meander.connectors.topics import MAX_DEAD_RECORD
 from meander.dataflow.batch import Batch
 from meander.dataflow.operators.errors import failure, shown
 from meander.dataflow.protocols import WorkerContext
-from meander.state import codec
+from meander.state.encoding import codec
 
 log = logging.getLogger(__name__)
 

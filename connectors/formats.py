@@ -16,8 +16,8 @@ from typing import Literal, TypeVar, cast, get_args
 from pydantic_core import from_json, to_json
 
 from meander.schemas.errors import SetupError
-from meander.state import codec
-from meander.state.time import whole
+from meander.state.encoding import codec
+from meander.state.times.time import whole
 
 Format = Literal["json", "bytes", "str"]
 Decoder = Callable[[bytes], object]
@@ -127,7 +127,7 @@ def encoder(form: Format | Encoder) -> Callable[[object], bytes | None]:
 
 
 def plain_key(key: bytes) -> bytes:
-    """A key of the engine (`state.codec`) as others read it: text and bytes as they are, else JSON.
+    """A key of the engine (`codec`) as others read it: text and bytes as they are, else JSON.
 
     >>> [plain_key(codec.encode(key)) for key in ("N14228", b"raw", 7, ("AA", 1))]
     [b'N14228', b'raw', b'7', b'["AA",1]']

@@ -24,7 +24,7 @@ from meander.dataflow.lists import Result, Unhurried, results
 from meander.dataflow.once.tally import Tally
 from meander.dataflow.protocols import Chunk, Partition, Rest
 from meander.dataflow.pulse import UNHEARD
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 AT_ONCE = (1, 8, 64, 512)
 """Records that a poll may hand out of one partition at most."""

@@ -19,7 +19,7 @@ from meander.dataflow.batch import Batch, Int64s
 from meander.dataflow.protocols import Chunk, DeadLetters, Partition
 from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import MeanderError
-from meander.state.time import MIN_TIME, from_millis
+from meander.state.times.time import MIN_TIME, from_millis
 
 RECORD = 64
 """Bytes counted per record for its key and headers, whose lengths cost a call each."""

@@ -21,7 +21,7 @@ from meander.connectors.client import Fetched, Settings
 from meander.connectors.sender import Sender, noted
 from meander.connectors.topics import STATE_PARTITIONS
 from meander.schemas.errors import MeanderError
-from meander.state.ids import COORDINATOR, Incarnation, LayerId
+from meander.state.keys.ids import COORDINATOR, Incarnation, LayerId
 
 
 def ends(settings: Settings, topic: str) -> list[int]:

@@ -28,8 +28,8 @@ from meander.connectors.wakeup import LoopWakeup
 from meander.dataflow.protocols import Frame
 from meander.dataflow.wire import MAX_FRAME, check_size
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId
-from meander.state.ids import member_name as member_name
+from meander.state.keys.ids import WorkerId
+from meander.state.keys.ids import member_name as member_name
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from meander.connectors import client
 from meander.connectors.client import Fetched, Settings
 from meander.dataflow.protocols import Wakeup
 from meander.schemas.errors import MeanderError
-from meander.state.topic import Place, RecordGone, Ticket
+from meander.state.layers.topic import Place, RecordGone, Ticket
 
 GAP = 1 << 20
 """Bytes between two places, by the size of the next, that are read through rather than skipped."""

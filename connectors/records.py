@@ -22,7 +22,7 @@ from meander.connectors.formats import (
 )
 from meander.dataflow.operators.errors import failure, told
 from meander.dataflow.pulse import Pulse
-from meander.state.time import whole
+from meander.state.times.time import whole
 
 Readable = tuple[object, int]
 """A decoded value and its time, milliseconds since 1970."""

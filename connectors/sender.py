@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message
 
 from meander.connectors.client import Settings, Unreachable
 from meander.connectors.producing import ANYWHERE, MOST, OVERHEAD, Headers, Producing, Report
-from meander.state.topic import Place
+from meander.state.layers.topic import Place
 
 Delivered = Callable[[Message], None]
 """Called once a record is durable; the message has its partition and offset."""

@@ -32,8 +32,8 @@ from meander.dataflow.operators.errors import failure, shown, told
 from meander.dataflow.protocols import WorkerContext
 from meander.dataflow.pulse import Pulse
 from meander.schemas.refused import RowRefused
-from meander.state import codec
-from meander.state.ids import WorkerId
+from meander.state.encoding import codec
+from meander.state.keys.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
 AROUND = 61

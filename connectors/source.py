@@ -33,7 +33,7 @@ from meander.dataflow.protocols import (
 )
 from meander.dataflow.pulse import Pulse
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.time import whole
+from meander.state.times.time import whole
 
 
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:

@@ -19,7 +19,7 @@ from meander.connectors.committer import Parcel
 from meander.connectors.producing import Headers
 from meander.dataflow.bound import Bound
 from meander.schemas.errors import SetupError
-from meander.state import codec
+from meander.state.encoding import codec
 
 _LENGTH = struct.Struct(">Q")
 _Column = list[bytes | None]

@@ -16,7 +16,7 @@ from meander.connectors.places import PlaceReader
 from meander.connectors.sender import Sender
 from meander.connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS
 from meander.dataflow.protocols import Wakeup
-from meander.state.topic import Place, Ticket
+from meander.state.layers.topic import Place, Ticket
 
 
 class Appending:

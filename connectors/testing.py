@@ -40,7 +40,7 @@ from meander.dataflow.pulse import UNHEARD
 from meander.dataflow.sim import Command, Grow, HandOver, Join, Leave
 from meander.dataflow.testing import Answer, DeadLetter, Result
 from meander.schemas.errors import SetupError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 __all__ = [
     "Answer",

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 
 from meander.connectors.client import ANSWER, Admin, missing, translate
 from meander.schemas.errors import SetupError
-from meander.state.extraction import STATE_LIMIT
+from meander.state.layers.layer_writer import STATE_LIMIT
 
 MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
 """Bytes of one record on the state topic: the greatest state alone in its chunk, and its head."""

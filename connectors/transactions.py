@@ -21,7 +21,7 @@ from meander.dataflow.once.marks import Mark
 from meander.dataflow.once.tally import Tally
 from meander.dataflow.once.transactions import Keeper, Keeping, Tallying
 from meander.dataflow.protocols import Wakeup, WorkerContext
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 
 def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meander.dataflow.migrate.said import Event
 from meander.dataflow.reading import Handing
-from meander.state.time import to_millis
+from meander.state.times.time import to_millis
 
 
 def partition_given(handing: Handing, source: str) -> Event:

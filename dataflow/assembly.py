@@ -69,14 +69,14 @@ from meander.dataflow.pulse import UNHEARD, Pulse
 from meander.dataflow.snapshots import Snapshots
 from meander.dataflow.summary import Summary
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.codec import StateCodec, UnencodableError
-from meander.state.columns import Layout
-from meander.state.ids import Incarnation, LayerId, WorkerId
-from meander.state.retention import Retention
-from meander.state.shelf import Shelf
-from meander.state.store import Store
-from meander.state.topic import StateTopic
+from meander.state.encoding.codec import StateCodec, UnencodableError
+from meander.state.encoding.columns import Layout
+from meander.state.keys.ids import Incarnation, LayerId, WorkerId
+from meander.state.layers.retention import Retention
+from meander.state.layers.topic import StateTopic
+from meander.state.store.spill import Shelf
+from meander.state.store.store import Store
+from meander.state.times.antichain import Antichain
 
 Report = Callable[[dict[str, object]], None]
 """Takes a JSON-able event for the coordinator."""

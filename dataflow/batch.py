@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.dataflow.packing import guessed_size_of, size_of
-from meander.state import codec
-from meander.state.cells import pick
-from meander.state.codec import UnencodableError
+from meander.state.encoding import codec
+from meander.state.encoding.cells import pick
+from meander.state.encoding.codec import UnencodableError
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -34,7 +34,7 @@ ROW_BYTES = 128
 class Batch:
     """Records as columns; `keys` and `hashes` stand once the stream has been keyed.
 
-    Shapes: every array and list is (n,). `keys` are encoded by `state.codec`, `hashes` are xxh3
+    Shapes: every array and list is (n,). `keys` are encoded by `codec`, `hashes` are xxh3
     of those bytes, and a key's bin is the top bits of its hash. `size` is about how many bytes
     the values take when encoded, 0 while nobody has needed to know; `packed` is `values` encoded,
     where that has been done.

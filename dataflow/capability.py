@@ -12,8 +12,8 @@ from typing import Self
 
 from meander.dataflow.changes import ChangeBatch
 from meander.dataflow.graph import Location
-from meander.state.antichain import minimal
-from meander.state.time import Time, less_equal
+from meander.state.times.antichain import minimal
+from meander.state.times.time import Time, less_equal
 
 
 class CapabilityError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meander.dataflow.graph import Location
 from meander.dataflow.wire import Change
-from meander.state.time import Time
+from meander.state.times.time import Time
 
 
 class ChangeBatch:

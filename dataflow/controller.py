@@ -50,10 +50,10 @@ from meander.dataflow.wire import (
 )
 from meander.dataflow.worker import members_of
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.checkpoint import Cut
-from meander.state.ids import COORDINATOR, Bin, WorkerId, member_name
-from meander.state.time import to_millis
+from meander.state.checkpoint.checkpoint import Cut
+from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import to_millis
 
 
 class Controller:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from meander.dataflow.graph import EdgeId
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId, member_name
+from meander.state.keys.ids import WorkerId, member_name
 
 SHARE = 16
 

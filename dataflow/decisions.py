@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from meander.dataflow.migrate.instructions import Revoke
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.migrate.parcels import Order
-from meander.state.checkpoint import Anew
-from meander.state.ids import WorkerId
+from meander.state.checkpoint.checkpoint import Anew
+from meander.state.keys.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)

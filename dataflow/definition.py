@@ -7,7 +7,7 @@ from meander.dataflow.nodes import ExchangeNode, Guarantee, Node, Output, group_
 from meander.dataflow.operators.errors import OnError
 from meander.dataflow.sound import check
 from meander.schemas.errors import SetupError
-from meander.state.bins import BinSpace
+from meander.state.keys.bins import BinSpace
 
 
 class Definition:

@@ -23,7 +23,7 @@ from meander.dataflow.nodes import Guarantee, Output, SourceNode
 from meander.dataflow.protocols import SourceSpec
 from meander.dataflow.stream import Stream
 from meander.schemas.errors import SetupError
-from meander.state.bins import BinSpace
+from meander.state.keys.bins import BinSpace
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ from meander.dataflow.migrate.command import Refused
 from meander.dataflow.plan import Plan
 from meander.dataflow.protocols import Clock
 from meander.dataflow.speed import Speed
-from meander.state.time import MIN_TIME, to_millis
+from meander.state.times.time import MIN_TIME, to_millis
 
 NEAR = 120.0
 """Seconds: what moves at a named time is made ready no sooner."""

@@ -16,7 +16,7 @@ from typing import NewType
 
 from meander.dataflow.summary import Summary, least
 from meander.schemas.errors import SetupError
-from meander.state.time import MIN_TIME, Time
+from meander.state.times.time import MIN_TIME, Time
 
 Location = NewType("Location", int)
 EdgeId = NewType("EdgeId", int)

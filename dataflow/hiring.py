@@ -13,7 +13,7 @@ from collections.abc import Callable
 from meander.dataflow.migrate.command import Migrate, Refused
 from meander.dataflow.sim import Command, Join, Simulation
 from meander.schemas.control import Rescale
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 
 class Hiring:

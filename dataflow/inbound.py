@@ -33,8 +33,8 @@ from meander.dataflow.wire import (
     decode,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.ids import COORDINATOR, WorkerId, member_name
-from meander.state.manifest import Manifest
+from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
+from meander.state.layers.manifest import Manifest
 
 _INT64 = 1 << 63
 """Workers, bins and partitions are numbers from 0 that columns can hold."""

@@ -18,14 +18,14 @@ from meander.dataflow.operators.logic import LARGEST, StateTooLargeError
 from meander.dataflow.operators.steps import KeyTooLargeError
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state import codec
-from meander.state.codec import PLAIN
-from meander.state.columns import exact
-from meander.state.extraction import KEY_LIMIT
-from meander.state.given import Given, first_layer
-from meander.state.ids import COORDINATOR, Bin, Incarnation, LayerId
-from meander.state.manifest import Manifest
-from meander.state.topic import StateTopic
+from meander.state.encoding import codec
+from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.columns import exact
+from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId
+from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.layer_writer import KEY_LIMIT
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import StateTopic
 
 _SHOWN = 200
 """Characters of a key in an error."""

@@ -24,9 +24,9 @@ from meander.dataflow.protocols import (
     SourceOptions,
     SourceReader,
 )
-from meander.state import codec
-from meander.state.ids import WorkerId
-from meander.state.time import from_millis
+from meander.state.encoding import codec
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import from_millis
 
 BATCHES = 8
 """Under way at one sink in memory."""

@@ -15,8 +15,8 @@ from meander.dataflow.progress import Progress
 from meander.dataflow.protocols import Links
 from meander.dataflow.wire import Base, MemberFrame, encode_member
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.ids import COORDINATOR, WorkerId, member_name
+from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
+from meander.state.times.antichain import Antichain
 
 
 class Roster:

@@ -8,8 +8,8 @@ is not before its least element in the total order. Cost: nothing in the outer s
 
 from __future__ import annotations
 
-from meander.state.antichain import Antichain
-from meander.state.time import Time
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 Rounds = tuple[int, ...]
 """Of the loops from outside in; () in the outer scope."""

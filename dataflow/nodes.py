@@ -18,8 +18,8 @@ from meander.dataflow.operators.keyed import Order
 from meander.dataflow.operators.logic import OnTimer, OnValue
 from meander.dataflow.operators.steps import KeyBy, Step
 from meander.dataflow.protocols import SinkSpec, SourceSpec
-from meander.state.codec import PLAIN, StateCodec
-from meander.state.columns import Layout
+from meander.state.encoding.codec import PLAIN, StateCodec
+from meander.state.encoding.columns import Layout
 
 Moving = Literal["together", "alone"]
 """Whether an operator's bins move with those of all others that do, or for themselves."""

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgpack
 
-from meander.state import codec
-from meander.state.codec import UnencodableError
+from meander.state.encoding import codec
+from meander.state.encoding.codec import UnencodableError
 
 PIECE: Final = 256 << 10
 """Bytes of a piece of several values at most."""

@@ -43,7 +43,7 @@ from meander.dataflow.sound import functions_of
 from meander.dataflow.ways import Ways, ways
 from meander.dataflow.wire import Payload
 from meander.schemas.errors import SetupError
-from meander.state.checkpoint import Piece
+from meander.state.checkpoint.checkpoint import Piece
 
 MOST_BINS = 1 << 19
 """In all groups together: the owners of all are one decision, which is one record."""

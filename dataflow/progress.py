@@ -35,9 +35,9 @@ from meander.dataflow.wire import (
     encode_opening,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import NOTHING, Antichain, MutableAntichain, minimal
-from meander.state.ids import COORDINATOR, WorkerId, member_name
-from meander.state.time import MIN_TIME, Time
+from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
+from meander.state.times.antichain import NOTHING, Antichain, MutableAntichain, minimal
+from meander.state.times.time import MIN_TIME, Time
 
 
 class Tracker:

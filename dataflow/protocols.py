@@ -13,7 +13,7 @@ from typing import NewType, Protocol
 
 from meander.dataflow.batch import Batch, Int64s
 from meander.dataflow.pulse import Pulse
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 Frame = list[bytes]
 """One message between members, encoded by `dataflow.wire`: a head and, for data, Arrow IPC."""

@@ -21,7 +21,7 @@ from meander.dataflow.migrate.parcels import Order
 from meander.dataflow.plan import Plan
 from meander.dataflow.progress import Progress
 from meander.dataflow.protocols import Partition
-from meander.state.ids import WorkerId, member_name
+from meander.state.keys.ids import WorkerId, member_name
 
 Place = tuple[int, Partition]
 """A source's number, and one of its partitions."""

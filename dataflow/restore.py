@@ -14,13 +14,14 @@ from collections.abc import Iterable, Sequence
 
 from meander.dataflow.operators.keyed import Keyed
 from meander.dataflow.protocols import Clock
-from meander.state.ids import Bin, CheckpointId
-from meander.state.installation import AHEAD_BYTES, Installation
-from meander.state.lacking import Bundle, Lacking, from_bytes
-from meander.state.layer import Remainder, Timers, overlaid, payloads
-from meander.state.manifest import Manifest
-from meander.state.store import Incoming, ingest
-from meander.state.topic import StateTopic
+from meander.state.checkpoint.delta_bundles import Bundle, Lacking, from_bytes
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import Bin, CheckpointId
+from meander.state.layers.layer import Remainder, overlaid, payloads
+from meander.state.layers.layer_loader import AHEAD_BYTES, Installation
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import StateTopic
+from meander.state.store.store import Incoming, ingest
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from meander.dataflow.batch import Int64s
 from meander.dataflow.protocols import Partition
-from meander.state.time import MIN_TIME
+from meander.state.times.time import MIN_TIME
 
 BEHIND_ALL = 1 << 62
 """The time of what follows the end of a bounded run: later than all that is out of that run."""

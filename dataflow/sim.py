@@ -32,10 +32,10 @@ from meander.dataflow.rulings import NO_PAST, Past
 from meander.dataflow.wire import check_size, of_progress
 from meander.dataflow.worker import Worker
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import COORDINATOR, Incarnation, WorkerId
-from meander.state.topic import Place, RecordGone, Ticket
-from meander.state.unnamed import Unnamed
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.checkpoint.orphans import Unnamed
+from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.layers.topic import Place, RecordGone, Ticket
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that none is of the future."""

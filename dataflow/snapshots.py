@@ -18,9 +18,9 @@ from meander.dataflow.operators.base import Quiet
 from meander.dataflow.operators.keyed import Keyed
 from meander.dataflow.pace import Pace
 from meander.dataflow.protocols import Clock
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin
-from meander.state.topic import Unreadable
+from meander.state.keys.ids import Bin
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.topic import Unreadable
 
 ENTRIES = 512
 """Entries written of a bin, or merged, per turn."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander.dataflow.protocols import Clock
-from meander.state.time import span, to_millis
+from meander.state.times.time import span, to_millis
 
 
 class Speed:

@@ -19,8 +19,8 @@ from meander.dataflow.migrate.command import Migrate, Refused
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.migrate.routing import Routing
 from meander.dataflow.protocols import Clock
-from meander.state.ids import Bin, WorkerId, member_name
-from meander.state.time import MIN_TIME
+from meander.state.keys.ids import Bin, WorkerId, member_name
+from meander.state.times.time import MIN_TIME
 
 T = TypeVar("T")
 

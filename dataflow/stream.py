@@ -37,7 +37,7 @@ from meander.dataflow.operators.logic import Context, OnTimer, OnValue
 from meander.dataflow.operators.steps import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.dataflow.protocols import SinkSpec
 from meander.schemas.errors import SetupError
-from meander.state.codec import PLAIN, StateCodec
+from meander.state.encoding.codec import PLAIN, StateCodec
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import add
 
-from meander.state.time import Time
+from meander.state.times.time import Time
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,12 @@ from meander.dataflow.worker import Worker
 from meander.schemas import control
 from meander.schemas.control import Rejected, parse_command
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state import codec
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import COORDINATOR, Incarnation, WorkerId, member_name
-from meander.state.shelf import Shelf
-from meander.state.store import Databases
-from meander.state.time import to_millis
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.encoding import codec
+from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId, member_name
+from meander.state.store.spill import Shelf
+from meander.state.store.store import Databases
+from meander.state.times.time import to_millis
 
 __all__ = [
     "Answer",

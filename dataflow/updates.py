@@ -19,7 +19,7 @@ from meander.dataflow.protocols import Frame, Links
 from meander.dataflow.rulings import Ruling, Rulings
 from meander.dataflow.wire import Change, encode_heard, encode_progress
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId, member_name
+from meander.state.keys.ids import WorkerId, member_name
 
 WINDOW = 1024
 """Updates that may be on their way to a peer."""

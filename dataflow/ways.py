@@ -24,7 +24,7 @@ from meander.dataflow.nodes import (
     SplitNode,
     upstreams,
 )
-from meander.state.checkpoint import Way
+from meander.state.checkpoint.checkpoint import Way
 
 Ways = Mapping[tuple[str, int], Way]
 """By operator and number of its input."""

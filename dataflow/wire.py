@@ -1,7 +1,7 @@
 """Frames between members: progress and data, as bytes that cannot run code.
 
 A frame is a list of parts. Part 0 begins with its kind. Progress is msgpack; a batch is one part
-of Arrow IPC for its columns and one of plain values (`state.codec`); pointers to state and
+of Arrow IPC for its columns and one of plain values (`state.encoding.codec`); pointers to state and
 moves are plain values; news of members are msgpack. Cost: one encoding per remote message, none
 for local ones.
 """
@@ -34,10 +34,10 @@ from meander.dataflow.migrate.parcels import Order, Parcel
 from meander.dataflow.protocols import Frame, Partition
 from meander.dataflow.rulings import Ruling
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.antichain import Antichain
-from meander.state.ids import WorkerId, member_name
-from meander.state.time import Time
+from meander.state.encoding import codec
+from meander.state.keys.ids import WorkerId, member_name
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 Whole = Delivery | Moves | Instruction | Order | Parcel
 Payload = Batch | Whole

@@ -44,11 +44,11 @@ from meander.dataflow.wire import (
     encode_taken,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.checkpoint import Anew, Checkpoint, Notice
-from meander.state.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
-from meander.state.parts import cut
-from meander.state.time import Time
+from meander.state.checkpoint.checkpoint import Anew, Checkpoint, Notice
+from meander.state.keys.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
+from meander.state.layers.parts import cut
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 IDLE_SECONDS = 0.1
 """The longest nap of a worker that nothing wakes."""

@@ -25,15 +25,15 @@ from meander.dataflow.progress import Progress
 from meander.dataflow.sim import SimLinks, SimNetwork
 from meander.dataflow.stay import Stay
 from meander.dataflow.wire import Payload
-from meander.state import codec
-from meander.state.antichain import NOTHING, Antichain
-from meander.state.bins import BinSpace
-from meander.state.codec import PLAIN, StateCodec
-from meander.state.columns import Layout
-from meander.state.ids import WorkerId
-from meander.state.shelf import Shelf
-from meander.state.store import Database, Store
-from meander.state.time import MIN_TIME, Time
+from meander.state.encoding import codec
+from meander.state.encoding.codec import PLAIN, StateCodec
+from meander.state.encoding.columns import Layout
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import WorkerId
+from meander.state.store.spill import Shelf
+from meander.state.store.store import Database, Store
+from meander.state.times.antichain import NOTHING, Antichain
+from meander.state.times.time import MIN_TIME, Time
 
 
 class Bench:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from meander.state.codec import encode, seal
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.installation import Installation
-from meander.state.manifest import Manifest
-from meander.state.store import Store
-from meander.state.topic import Place, RecordGone, Ticket
-from meander.state.trace import Trace
+from meander.state.encoding.codec import encode, seal
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.layer_loader import Installation
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import Place, RecordGone, Ticket
+from meander.state.store.store import Store
 from tests.lent import put
 
 BIN = Bin(7)

@@ -10,8 +10,8 @@ from meander.dataflow.graph import Graph
 from meander.dataflow.membership import Roster
 from meander.dataflow.nested import outer
 from meander.dataflow.wire import CutFrame, DataFrame, MemberFrame, TakenFrame
-from meander.state.ids import COORDINATOR, WorkerId
-from meander.state.time import MIN_TIME, Time
+from meander.state.keys.ids import COORDINATOR, WorkerId
+from meander.state.times.time import MIN_TIME, Time
 from tests.graphs import Walks
 from tests.progress_world import PAYLOAD, SOUND, Action, Link, Member, Planted, World, heard
 

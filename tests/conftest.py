@@ -20,7 +20,7 @@ from xdist.workermanage import WorkerController
 from meander.app import launcher
 from meander.connectors import broker as local_broker
 from meander.connectors.broker import LocalBroker
-from meander.state.store import Database, Store
+from meander.state.store.store import Database, Store
 from tests.brokers import Broker, choice, running
 from tests.classes import Archive, archived
 from tests.kafka_tools import delete_topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from meander.dataflow.graph import ROOT, Edge, Graph, Location, Scope
-from meander.state.time import Time, less_equal
+from meander.state.times.time import Time, less_equal
 
 DEEPEST = 3
 

@@ -20,9 +20,9 @@ from meander.dataflow.protocols import Chunk, Partition, SourceOptions
 from meander.dataflow.rulings import NO_PAST, Past
 from meander.dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
 from meander.dataflow.worker import Worker
-from meander.state.ids import COORDINATOR, WorkerId
-from meander.state.store import Databases
-from meander.state.time import from_millis
+from meander.state.keys.ids import COORDINATOR, WorkerId
+from meander.state.store.store import Databases
+from meander.state.times.time import from_millis
 
 QUIET, PATIENCE = 2, 12
 """Turns without work after which nothing more is taken to happen; the second while the simulated

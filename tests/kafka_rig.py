@@ -18,9 +18,9 @@ from meander.connectors.topics import found
 from meander.dataflow.batch import Batch
 from meander.dataflow.protocols import Chunk, Partition, Rests, SinkWriter, WorkerContext
 from meander.dataflow.pulse import UNHEARD, Pulse
-from meander.state import codec
-from meander.state.ids import WorkerId
-from meander.state.time import from_millis, to_millis
+from meander.state.encoding import codec
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import from_millis, to_millis
 from tests.kafka_tools import PATIENCE, create_topic
 
 

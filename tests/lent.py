@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meander.state.cells import ABSENT
-from meander.state.store import Store
+from meander.state.encoding.cells import ABSENT
+from meander.state.store.store import Store
 
 
 def put(store: Store, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from meander import Flow
 from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.testing import ListSink, ListSource
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis, to_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis, to_millis
 from tests.hand import HandFlow
 from tests.unit.conftest import Start
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meander.dataflow.controller import Controller
 from meander.dataflow.rulings import BEHIND_ALL, Ruling
 from meander.dataflow.wire import ProgressFrame, ProgressUpdate
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 
 def overheard(controller: Controller) -> list[Ruling]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meander.dataflow.progress import Progress
 from meander.dataflow.wire import PROGRESS, encode_member
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.progress_world import Link, Planted
 
 

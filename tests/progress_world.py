@@ -17,9 +17,9 @@ from meander.dataflow.progress import Progress
 from meander.dataflow.protocols import Frame
 from meander.dataflow.stay import Stay
 from meander.dataflow.wire import Anything, HeardFrame, Payload, ProgressFrame, decode
-from meander.state.antichain import Antichain, minimal
-from meander.state.ids import WorkerId
-from meander.state.time import Time
+from meander.state.keys.ids import WorkerId
+from meander.state.times.antichain import Antichain, minimal
+from meander.state.times.time import Time
 from tests.graphs import Walks
 
 PAYLOAD = Moves("any", 0, WorkerId(0), ())

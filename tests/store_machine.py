@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from meander.state.codec import encode
-from meander.state.store import Database, Store
+from meander.state.encoding.codec import encode
+from meander.state.store.store import Database, Store
 
 Entries = list[tuple[bytes, bytes]]
 """Keys and encoded states."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meander import Flow
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.rulings import NO_PAST, Past
-from meander.state.time import from_millis
+from meander.state.times.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource, lane_times
 from tests.overheard import overheard
 from tests.unit.conftest import Start

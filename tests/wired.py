@@ -15,7 +15,7 @@ from meander.dataflow.protocols import Links
 from meander.dataflow.sim import SimClock, SimTopic
 from meander.dataflow.testing import TestFlow
 from meander.dataflow.worker import Worker, members_of
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.relay import Loss, relay
 
 DEADLINE = 60.0

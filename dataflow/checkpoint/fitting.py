@@ -16,7 +16,7 @@ from meander.dataflow.decisions import Begins
 from meander.dataflow.once.history import History
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import SetupError
-from meander.state.checkpoint import BEGINNING, Checkpoint, Way
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Way
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from meander.dataflow.wire import (
     encode_cut,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.ids import COORDINATOR, WorkerId, member_name
-from meander.state.time import Time
+from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
+from meander.state.times.time import Time
 
 SHARE = 4
 """How much longer a turn writes than it does all else, while a checkpoint is being taken."""

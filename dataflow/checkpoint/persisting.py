@@ -25,15 +25,15 @@ from meander.dataflow.nested import at, outer, rounds_of
 from meander.dataflow.operators.base import Underway
 from meander.dataflow.plan import Plan
 from meander.dataflow.wire import Payload
-from meander.state import in_flight
-from meander.state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position
-from meander.state.codec import UnencodableError
-from meander.state.ids import Incarnation, WorkerId
-from meander.state.in_flight import Columns, Header
-from meander.state.lacking import Bundle, Lacking
-from meander.state.manifest import Manifest
-from meander.state.time import Time
-from meander.state.topic import StateTopic
+from meander.state.checkpoint import in_flight
+from meander.state.checkpoint.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position
+from meander.state.checkpoint.delta_bundles import Bundle, Lacking
+from meander.state.checkpoint.in_flight import Columns, Header
+from meander.state.encoding.codec import UnencodableError
+from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import StateTopic
+from meander.state.times.time import Time
 
 ROWS = 1024
 """Records of a piece at most: about a millisecond of encoding."""

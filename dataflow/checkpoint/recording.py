@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from meander.dataflow.checkpoint.sending import Places, Sending
-from meander.state.checkpoint import Checkpoint
-from meander.state.parts import cut
-from meander.state.topic import Appendable
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.layers.parts import cut
+from meander.state.layers.topic import Appendable
 
 Append = Callable[[bytes], Callable[[], int | None]]
 """Begins to write a record, returns its offset once it is durable."""

@@ -24,12 +24,12 @@ from meander.dataflow.operators.base import InputPort, Message
 from meander.dataflow.plan import Plan
 from meander.dataflow.progress import Progress
 from meander.dataflow.protocols import Clock
-from meander.state import in_flight
-from meander.state.checkpoint import Piece
-from meander.state.ids import WorkerId
-from meander.state.in_flight import Columns
-from meander.state.parts import wholes
-from meander.state.topic import StateTopic
+from meander.state.checkpoint import in_flight
+from meander.state.checkpoint.checkpoint import Piece
+from meander.state.checkpoint.in_flight import Columns
+from meander.state.keys.ids import WorkerId
+from meander.state.layers.parts import wholes
+from meander.state.layers.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
 """What is asked for at once: a piece alone takes as long as some."""

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from meander.state.parts import keyed
-from meander.state.topic import Appendable, Place, Ticket
+from meander.state.layers.parts import keyed
+from meander.state.layers.topic import Appendable, Place, Ticket
 
 T = TypeVar("T")
 Places = tuple[Place, ...]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from meander.dataflow.operators.inflight import Inflight
 from meander.dataflow.operators.source import SourceOperator
 from meander.dataflow.wire import HoldFrame
-from meander.state.time import MIN_TIME
+from meander.state.times.time import MIN_TIME
 
 Report = Callable[[dict[str, object]], None]
 

@@ -20,10 +20,10 @@ from meander.dataflow.once.history import NO_HISTORY, History
 from meander.dataflow.plan import Plan
 from meander.dataflow.rulings import NO_PAST, Past
 from meander.dataflow.staff import share_of, shared_out
-from meander.state.checkpoint import BEGINNING, Checkpoint, Cut, Position
-from meander.state.ids import CheckpointId, Incarnation, WorkerId
-from meander.state.manifest import Manifest
-from meander.state.time import MIN_TIME
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut, Position
+from meander.state.keys.ids import CheckpointId, Incarnation, WorkerId
+from meander.state.layers.manifest import Manifest
+from meander.state.times.time import MIN_TIME
 
 T = TypeVar("T")
 UNBORN: Final = Incarnation(0)

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Sequence
 
 from meander.dataflow.checkpoint.sending import Sending
 from meander.dataflow.migrate.migrator import Outlet
-from meander.state import lacking
-from meander.state.chains import Link
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin, CheckpointId, Incarnation, WorkerId
-from meander.state.lacking import Bundle, Lacking
-from meander.state.layer import NO_REMAINDER
-from meander.state.manifest import Manifest
-from meander.state.topic import NOWHERE, StateTopic
+from meander.state.checkpoint import delta_bundles
+from meander.state.checkpoint.delta_bundles import Bundle, Lacking
+from meander.state.keys.ids import Bin, CheckpointId, Incarnation, WorkerId
+from meander.state.layers.delta_chains import Link
+from meander.state.layers.layer import NO_REMAINDER
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import NOWHERE, StateTopic
 
 ENTRIES = 512
 """Entries written per turn, of a bin or into a bundle."""
@@ -144,11 +144,11 @@ class States:
         """The bundle is whole."""
         if not self._gathered:
             return
-        key = lacking.key_of(*self._at, self._me, self._sequence)
+        key = delta_bundles.key_of(*self._at, self._me, self._sequence)
         self._sequence += 1
         bins = tuple(one.bin for one in self._gathered)
         bundle = Bundle(self._gathered[0].operator, bins, NOWHERE)
-        self._sending.send(key, lacking.to_bytes(self._gathered), bundle)
+        self._sending.send(key, delta_bundles.to_bytes(self._gathered), bundle)
         self._gathered, self._gathered_bytes = [], 0
 
     def _look(self) -> bool:

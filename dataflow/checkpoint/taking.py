@@ -31,10 +31,10 @@ from meander.dataflow.wire import (
     encode_cut,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.checkpoint import BEGINNING, Checkpoint, Cut
-from meander.state.ids import Bin, Incarnation, WorkerId, member_name
-from meander.state.topic import Place
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.state.keys.ids import Bin, Incarnation, WorkerId, member_name
+from meander.state.layers.topic import Place
+from meander.state.times.antichain import Antichain
 
 NEVER = 1 << 62
 FAILED_PAUSE = 1.0

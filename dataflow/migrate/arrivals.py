@@ -27,15 +27,15 @@ from meander.dataflow.operators.rows import Rows
 from meander.dataflow.operators.timers import Timers
 from meander.dataflow.pace import Pace
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.ids import Bin
-from meander.state.installation import Installation
-from meander.state.layer import Remainder
-from meander.state.manifest import Manifest
-from meander.state.store import Store
-from meander.state.time import MIN_TIME, Time
-from meander.state.topic import StateTopic
-from meander.state.trace import Trace
+from meander.state.keys.ids import Bin
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.layer import Remainder
+from meander.state.layers.layer_loader import Installation
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import StateTopic
+from meander.state.store.store import Store
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME, Time
 
 ENTRIES = 2048
 """Entries installed per bin and turn."""

@@ -14,8 +14,8 @@ from meander.dataflow.migrate.groups import Groups
 from meander.dataflow.migrate.rounds import Running, Way, apart, rounds_of_all, together
 from meander.dataflow.migrate.routing import Routing
 from meander.dataflow.migrate.sizes import Sizes
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import MIN_TIME
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import MIN_TIME
 
 PER_PAIR = 64
 """Bins that two workers move in one round of a batched command, where little is left to move."""

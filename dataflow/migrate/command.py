@@ -8,10 +8,10 @@ from typing import Literal
 
 from meander.dataflow.migrate.groups import TOGETHER, Groups
 from meander.schemas import control
-from meander.state import codec
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis
 
 Strategy = Literal["sudden", "fluid", "batched"]
 Overlap = Literal["queue", "reject"]

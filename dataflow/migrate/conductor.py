@@ -28,7 +28,7 @@ from meander.dataflow.migrate.routing import Routing
 from meander.dataflow.migrate.said import Event
 from meander.dataflow.migrate.sizes import Sizes
 from meander.dataflow.protocols import Clock
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.ids import Bin, WorkerId
 
 BETWEEN = 0.2
 """Of the lead, while bins that are prepared move round after round."""

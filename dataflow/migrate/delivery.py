@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import msgpack
 
 from meander.dataflow.exact import plain, whole
-from meander.state.layer import NO_REMAINDER, Remainder
-from meander.state.manifest import Manifest
+from meander.state.layers.layer import NO_REMAINDER, Remainder
+from meander.state.layers.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """From the old owner of an operator's bin to the new one.
 
-    >>> from meander.state.ids import Bin
+    >>> from meander.state.keys.ids import Bin
     >>> rest = Remainder([b"N14228"], [b"state"], [(5, b"N14228")])
     >>> delivery = Delivery(Manifest("per_plane", Bin(3), epoch=7, layers=()), rest)
     >>> Delivery.from_bytes(delivery.to_bytes()) == delivery

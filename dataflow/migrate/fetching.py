@@ -14,9 +14,9 @@ from meander.dataflow.migrate.groups import Groups
 from meander.dataflow.migrate.instructions import Instruction, Prepare, Rewrite, Spare, Stage
 from meander.dataflow.migrate.rounds import Fetch, Running, Way
 from meander.dataflow.migrate.sizes import Sizes, size_of
-from meander.state.ids import Bin, WorkerId
-from meander.state.installation import AHEAD_BYTES
-from meander.state.manifest import Manifest
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.layers.layer_loader import AHEAD_BYTES
+from meander.state.layers.manifest import Manifest
 
 
 class Fetching:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.ids import Bin, WorkerId
 
 TOGETHER = ""
 """The name of the group that is no single operator."""

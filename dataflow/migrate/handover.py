@@ -17,8 +17,8 @@ from meander.dataflow.migrate.parcels import Order, Parcel
 from meander.dataflow.operators.base import InputPort, OutputPort, Quiet
 from meander.dataflow.operators.source import SourceOperator
 from meander.dataflow.protocols import Rest
-from meander.state.ids import WorkerId
-from meander.state.time import MIN_TIME
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import MIN_TIME
 
 
 class Handover(Quiet):

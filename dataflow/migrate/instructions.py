@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgpack
 
 from meander.dataflow.exact import count
-from meander.state.ids import Bin
-from meander.state.manifest import Manifest
+from meander.state.keys.ids import Bin
+from meander.state.layers.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

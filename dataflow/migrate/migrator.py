@@ -27,10 +27,10 @@ from meander.dataflow.operators.keyed import Keyed
 from meander.dataflow.operators.router import Router
 from meander.dataflow.pace import Pace
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin, CheckpointId, WorkerId, member_name
-from meander.state.time import Time
+from meander.state.keys.ids import Bin, CheckpointId, WorkerId, member_name
+from meander.state.layers.layer_writer import Extraction
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 ENTRIES = 2048
 """Entries extracted per bin and turn."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.ids import Bin, WorkerId
 
 
 @dataclass(frozen=True, slots=True)

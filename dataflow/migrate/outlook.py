@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meander.dataflow.migrate.rounds import Running, Way
-from meander.state.ids import Bin
+from meander.state.keys.ids import Bin
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import msgpack
 
 from meander.dataflow.exact import whole
 from meander.dataflow.protocols import Partition, Rest
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 from meander.dataflow.operators.keyed import Keyed
 from meander.dataflow.pace import Pace
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin
-from meander.state.manifest import Manifest
+from meander.state.keys.ids import Bin
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
 
 ENTRIES = 512
 """Entries written per bin and turn, some half a millisecond."""

@@ -13,7 +13,7 @@ from meander.dataflow.capability import Capability
 from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.migrate.sizes import Sizes
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.ids import Bin, WorkerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from meander.dataflow.batch import Int64s
 from meander.dataflow.migrate.moves import Moves
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.antichain import Antichain
 
 NOBODY = WorkerId(-2)
 

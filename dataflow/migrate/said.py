@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meander.dataflow.migrate.rounds import Round, Running, Transit
-from meander.state.ids import Bin
-from meander.state.time import to_millis
+from meander.state.keys.ids import Bin
+from meander.state.times.time import to_millis
 
 Event = dict[str, object]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from meander.state.ids import Bin
-from meander.state.manifest import Manifest
+from meander.state.keys.ids import Bin
+from meander.state.layers.manifest import Manifest
 
 
 class Sizes:

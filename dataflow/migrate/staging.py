@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from meander.dataflow.pace import Pace
 from meander.schemas.errors import MeanderError
-from meander.state.ids import Bin, LayerId
-from meander.state.installation import Installation
-from meander.state.layer import Timers
-from meander.state.manifest import Manifest
-from meander.state.store import Store
-from meander.state.topic import StateTopic
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import Bin, LayerId
+from meander.state.layers.layer_loader import Installation
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import StateTopic
+from meander.state.store.store import Store
 
 ENTRIES = 1024
 """Entries installed per bin and turn, less than a millisecond."""

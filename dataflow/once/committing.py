@@ -17,7 +17,7 @@ from meander.dataflow.once.sink import OnceSink
 from meander.dataflow.once.transactions import Transactions
 from meander.dataflow.protocols import Clock
 from meander.dataflow.rulings import Ruling, Rulings
-from meander.state.ids import Incarnation, WorkerId
+from meander.state.keys.ids import Incarnation, WorkerId
 
 RULINGS = 2_000
 """Those heard after which they are committed though no result is."""

@@ -9,7 +9,7 @@ that was found empty. Cost: a checkpoint for each who leaves, and one at the end
 from __future__ import annotations
 
 from meander.dataflow.checkpoint.taking import Checkpoints
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 
 class Emptying:

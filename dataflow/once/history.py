@@ -26,11 +26,11 @@ from meander.dataflow.migrate.routing import Routing
 from meander.dataflow.once.marks import Mark
 from meander.dataflow.once.tally import Out, Tally
 from meander.dataflow.rulings import BEHIND_ALL, NO_PAST, Past, Ruling
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, Incarnation, WorkerId
-from meander.state.in_flight import Author
-from meander.state.time import MIN_TIME
+from meander.state.checkpoint.in_flight import Author
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME
 
 NOBODY = -1
 Written = tuple[Incarnation, Decision]

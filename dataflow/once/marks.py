@@ -15,7 +15,7 @@ from typing import Any, Final, TypedDict
 from meander.dataflow.once.tally import Out, Tally
 from meander.dataflow.rulings import Ruling
 from meander.schemas.avro import Format
-from meander.state.ids import Incarnation, WorkerId
+from meander.state.keys.ids import Incarnation, WorkerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ from meander.dataflow.operators.errors import Guard
 from meander.dataflow.operators.pool import Pool
 from meander.dataflow.operators.rows import Rows
 from meander.dataflow.operators.sink import written
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin
-from meander.state.time import Time
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 SLICE = 1024
 """Records that go into an outbox between two looks whether there is room."""

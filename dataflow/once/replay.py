@@ -23,8 +23,8 @@ from meander.dataflow.once.transactions import Tallying
 from meander.dataflow.operators.sink import without
 from meander.schemas.errors import MeanderError
 from meander.schemas.refused import RowRefused
-from meander.state.checkpoint import Anew
-from meander.state.ids import Incarnation, WorkerId, member_name
+from meander.state.checkpoint.checkpoint import Anew
+from meander.state.keys.ids import Incarnation, WorkerId, member_name
 
 NEVER = 1 << 62
 Event = dict[str, object]

@@ -19,7 +19,7 @@ from meander.dataflow.once.transactions import Keeper
 from meander.dataflow.once.trimming import Trimming
 from meander.dataflow.protocols import SinkWriter
 from meander.schemas.errors import MeanderError
-from meander.state.ids import Incarnation
+from meander.state.keys.ids import Incarnation
 
 Show = Callable[[], None]
 """Makes what a transaction holds visible."""

@@ -31,10 +31,10 @@ from meander.dataflow.operators.errors import Guard
 from meander.dataflow.operators.pool import Pool
 from meander.dataflow.operators.rows import Rows, in_order
 from meander.dataflow.operators.sink import written
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin
-from meander.state.time import MIN_TIME
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME
 
 SLICE = 1024
 """The most records that are written between two looks whether there is room."""

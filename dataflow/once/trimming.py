@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from meander.dataflow.nested import outer
-from meander.state.antichain import Antichain
+from meander.state.times.antichain import Antichain
 
 Ask = Callable[[], Callable[[], int | None]]
 """Begins to ask where the marks end; the answer, once it is there."""

@@ -20,9 +20,9 @@ from meander.dataflow.graph import Edge, Location
 from meander.dataflow.progress import Progress
 from meander.dataflow.stay import Stay
 from meander.dataflow.wire import Payload
-from meander.state.antichain import Antichain, minimal
-from meander.state.ids import WorkerId
-from meander.state.time import Time
+from meander.state.keys.ids import WorkerId
+from meander.state.times.antichain import Antichain, minimal
+from meander.state.times.time import Time
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from meander.dataflow.nested import Rounds, at, outer, rounds_of
 from meander.dataflow.operators.notices import Notices
 from meander.dataflow.operators.timers import Timers
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
+from meander.state.times.antichain import Antichain
 
 Why = Literal["timer", "notice"]
 """Why a key is called back: its timer is due, or all of a time has come."""

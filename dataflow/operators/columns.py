@@ -22,12 +22,12 @@ from meander.dataflow.operators.errors import Guard, failure
 from meander.dataflow.operators.logic import Applied, Sealing
 from meander.dataflow.operators.rows import Rows
 from meander.schemas.errors import SetupError
-from meander.state import codec
-from meander.state.cells import ABSENT, pick
-from meander.state.columns import Column as Column
-from meander.state.columns import Columns as Columns
-from meander.state.columns import Layout, column_of, exact, fitting
-from meander.state.store import Bins, Loan, Store
+from meander.state.encoding import codec
+from meander.state.encoding.cells import ABSENT, pick
+from meander.state.encoding.columns import Column as Column
+from meander.state.encoding.columns import Columns as Columns
+from meander.state.encoding.columns import Layout, column_of, exact, fitting
+from meander.state.store.store import Bins, Loan, Store
 
 ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
 """`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""

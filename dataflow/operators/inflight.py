@@ -17,7 +17,7 @@ from typing import Final
 
 from meander.dataflow.histogram import Histogram
 from meander.dataflow.protocols import Partition, SourceReader
-from meander.state.antichain import Antichain
+from meander.state.times.antichain import Antichain
 
 MOST: Final = 64 << 20
 """Bytes that may have been read and not passed, where no bound is asked for."""

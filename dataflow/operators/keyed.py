@@ -33,16 +33,16 @@ from meander.dataflow.operators.slices import Slices
 from meander.dataflow.operators.timers import Timers
 from meander.dataflow.pace import Pace
 from meander.dataflow.protocols import Clock
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin, CheckpointId, LayerId
-from meander.state.manifest import Manifest
-from meander.state.retention import Retention
-from meander.state.store import Store
-from meander.state.time import MIN_TIME, Time, to_millis
-from meander.state.topic import StateTopic
-from meander.state.trace import Trace
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, CheckpointId, LayerId
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.retention import Retention
+from meander.state.layers.topic import StateTopic
+from meander.state.store.store import Store
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME, Time, to_millis
 
 Order = Literal["time", "arrival"]
 SLICE = 3072

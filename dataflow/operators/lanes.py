@@ -20,7 +20,7 @@ from meander.dataflow.capability import Capability
 from meander.dataflow.nested import outer
 from meander.dataflow.protocols import Chunk, Partition
 from meander.dataflow.rulings import Track
-from meander.state.time import MIN_TIME
+from meander.state.times.time import MIN_TIME
 
 State = Literal["sending", "paused", "idle", "reading"]
 """It has records to send; may read no more; is read to its end; or is asking for records."""

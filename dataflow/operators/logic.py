@@ -2,7 +2,7 @@
 
 A logic is lent the states of the keys at hand and sees the records in order, with the calls that
 keys have asked for in their places between them; it changes the states and yields results. States
-are sealed after each record (`state.codec`): a function that fails half-way leaves the state as it
+are sealed after each record (`codec`): a function that fails half-way leaves the state as it
 was, and nobody keeps a reference to a state that changes.
 """
 
@@ -27,12 +27,12 @@ from meander.dataflow.operators.steps import (
     append_index,
 )
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.cells import ABSENT, weigh
-from meander.state.codec import StateCodec
-from meander.state.extraction import ENTRY_BYTES, STATE_LIMIT
-from meander.state.store import Bins, Store
-from meander.state.time import from_millis, to_millis, whole
+from meander.state.encoding import codec
+from meander.state.encoding.cells import ABSENT, weigh
+from meander.state.encoding.codec import StateCodec
+from meander.state.layers.layer_writer import ENTRY_BYTES, STATE_LIMIT
+from meander.state.store.store import Bins, Store
+from meander.state.times.time import from_millis, to_millis, whole
 
 States = list[object]
 """Sealed states by slot; one that is `ABSENT` is of a key that has none yet."""

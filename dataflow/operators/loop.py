@@ -28,8 +28,8 @@ from meander.dataflow.operators.base import (
 from meander.dataflow.operators.errors import Guard
 from meander.dataflow.operators.pool import Pool
 from meander.dataflow.operators.rows import Rows
-from meander.state.antichain import Antichain
-from meander.state.time import Time
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 _ALL = Antichain()
 """What has passed everything: nothing that has come back waits for a frontier."""

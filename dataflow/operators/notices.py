@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 
 from meander.dataflow.nested import Rounds, outer, rounds_of
-from meander.state.antichain import MutableAntichain
-from meander.state.time import Time
+from meander.state.times.antichain import MutableAntichain
+from meander.state.times.time import Time
 
 NOTICE_BYTES = 300
 """About what one takes in memory, beside its key."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from meander.dataflow.batch import Batch
 from meander.dataflow.capability import Held
 from meander.dataflow.operators.base import Message, OutputPort
-from meander.state.antichain import Antichain
-from meander.state.time import Time
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 
 class Outputs:

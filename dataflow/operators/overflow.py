@@ -18,9 +18,9 @@ from meander.dataflow.batch import Batch, Int64s, UInt64s
 from meander.dataflow.bound import Bound
 from meander.dataflow.nested import Rounds
 from meander.dataflow.operators.rows import Rows
-from meander.state import codec
-from meander.state.codec import UnencodableError
-from meander.state.shelf import Entry, Shelf
+from meander.state.encoding import codec
+from meander.state.encoding.codec import UnencodableError
+from meander.state.store.spill import Entry, Shelf
 
 SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
 """What is read at once: about this, and all that stands at one place."""

@@ -14,8 +14,8 @@ from itertools import chain
 from meander.dataflow.nested import Rounds, at, outer, settled
 from meander.dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS, Overflow
 from meander.dataflow.operators.rows import Rows, Waiting
-from meander.state.antichain import Antichain
-from meander.state.time import Time
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 
 class Pool:

@@ -29,9 +29,9 @@ from meander.dataflow.operators.pool import Pool
 from meander.dataflow.operators.rows import NONE, Rows
 from meander.dataflow.packing import Piece, joined, pieces
 from meander.dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
-from meander.state.antichain import Antichain
-from meander.state.ids import WorkerId
-from meander.state.time import Time
+from meander.state.keys.ids import WorkerId
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 
 @dataclass(slots=True)

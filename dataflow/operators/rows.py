@@ -18,9 +18,9 @@ import numpy.typing as npt
 from meander.dataflow.batch import Batch, Int64s
 from meander.dataflow.nested import Rounds, at, settled
 from meander.dataflow.stay import MICROS
-from meander.state import codec
-from meander.state.antichain import Antichain
-from meander.state.time import Time
+from meander.state.encoding import codec
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
 
 ARRIVED = 56
 """Bits of a mark that say when a record came, microseconds of the worker's clock; those above say

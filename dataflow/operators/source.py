@@ -31,8 +31,8 @@ from meander.dataflow.operators.lanes import Lane, Pending, Standing
 from meander.dataflow.progress import Progress
 from meander.dataflow.protocols import Clock, Partition, Rest, SourceOptions, SourceReader
 from meander.dataflow.rulings import BEHIND_ALL, Past, Ruling
-from meander.state.antichain import Antichain
-from meander.state.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
 
 ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""

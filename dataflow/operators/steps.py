@@ -19,10 +19,10 @@ from meander.dataflow.operators.base import InputPort, Message, OutputPort, Quie
 from meander.dataflow.operators.errors import Guard, OnError, failure
 from meander.dataflow.operators.slices import BYTES, Slices
 from meander.dataflow.protocols import Clock
-from meander.state import codec
-from meander.state.bins import BinSpace
-from meander.state.codec import UnencodableError
-from meander.state.extraction import KEY_LIMIT
+from meander.state.encoding import codec
+from meander.state.encoding.codec import UnencodableError
+from meander.state.keys.bins import BinSpace
+from meander.state.layers.layer_writer import KEY_LIMIT
 
 INDEX_BITS = 20
 MOST_OUTPUTS = 1 << INDEX_BITS

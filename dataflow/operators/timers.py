@@ -10,7 +10,7 @@ import heapq
 from bisect import insort
 from collections.abc import Collection, Iterable
 
-from meander.state.ids import Bin
+from meander.state.keys.ids import Bin
 
 TIMER_BYTES = 300
 """About what one timer takes in memory, beside its key."""

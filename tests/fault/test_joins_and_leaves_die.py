@@ -42,7 +42,7 @@ from meander.schemas.status import (
     Rescaling,
     Started,
 )
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.brokers import Broker
 from tests.flow_process import alive, kill
 from tests.kafka_tools import Record, produce, until

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from meander.state.chunk import Chunk, Head, LayerCorrupt
-from meander.state.ids import Bin
-from meander.state.installation import Installation
-from meander.state.manifest import LayerPointer
-from meander.state.store import Store
-from meander.state.topic import Ticket
+from meander.state.keys.ids import Bin
+from meander.state.layers.chunk import Chunk, Head, LayerCorrupt
+from meander.state.layers.layer_loader import Installation
+from meander.state.layers.manifest import LayerPointer
+from meander.state.layers.topic import Ticket
+from meander.state.store.store import Store
 from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
 
 Spoil = Callable[[MemoryTopic, LayerPointer], LayerPointer]

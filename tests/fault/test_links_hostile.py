@@ -20,7 +20,7 @@ from meander import Flow
 from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.testing import ListSink, ListSource
-from meander.state.ids import COORDINATOR, Bin, WorkerId
+from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines, meander
 from tests.hand import HandSource

@@ -26,8 +26,8 @@ from meander.connectors.topics import ensure_internal, names
 from meander.dataflow import initial
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import Incarnation
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.keys.ids import Incarnation
 from tests.flow_process import meander
 from tests.kafka_tools import Record, consume_all, create_topic, delete_topics, produce
 

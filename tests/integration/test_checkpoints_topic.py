@@ -23,11 +23,11 @@ from meander.connectors.topics import Names, names
 from meander.connectors.trimmed import TrimmedTopic
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.decisions import Begins, Keeps
-from meander.state import parts
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Checkpoint, Cut
-from meander.state.ids import Bin, Incarnation, WorkerId
-from meander.state.manifest import Manifest
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.layers import parts
+from meander.state.layers.manifest import Manifest
 from tests.brokers import Broker
 from tests.kafka_tools import consume_all, create_topic, until
 

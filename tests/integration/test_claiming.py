@@ -24,7 +24,7 @@ from meander.connectors.status import StatusReader, StatusTopic
 from meander.dataflow.decisions import Begins, Joins
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed
-from meander.state.ids import Incarnation, WorkerId
+from meander.state.keys.ids import Incarnation, WorkerId
 from tests.flow_process import flow_folder, lines
 from tests.kafka_tools import PATIENCE, until
 

@@ -27,7 +27,7 @@ from meander.app.flows.flights import (
     add_plane,
     plane_of,
 )
-from meander.state.time import from_millis
+from meander.state.times.time import from_millis
 from tests.kafka_tools import Headers, Record, create_topic, produce
 
 PARTITIONS = 2

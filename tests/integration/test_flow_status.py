@@ -21,8 +21,8 @@ from meander.connectors.status import StatusReader, StatusTopic
 from meander.dataflow.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Accepted, Completed, Heartbeat, HeldBack, LongCall, Throughput
-from meander.state.ids import WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import from_millis
 from tests.flow_process import flow_folder, lines
 
 

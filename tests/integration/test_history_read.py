@@ -16,7 +16,7 @@ from meander.connectors.topics import names
 from meander.dataflow.decisions import Begins
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.plan import Plan
-from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic
 

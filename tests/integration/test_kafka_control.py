@@ -16,8 +16,8 @@ from meander.connectors.topics import Names, ensure_internal, group
 from meander.dataflow.decisions import Begins, Decision
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.plan import MOST_BINS
-from meander.state.bins import MAX_BITS
-from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.bins import MAX_BITS
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until

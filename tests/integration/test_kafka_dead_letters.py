@@ -17,8 +17,8 @@ from meander.connectors.producing import Headers
 from meander.connectors.topics import MAX_DEAD_RECORD
 from meander.dataflow.batch import Batch
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.time import from_millis
+from meander.state.encoding import codec
+from meander.state.times.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, batch
 from tests.kafka_tools import Record, consume_all, until

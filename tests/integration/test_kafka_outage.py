@@ -21,7 +21,7 @@ from meander.dataflow.bound import Bound
 from meander.dataflow.lost import WorkerLost
 from meander.dataflow.protocols import Partition
 from meander.schemas.errors import SetupError
-from meander.state.topic import Place, Ticket
+from meander.state.layers.topic import Place, Ticket
 from tests.kafka_rig import Reading, Rig, await_ticket, batch
 from tests.kafka_tools import Record, consume_all, ends, produce, until
 

@@ -16,7 +16,7 @@ from meander.dataflow.batch import Batch
 from meander.dataflow.pulse import Pulse
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.refused import RowRefused
-from meander.state.time import from_millis
+from meander.state.times.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, await_ticket, batch
 from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until

@@ -20,9 +20,9 @@ from meander.connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure
 from meander.dataflow.checkpoint.sending import Sending
 from meander.dataflow.sim import SimTopic
 from meander.schemas.errors import MeanderError
-from meander.state.ids import Incarnation, LayerId, WorkerId
-from meander.state.parts import wholes
-from meander.state.topic import Place, RecordGone, StateTopic, Ticket
+from meander.state.keys.ids import Incarnation, LayerId, WorkerId
+from meander.state.layers.parts import wholes
+from meander.state.layers.topic import Place, RecordGone, StateTopic, Ticket
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import Record, consume_all, produce, until

@@ -23,7 +23,7 @@ import zmq
 
 from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.schemas.errors import MeanderError
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 
 ROOT = Path(__file__).parents[2]
 A, B = WorkerId(0), WorkerId(1)
@@ -33,7 +33,7 @@ T = TypeVar("T")
 ECHO = """
 import sys
 from meander.connectors.links import CurveLinks, Keys, Peer
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 links = CurveLinks(WorkerId(1), Keys.fresh())
 address, key = sys.stdin.readline().split()

@@ -37,11 +37,11 @@ from meander.schemas.status import (
     Started,
     parse_event,
 )
-from meander.state import codec
-from meander.state.bins import BinSpace
-from meander.state.chunk import CHECKSUM_BYTES
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis, to_millis
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.layers.chunk import CHECKSUM_BYTES
+from meander.state.times.time import from_millis, to_millis
 from tests.beside import Beside
 from tests.kafka_tools import Record, await_records, consume_all, create_topic, produce, until
 from tests.property import reference, shapes

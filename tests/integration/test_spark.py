@@ -37,7 +37,7 @@ from meander.schemas.status import (
     Heartbeat,
     Started,
 )
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.beside import Beside
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines

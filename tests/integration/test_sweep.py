@@ -17,14 +17,14 @@ from meander.connectors.leftovers import ends
 from meander.connectors.state_topic import KafkaStateTopic
 from meander.connectors.topics import Names, ensure_internal
 from meander.dataflow.decisions import Begins, Decision, Keeps
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Checkpoint, Cut, Piece
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.in_flight import Header
-from meander.state.lacking import Bundle, key_of
-from meander.state.manifest import Description, LayerPointer, Manifest
-from meander.state.time import MIN_TIME
-from meander.state.topic import Place
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
+from meander.state.checkpoint.delta_bundles import Bundle, key_of
+from meander.state.checkpoint.in_flight import Header
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.manifest import Description, LayerPointer, Manifest
+from meander.state.layers.topic import Place
+from meander.state.times.time import MIN_TIME
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines, meander
 from tests.kafka_tools import consume_all, until

@@ -18,8 +18,8 @@ from meander.connectors.whole import whole
 from meander.dataflow.bound import Bound
 from meander.dataflow.once.marks import Mark
 from meander.schemas.errors import MeanderError
-from meander.state.ids import Incarnation, WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.times.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, batch
 from tests.kafka_tools import PATIENCE, consume_all, create_topic, until

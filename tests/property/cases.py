@@ -13,8 +13,8 @@ import pytest
 from meander.dataflow.migrate.command import Migrate, Order, Overlap, Strategy
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis
 from tests.property.shrinking import shrunk
 
 R = TypeVar("R")

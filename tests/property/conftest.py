@@ -9,8 +9,8 @@ import pytest
 from meander.dataflow.capability import Capability
 from meander.dataflow.checkpoint import persisting, resuming, states
 from meander.dataflow.operators import inflight
-from meander.state import extraction, parts
-from meander.state.store import Databases
+from meander.state.layers import layer_writer, parts
+from meander.state.store.store import Databases
 from tests.property import shrinking
 
 
@@ -18,7 +18,7 @@ from tests.property import shrinking
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks hold few entries, so that layers of few keys have tables; and bundles little, so that
     some bins have more to be put into a layer."""
-    monkeypatch.setattr(extraction, "CHUNK_ENTRIES", 8)
+    monkeypatch.setattr(layer_writer, "CHUNK_ENTRIES", 8)
     monkeypatch.setattr(states, "LITTLE", 60)
     monkeypatch.setattr(states, "BYTES", 200)
     # What is in flight lies in many pieces, of which some are asked for at once.

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meander import KeyedStream, Stream
-from meander.state import codec
-from meander.state.bins import BinSpace
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
 from tests.property import shapes
 from tests.property.reference import Order, Record, Refusals, States
 

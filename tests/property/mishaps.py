@@ -12,7 +12,7 @@ from typing import Any
 
 from meander.dataflow.faults import Fault
 from meander.dataflow.sim import SimTopic
-from meander.state.topic import Place
+from meander.state.layers.topic import Place
 from tests.property.watched import Watched, WatchedTopic, of_the_next_version
 
 

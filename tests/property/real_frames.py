@@ -51,13 +51,13 @@ from meander.dataflow.migrate.parcels import Order, Parcel
 from meander.dataflow.protocols import Frame, Partition, Rest
 from meander.dataflow.rulings import Ruling
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
-from meander.state.layer import Remainder
-from meander.state.manifest import Description, LayerPointer, Manifest
-from meander.state.topic import Place
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.layer import Remainder
+from meander.state.layers.manifest import Description, LayerPointer, Manifest
+from meander.state.layers.topic import Place
+from meander.state.times.antichain import Antichain
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 
-from meander.state import codec
-from meander.state.bins import BinSpace
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
 from tests.property import shapes
 
 Order = tuple[int, int, int, int, int]

@@ -27,7 +27,7 @@ from meander.dataflow.operators.source import SourceOperator
 from meander.dataflow.rulings import Past, Ruling
 from meander.dataflow.sim import NOW_MS, Command, Grow, HandOver, Join, Leave, SimClock
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
-from meander.state import codec
+from meander.state.encoding import codec
 from tests.overheard import overheard
 from tests.property import shapes
 from tests.property.cases import Entry, random_command, random_partition

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 from meander.dataflow.faults import Fault
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 
 T = TypeVar("T")
 Protocol = Literal[

@@ -21,10 +21,10 @@ from meander.dataflow.sim import Command, Freeze, Join, World
 from meander.dataflow.testing import ListSink, Result
 from meander.dataflow.worker import Worker
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import COORDINATOR, WorkerId
-from meander.state.store import Database
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.encoding import codec
+from meander.state.keys.ids import COORDINATOR, WorkerId
+from meander.state.store.store import Database
 from tests.hand import assembly
 from tests.property.budget import CHECKPOINTS, LIMIT, SCHEDULES, seeds
 from tests.property.cases import (

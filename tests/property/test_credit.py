@@ -32,8 +32,8 @@ from meander.dataflow.protocols import Frame
 from meander.dataflow.testing import TestFlow
 from meander.dataflow.wire import DATA, Anything, DataFrame, decode
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId
-from meander.state.store import Databases
+from meander.state.keys.ids import WorkerId
+from meander.state.store.store import Databases
 from tests.hand import assembly, loops
 from tests.property.budget import CREDIT, SCHEDULES, seeds
 from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings

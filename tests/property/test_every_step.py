@@ -17,7 +17,7 @@ from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.sim import HandOver, Join, Leave
 from meander.schemas.errors import MeanderError
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.ids import Bin, WorkerId
 from tests.property.budget import (
     FIRST_SEED,
     LONG,

@@ -13,8 +13,8 @@ import pytest
 from meander.dataflow.nodes import Guarantee
 from meander.dataflow.testing import Result, TestFlow
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId
-from meander.state.store import Database
+from meander.state.keys.ids import WorkerId
+from meander.state.store.store import Database
 from tests.property.budget import ONCE, SCHEDULES, seeds
 from tests.property.cases import (
     KINDS,

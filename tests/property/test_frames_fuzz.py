@@ -28,9 +28,9 @@ from meander.dataflow.wire import (
     decode,
 )
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.ids import COORDINATOR, WorkerId, member_name
-from meander.state.store import Databases
+from meander.state.encoding import codec
+from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
+from meander.state.store.store import Databases
 from tests.property import frames
 from tests.property.budget import FIRST_SEED, FRAMES, PART, SECONDS
 from tests.property.cases import random_case

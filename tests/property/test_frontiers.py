@@ -18,8 +18,8 @@ from meander.dataflow.graph import Graph, Location
 from meander.dataflow.progress import Progress
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
 from meander.dataflow.wire import DATA, DataFrame, decode
-from meander.state.store import Databases
-from meander.state.time import Time
+from meander.state.store.store import Databases
+from meander.state.times.time import Time
 from tests.graphs import walked
 from tests.hand import assembly
 from tests.progress_world import Pointstamp

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meander.dataflow import snapshots
-from meander.state.store import Databases
+from meander.state.store.store import Databases
 from tests.property.cases import random_case, with_aborts, with_comings_and_goings, with_full_bins
 from tests.property.test_migration_oracle import Run
 

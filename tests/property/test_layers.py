@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from meander.schemas.errors import MeanderError
-from meander.state import contents
-from meander.state.codec import encode, seal
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.installation import Installation
-from meander.state.layer import Remainder, Timers
-from meander.state.manifest import LayerPointer, Manifest
-from meander.state.memtable import NO_SLOT
-from meander.state.rocks import Rocks
-from meander.state.store import Database, Store
-from meander.state.trace import Trace
+from meander.state.encoding.codec import encode, seal
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers import layer_input
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.layer import Remainder
+from meander.state.layers.layer_loader import Installation
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import LayerPointer, Manifest
+from meander.state.store.memtable import NO_SLOT
+from meander.state.store.rocksdb import Rocks
+from meander.state.store.store import Database, Store
 from tests.bins_on_the_way import MemoryTopic, drive
 from tests.lent import put
 from tests.store_machine import StoreMachine, entries_of
@@ -198,13 +199,13 @@ Steps = Callable[[LayersAgainstDictionary], None]
 
 
 def _older_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = contents.Merged.__init__
+    streams = layer_input.Merged.__init__
 
-    def init(self: contents.Merged, *words: object) -> None:
+    def init(self: layer_input.Merged, *words: object) -> None:
         streams(self, *words)  # type: ignore[arg-type]
         self._streams = self._streams[::-1]
 
-    monkeypatch.setattr(contents.Merged, "__init__", init)
+    monkeypatch.setattr(layer_input.Merged, "__init__", init)
 
 
 def _a_bin_of_merged_layers_moves(run: LayersAgainstDictionary) -> None:

@@ -13,7 +13,7 @@ import pytest
 from meander.connectors.links import CurveLinks, Keys
 from meander.dataflow.protocols import Frame
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.property.budget import FIRST_SEED, LINKS, seeds
 from tests.property.frames import DAMAGES
 from tests.property.real_frames import KINDS

@@ -22,7 +22,7 @@ from meander.dataflow.plan import Plan
 from meander.dataflow.summary import Summary
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.store import Databases
+from meander.state.store.store import Databases
 from tests.property import flows
 from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
 from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings

@@ -22,11 +22,11 @@ from meander.dataflow.nodes import (
 from meander.dataflow.operators.overflow import Disk
 from meander.dataflow.testing import ListSink, ListSource, Result, TestFlow
 from meander.dataflow.worker import Worker
-from meander.state import codec
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin
-from meander.state.store import Databases
-from meander.state.time import from_millis, to_millis
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
+from meander.state.store.store import Databases
+from meander.state.times.time import from_millis, to_millis
 from tests.hand import assembly, loops
 from tests.property import flows, reference, shapes
 from tests.property.budget import LIMIT, ORACLE, SCHEDULES, seeds

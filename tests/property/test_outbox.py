@@ -15,8 +15,8 @@ from meander import KeyedStream, Stream, nondeterministic
 from meander.dataflow.checkpoint import taking
 from meander.dataflow.once import simulated
 from meander.dataflow.testing import Result, TestFlow
-from meander.state import codec
-from meander.state.checkpoint import Checkpoint
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.encoding import codec
 from tests.property.budget import OUTBOX, SCHEDULES, seeds
 from tests.property.cases import (
     Case,

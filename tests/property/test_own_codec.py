@@ -14,8 +14,8 @@ from meander import Flow
 from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.migrate.said import Event
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis
 from tests.property import reference
 
 BITS = 3

@@ -16,10 +16,10 @@ from meander.dataflow.migrate.migrator import Migrator
 from meander.dataflow.migrate.staging import NOTHING, Staging
 from meander.dataflow.operators.keyed import Keyed
 from meander.schemas.errors import MeanderError
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin
-from meander.state.layer import NO_REMAINDER
-from meander.state.store import Databases
+from meander.state.keys.ids import Bin
+from meander.state.layers.layer import NO_REMAINDER
+from meander.state.layers.layer_writer import Extraction
+from meander.state.store.store import Databases
 from tests.property.cases import (
     KINDS,
     random_case,

@@ -27,10 +27,10 @@ from meander.dataflow.progress import Progress
 from meander.dataflow.reading import Reading
 from meander.dataflow.sim import Lane, SimNetwork
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.ids import WorkerId
-from meander.state.store import Databases
-from meander.state.time import MIN_TIME
+from meander.state.keys.ids import WorkerId
+from meander.state.store.store import Databases
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME
 from tests.progress_bugs import LeavesAtOnce
 from tests.property.cases import (
     random_case,

@@ -20,11 +20,11 @@ from meander.dataflow.operators.keyed import Keyed
 from meander.dataflow.operators.router import Router
 from meander.dataflow.operators.source import SourceOperator
 from meander.dataflow.protocols import Rest
-from meander.state.frozen import Frozen
-from meander.state.ids import life_of
-from meander.state.retention import Retention
-from meander.state.undo import Undo
-from meander.state.unnamed import Unnamed
+from meander.state.checkpoint.orphans import Unnamed
+from meander.state.keys.ids import life_of
+from meander.state.layers.retention import Retention
+from meander.state.store.frozen import Frozen
+from meander.state.store.undo_log import Undo
 from tests.property.cases import (
     random_case,
     with_aborts,

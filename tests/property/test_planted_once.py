@@ -22,7 +22,7 @@ from meander.dataflow.once.sink import OnceSink
 from meander.dataflow.once.trimming import Trimming
 from meander.dataflow.operators import overflow, pool
 from meander.dataflow.sim import World
-from meander.state.checkpoint import Anew
+from meander.state.checkpoint.checkpoint import Anew
 from tests.property.budget import LIMIT
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
 from tests.property.planted import expect_caught, runs

@@ -24,9 +24,9 @@ from meander.dataflow.rulings import Past
 from meander.dataflow.sim import SimClock, SimTopic, World
 from meander.dataflow.wire import CUT, DATA
 from meander.dataflow.worker import Worker
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import COORDINATOR, Incarnation, WorkerId
-from meander.state.topic import Place, Ticket
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.layers.topic import Place, Ticket
 from tests.hand import assembly
 from tests.property.steps import Action, Protocol, Turn
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from meander.dataflow.flow import Flow
 from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.rulings import NO_PAST, Past
-from meander.state.store import Databases
+from meander.state.store.store import Databases
 from tests.hand import HandFlow
 
 NAMESPACES = count()

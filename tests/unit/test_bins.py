@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander.schemas.errors import MeanderError
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
 
 
 @given(st.lists(st.binary()), st.integers(min_value=0, max_value=16))

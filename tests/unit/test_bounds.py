@@ -16,9 +16,9 @@ from meander.dataflow.operators.inflight import Inflight, Sent
 from meander.dataflow.protocols import Partition, SourceOptions
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import from_millis
 from tests.hand import HandFlow, HandReader, HandSink, HandSource, assembly, keyed
 from tests.unit.conftest import Start
 

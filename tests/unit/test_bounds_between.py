@@ -13,7 +13,7 @@ from meander.dataflow.credit import Credit
 from meander.dataflow.graph import EdgeId
 from meander.dataflow.testing import ListSink
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, assembly, keyed, until
 from tests.unit.conftest import Start
 

@@ -7,7 +7,7 @@ import pytest
 from meander.dataflow.capability import Capability, CapabilityError, Held
 from meander.dataflow.changes import ChangeBatch
 from meander.dataflow.graph import Location
-from meander.state.time import Time
+from meander.state.times.time import Time
 
 AT = Location(3)
 

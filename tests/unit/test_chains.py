@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from meander.state.chains import Link
-from meander.state.codec import encode, seal
-from meander.state.ids import CheckpointId, Incarnation
-from meander.state.layer import NO_REMAINDER, Remainder, Timers, overlaid
-from meander.state.manifest import LayerPointer, Manifest
-from meander.state.store import Database, Store
-from meander.state.topic import NOWHERE
+from meander.state.encoding.codec import encode, seal
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import CheckpointId, Incarnation
+from meander.state.layers.delta_chains import Link
+from meander.state.layers.layer import NO_REMAINDER, Remainder, overlaid
+from meander.state.layers.manifest import LayerPointer, Manifest
+from meander.state.layers.topic import NOWHERE
+from meander.state.store.store import Database, Store
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 from tests.unit.test_trace import Traced

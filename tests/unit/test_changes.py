@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meander.state.changes import KEY_BYTES, LOOSE
-from meander.state.codec import encode, seal
-from meander.state.columns import Layout
-from meander.state.store import Database, Store
+from meander.state.encoding.codec import encode, seal
+from meander.state.encoding.columns import Layout
+from meander.state.store.dirty_keys import KEY_BYTES, LOOSE
+from meander.state.store.store import Database, Store
 from tests.lent import got, put
 
 BUDGET = 1 << 20

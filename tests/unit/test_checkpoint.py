@@ -9,14 +9,20 @@ from dataclasses import replace
 import pytest
 
 from meander.schemas.errors import MeanderError
-from meander.state import lacking
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position, Way
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.lacking import _FORMAT, CHECKSUM_BYTES, Bundle, BundleCorrupt, Lacking
-from meander.state.layer import Remainder
-from meander.state.manifest import Description, LayerPointer, Manifest
-from meander.state.topic import Place
+from meander.state.checkpoint import delta_bundles
+from meander.state.checkpoint.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position, Way
+from meander.state.checkpoint.delta_bundles import (
+    _FORMAT,
+    CHECKSUM_BYTES,
+    Bundle,
+    BundleCorrupt,
+    Lacking,
+)
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.layer import Remainder
+from meander.state.layers.manifest import Description, LayerPointer, Manifest
+from meander.state.layers.topic import Place
 
 LAYER = LayerPointer(
     LayerId(Incarnation(7), WorkerId(-1), 3 << 16 | 5), Description(0, 0, 0), "base", 2, 9,
@@ -164,7 +170,7 @@ def test_another_format_version_is_refused_by_name() -> None:
 
 def test_a_bundle_has_the_bytes_that_were_agreed_on() -> None:
     remainder = Remainder([b"a", b"bc"], [b"1", b"2"], [(5, b"a")])
-    data = lacking.to_bytes([Lacking("totals", Bin(3), remainder)])
+    data = delta_bundles.to_bytes([Lacking("totals", Bin(3), remainder)])
     assert data[8:].hex() == (
         "01"  # format version
         "02" + "0c" + b"totals".hex() + "06"  # one bin: of whom, and which
@@ -173,7 +179,7 @@ def test_a_bundle_has_the_bytes_that_were_agreed_on() -> None:
         "02020a026100"  # that there are timers: one
         "00"
     )  # fmt: skip
-    assert lacking.from_bytes(data) == [Lacking("totals", Bin(3), remainder)]
+    assert delta_bundles.from_bytes(data) == [Lacking("totals", Bin(3), remainder)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -190,14 +196,16 @@ def test_a_bundle_is_what_avros_own_writer_writes(seed: int) -> None:
 
     bins = (Bin(rng.randrange(1 << 16)) for _ in range(rng.randint(1, 5)))
     many = [Lacking(rng.choice(["totals", "Füße"]), bin, remainder()) for bin in bins]
-    written = _FORMAT.encode({"remainders": list(map(lacking.lacking_record, many))})
-    assert lacking.to_bytes(many)[CHECKSUM_BYTES:] == written
-    assert lacking.from_bytes(lacking.to_bytes(many)) == many
+    written = _FORMAT.encode({"remainders": list(map(delta_bundles.lacking_record, many))})
+    assert delta_bundles.to_bytes(many)[CHECKSUM_BYTES:] == written
+    assert delta_bundles.from_bytes(delta_bundles.to_bytes(many)) == many
 
 
 @pytest.mark.parametrize("place", [3, 12, 30])
 def test_a_bundle_that_was_changed_is_refused(place: int) -> None:
-    data = lacking.to_bytes([Lacking("totals", Bin(3), Remainder([b"abcdef"], [b"12"], None))])
+    data = delta_bundles.to_bytes(
+        [Lacking("totals", Bin(3), Remainder([b"abcdef"], [b"12"], None))]
+    )
     changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
     with pytest.raises(BundleCorrupt, match="its checksum is another"):
-        lacking.from_bytes(changed)
+        delta_bundles.from_bytes(changed)

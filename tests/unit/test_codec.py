@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.state.codec import (
+from meander.state.encoding.codec import (
     MAX_DEPTH,
     UnencodableError,
     decode,

@@ -24,10 +24,10 @@ from meander.dataflow.operators.rows import Rows
 from meander.dataflow.pulse import Pulse
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state import codec
-from meander.state.codec import PLAIN
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis, to_millis
+from meander.state.encoding import codec
+from meander.state.encoding.codec import PLAIN
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis, to_millis
 from tests.bench import Dead, bins_of, calls, contents, guard, records, store
 from tests.unit.conftest import Start
 

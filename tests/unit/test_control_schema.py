@@ -24,7 +24,7 @@ from meander.schemas.control import (
     parse_command,
 )
 from meander.schemas.status import CommandRejected
-from meander.state.bins import MAX_BITS
+from meander.state.keys.bins import MAX_BITS
 
 FOLDER = Path(str(schemas.__file__)).parent
 PUBLISHED, RESCALE = FOLDER / "migrate.schema.json", FOLDER / "rescale.schema.json"

@@ -11,8 +11,8 @@ import pytest
 from meander import Flow
 from meander.dataflow.migrate.command import Migrate, Refused
 from meander.dataflow.testing import ListSink
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis, to_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis, to_millis
 from tests.commanded import Commanded
 from tests.hand import HandSource, assembly, until
 from tests.unit.conftest import Start

@@ -14,7 +14,7 @@ from meander.app.launcher import Ended, SparkTask
 from meander.app.registry import Door, join
 from meander.connectors.links import CurveLinks, Keys, LinkBroken
 from meander.schemas.errors import MeanderError
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 
 ZERO = WorkerId(0)
 LOCAL = "127.0.0.1"

@@ -24,8 +24,8 @@ from meander.dataflow.sim import Freeze, Join, World
 from meander.dataflow.stream import KeyedStream, Stream
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis
 from tests.hand import assembly
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]

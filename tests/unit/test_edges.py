@@ -19,8 +19,8 @@ from meander.dataflow.operators.steps import MOST_OUTPUTS
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.testing import ListSink
 from meander.schemas.control import MAX_MILLIS
-from meander.state.extraction import KEY_LIMIT
-from meander.state.time import MIN_TIME, from_millis
+from meander.state.layers.layer_writer import KEY_LIMIT
+from meander.state.times.time import MIN_TIME, from_millis
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 BEYOND = (MAX_MILLIS, MAX_MILLIS + 1, 1_760_000_000_000_000, (1 << 63) - 1)

@@ -16,8 +16,8 @@ from meander.dataflow.operators.errors import OnError
 from meander.dataflow.operators.logic import LARGEST
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.codec import PLAIN
+from meander.state.encoding import codec
+from meander.state.encoding.codec import PLAIN
 from tests.bench import guard, records
 from tests.hand import HandFlow
 from tests.unit.conftest import Start

@@ -20,7 +20,7 @@ from meander.dataflow.sim import Join, SimClock
 from meander.dataflow.waits import Wait
 from meander.schemas.control import Rescale
 from meander.schemas.status import HeldBack
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.commanded import Commanded
 from tests.hand import until
 from tests.unit.conftest import Start

@@ -32,7 +32,7 @@ from meander.dataflow.lost import KILLED, lost
 from meander.dataflow.testing import Answer
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import parse_event
-from meander.state.bins import BinSpace
+from meander.state.keys.bins import BinSpace
 
 BINS = 4
 KEYS = [f"k{n}" for n in range(8)]

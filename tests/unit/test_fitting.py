@@ -10,11 +10,11 @@ from meander.dataflow.decisions import Begins
 from meander.dataflow.lists import ListSink, ListSource
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Checkpoint, Cut, Notice, Piece, Position
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.manifest import Description, LayerPointer, Manifest
-from meander.state.topic import Place
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, Position
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.manifest import Description, LayerPointer, Manifest
+from meander.state.layers.topic import Place
 
 ONE = WorkerId(0)
 

@@ -13,7 +13,7 @@ from meander.dataflow.nodes import ExchangeNode, StepsNode
 from meander.dataflow.plan import MOST_BINS, Plan
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.time import to_millis
+from meander.state.times.time import to_millis
 from tests.hand import HandSource, assembly
 from tests.unit.conftest import Start
 

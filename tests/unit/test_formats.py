@@ -7,7 +7,7 @@ import math
 import pytest
 
 from meander.connectors.formats import Format, decoder, encoder, field, header, plain_key
-from meander.state import codec
+from meander.state.encoding import codec
 
 
 @pytest.mark.parametrize(

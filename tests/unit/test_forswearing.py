@@ -13,8 +13,8 @@ from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.sim import SimClock
 from meander.dataflow.speed import Speed
 from meander.dataflow.wire import PROGRESS
-from meander.state.ids import COORDINATOR
-from meander.state.time import from_millis, to_millis
+from meander.state.keys.ids import COORDINATOR
+from meander.state.times.time import from_millis, to_millis
 from tests.commanded import Commanded
 from tests.hand import assembly
 from tests.unit.conftest import Start

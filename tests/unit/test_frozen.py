@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from meander.state.codec import encode, seal
-from meander.state.columns import Layout
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin, CheckpointId, Incarnation
-from meander.state.manifest import Manifest
-from meander.state.store import Database, Store
-from meander.state.trace import Trace
+from meander.state.encoding.codec import encode, seal
+from meander.state.encoding.columns import Layout
+from meander.state.keys.ids import Bin, CheckpointId, Incarnation
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
+from meander.state.store.store import Database, Store
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 from tests.unit.test_trace import Traced

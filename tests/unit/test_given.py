@@ -7,11 +7,11 @@ import random
 import pytest
 
 from meander.schemas.errors import SetupError
-from meander.state.codec import encode
-from meander.state.given import Given, first_layer
-from meander.state.layer import CHUNK_ENTRIES
-from meander.state.manifest import Description, Manifest
-from meander.state.store import Store
+from meander.state.encoding.codec import encode
+from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.layer import CHUNK_ENTRIES
+from meander.state.layers.manifest import Description, Manifest
+from meander.state.store.store import Store
 from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, install
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from meander.dataflow.graph import ROOT, Edge, Graph, Location, Scope
 from meander.dataflow.summary import Summary, least
 from meander.schemas.errors import SetupError
-from meander.state.antichain import minimal
-from meander.state.time import Time, less_equal
+from meander.state.times.antichain import minimal
+from meander.state.times.time import Time, less_equal
 from tests.graphs import chain, loop, some_graph, walked
 
 INNER = Scope("inner", Scope("outer", ROOT))

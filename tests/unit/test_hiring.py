@@ -32,8 +32,8 @@ from meander.schemas.status import (
     Rescaled,
     Rescaling,
 )
-from meander.state.ids import WorkerId
-from meander.state.time import to_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import to_millis
 from tests.hand import until
 
 PARTITIONS, RECORDS, KEYS, SLOTS = 4, 1200, 40, 5

@@ -8,8 +8,8 @@ from meander.dataflow.holding import Holding
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.sim import HandOver
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
-from meander.state.ids import WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource
 from tests.unit.conftest import Start
 

@@ -14,10 +14,10 @@ import pytest
 from fastavro import parse_schema, schemaless_reader
 
 from meander.schemas.errors import MeanderError
-from meander.state import in_flight
-from meander.state.codec import UnencodableError
-from meander.state.ids import Incarnation, WorkerId
-from meander.state.in_flight import Columns, Header, RecordCorrupt
+from meander.state.checkpoint import in_flight
+from meander.state.checkpoint.in_flight import Columns, Header, RecordCorrupt
+from meander.state.encoding.codec import UnencodableError
+from meander.state.keys.ids import Incarnation, WorkerId
 
 HEADER = Header(Incarnation(7), 3, WorkerId(1), "totals", 1, sequence=5)
 VALUES: list[object] = [

@@ -27,9 +27,9 @@ from meander.dataflow.rulings import Ruling
 from meander.dataflow.testing import ListSink, ListSource
 from meander.dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
 from meander.schemas.errors import MeanderError
-from meander.state.antichain import Antichain
-from meander.state.ids import COORDINATOR, Bin, WorkerId, member_name
-from meander.state.manifest import Manifest
+from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name
+from meander.state.layers.manifest import Manifest
+from meander.state.times.antichain import Antichain
 from tests.unit.conftest import Start
 
 P0 = Partition(0)

@@ -21,9 +21,9 @@ from meander.dataflow.plan import Plan
 from meander.dataflow.rulings import Past
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state import codec
-from meander.state.antichain import Antichain
-from meander.state.time import from_millis, less_equal, to_millis
+from meander.state.encoding import codec
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import from_millis, less_equal, to_millis
 from tests.bench import records
 from tests.hand import HandSource
 from tests.one_key import KEY, move

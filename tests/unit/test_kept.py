@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from meander.state import kept
-from meander.state.kept import Before, Kept
+from meander.state.store import before_images
+from meander.state.store.before_images import Before, Kept
 
 BINS = range(5)
 
@@ -18,7 +18,7 @@ BINS = range(5)
 def test_what_is_kept_first_counts_however_much_is_loose(
     seed: int, loose: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "LOOSE", loose)
+    monkeypatch.setattr(before_images, "LOOSE", loose)
     rng = random.Random(seed)
     known = rng.sample(BINS, 3)
     wanted: dict[int, Before] = {bin: {} for bin in known}
@@ -37,7 +37,7 @@ def test_what_is_kept_first_counts_however_much_is_loose(
         if rng.random() < 0.2:
             assert found.of(asked := rng.choice([*wanted])) == wanted[asked]
     assert {bin: found.of(bin) for bin in found.bins} == wanted
-    sizes = {b: sum(kept.ENTRY_BYTES + len(key) + 8 for key in wanted[b]) for b in wanted}
+    sizes = {b: sum(before_images.ENTRY_BYTES + len(key) + 8 for key in wanted[b]) for b in wanted}
     assert {bin: found.size_of(bin) for bin in wanted} == sizes
     assert found.size == sum(sizes.values())
     for bin in wanted:

@@ -11,8 +11,8 @@ from meander.dataflow.decisions import Begins, Decision, Joins, Keeps, Takes
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.once.history import History, Written
 from meander.dataflow.once.marks import Mark
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
 from tests.property.budget import FIRST_SEED
 
 SPACE, WORKERS, CASES = BinSpace(1), 3, 300

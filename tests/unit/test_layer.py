@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from meander.schemas.errors import MeanderError
-from meander.state.chunk import Chunk, Head
-from meander.state.codec import encode, seal
-from meander.state.extraction import CHUNK_BYTES, STATE_LIMIT, WINDOW
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.installation import AHEAD_BYTES, Installation
-from meander.state.layer import CHUNK_ENTRIES
-from meander.state.manifest import Description, LayerPointer, Manifest
-from meander.state.store import Database, Store
-from meander.state.table import TABLE_BYTES
-from meander.state.topic import Place
+from meander.state.encoding.codec import encode, seal
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.chunk import Chunk, Head
+from meander.state.layers.layer import CHUNK_ENTRIES
+from meander.state.layers.layer_loader import AHEAD_BYTES, Installation
+from meander.state.layers.layer_writer import CHUNK_BYTES, STATE_LIMIT, WINDOW
+from meander.state.layers.manifest import Description, LayerPointer, Manifest
+from meander.state.layers.topic import Place
+from meander.state.store.sst_writer import TABLE_BYTES
+from meander.state.store.store import Database, Store
 from tests.bins_on_the_way import (
     BIN,
     LAYER,

@@ -14,7 +14,7 @@ from meander.app.lifeline import Lifeline
 from meander.app.messages import Register
 from meander.app.registry import Door, Guest, Ticket
 from meander.connectors.links import CurveLinks, Keys
-from meander.state.ids import COORDINATOR, WorkerId
+from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.kafka_tools import until
 
 ZERO, LOCAL, LEASE = WorkerId(0), "127.0.0.1", 60.0

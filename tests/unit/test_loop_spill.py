@@ -14,7 +14,7 @@ from meander.dataflow.operators import overflow, pool
 from meander.dataflow.operators.loop import Enter
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests import bench
 from tests.bench import Bench, records
 from tests.hand import HandFlow, assembly, loops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meander.app.heard import Heard
 from meander.app.measured import latencies, partitions, queues, stays
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.unit.test_metrics import ONE, ZERO, beat, durations
 
 BOTH = Heard({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 35}, {0: 20})})

@@ -9,7 +9,7 @@ from meander.connectors.client import Unreachable
 from meander.connectors.links import LinkBroken
 from meander.dataflow.lost import WorkerLost, lost
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 OTHER = WorkerId(0)
 

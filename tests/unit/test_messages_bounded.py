@@ -20,9 +20,9 @@ from meander.dataflow.sim import SimLinks
 from meander.dataflow.testing import ListSink
 from meander.dataflow.wire import MAX_FRAME, MESSAGE_BYTES, RECORD_BYTES
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.codec import UnencodableError
-from meander.state.ids import WorkerId
+from meander.state.encoding import codec
+from meander.state.encoding.codec import UnencodableError
+from meander.state.keys.ids import WorkerId
 from tests.hand import HandSource, assembly
 from tests.unit.conftest import Start
 

@@ -14,7 +14,7 @@ from meander import Flow
 from meander.dataflow.histogram import BOUNDS, Histogram
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.testing import ListSink
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, assembly, until
 from tests.unit.conftest import Start
 

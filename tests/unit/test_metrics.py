@@ -16,8 +16,8 @@ from meander.app.observer import Figures
 from meander.dataflow.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 from meander.schemas.status import HeldBack
-from meander.state.ids import WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import from_millis
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
 

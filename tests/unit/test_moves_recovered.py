@@ -16,8 +16,8 @@ from meander.dataflow.operators.logic import Context
 from meander.dataflow.operators.router import Router
 from meander.dataflow.sim import Freeze
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis
 from tests.hand import HandSource
 
 SEEDS = range(5)

@@ -16,7 +16,7 @@ from meander.dataflow.plan import Plan
 from meander.dataflow.sim import Join
 from meander.dataflow.testing import Answer, ListSink, ListSource, TestFlow
 from meander.schemas.errors import SetupError
-from meander.state.ids import Bin, WorkerId
+from meander.state.keys.ids import Bin, WorkerId
 from tests.hand import HandFlow, HandSource, keyed, until
 from tests.unit.conftest import Start
 

@@ -22,8 +22,8 @@ from meander.dataflow.rulings import Past
 from meander.dataflow.sim import Grow, HandOver, Join, Leave
 from meander.dataflow.testing import ListReader, ListSink, ListSource, TestFlow
 from meander.schemas.errors import SetupError
-from meander.state.ids import WorkerId
-from meander.state.time import MIN_TIME, from_millis, to_millis
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import MIN_TIME, from_millis, to_millis
 from tests.hand import lane_times, until
 
 RECORDS, PARTITIONS = 500, 3

@@ -12,8 +12,8 @@ from meander import Flow, KeyedStream
 from meander.dataflow.operators.logic import Context
 from meander.dataflow.operators.notices import Notices
 from meander.dataflow.testing import ListSink, ListSource
-from meander.state.antichain import Antichain, minimal
-from meander.state.time import Time
+from meander.state.times.antichain import Antichain, minimal
+from meander.state.times.time import Time
 from tests.bench import calls
 from tests.hand import HandSource, keyed
 from tests.one_key import KEY, answers, move

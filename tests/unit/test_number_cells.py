@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from meander.schemas.errors import MeanderError
-from meander.state.cells import FIRST
-from meander.state.codec import decode, encode
-from meander.state.columns import Layout, NumberCells
-from meander.state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
-from meander.state.store import Database, Store
+from meander.state.encoding.cells import FIRST
+from meander.state.encoding.codec import decode, encode
+from meander.state.encoding.columns import Layout, NumberCells
+from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
+from meander.state.store.store import Database, Store
 from tests.store_machine import StoreMachine, entries_of
 
 SMALL = 64 << 10

@@ -13,7 +13,7 @@ from meander.app.observer import Figures, Observer
 from meander.dataflow.histogram import BOUNDS
 from meander.dataflow.holding import Holding, Kind
 from meander.dataflow.sim import NOW_MS, SimClock
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.unit.test_metrics import durations, read, text
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)

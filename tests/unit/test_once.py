@@ -20,7 +20,7 @@ from meander.dataflow.rulings import Ruling
 from meander.dataflow.sim import NOW_MS, Freeze, Join, Leave
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
 from meander.schemas.errors import SetupError
-from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
 
 
 def counting(source: ListSource, sink: ListSink) -> Flow:

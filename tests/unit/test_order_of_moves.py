@@ -13,9 +13,9 @@ from meander.dataflow.migrate.outlook import Speed
 from meander.dataflow.migrate.rounds import Fetch, Running, Way
 from meander.dataflow.migrate.sizes import Sizes
 from meander.dataflow.testing import ListSink
-from meander.state import codec
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis, to_millis
+from meander.state.encoding import codec
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis, to_millis
 from tests.hand import HandFlow, HandSource, until
 from tests.unit.conftest import Start
 

@@ -14,7 +14,7 @@ from meander.dataflow.faults import At, Control
 from meander.dataflow.nodes import Guarantee
 from meander.dataflow.sim import Freeze, HandOver
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 SEEDS = range(10)
 RECORDS = 40

@@ -22,10 +22,10 @@ from meander.dataflow.plan import Plan
 from meander.dataflow.sim import Freeze, Leave
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
 from meander.schemas.errors import SetupError
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Checkpoint, Cut, Piece
-from meander.state.ids import Incarnation, WorkerId
-from meander.state.topic import Place
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.layers.topic import Place
 
 LONG = Checkpointing(1_000)
 SEEDS = range(10)

@@ -15,9 +15,9 @@ from meander.dataflow.once import simulated
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.sim import Freeze
 from meander.dataflow.testing import ListSink, TestFlow
-from meander.state import codec
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
+from meander.state.encoding import codec
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis
 from tests.hand import HandSource
 
 SEEDS = range(5)

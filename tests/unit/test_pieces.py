@@ -15,11 +15,11 @@ from meander.dataflow.operators.base import Underway
 from meander.dataflow.plan import Plan
 from meander.dataflow.sim import SimTopic
 from meander.dataflow.testing import ListSink, ListSource
-from meander.state import in_flight
-from meander.state.checkpoint import Checkpoint, Piece
-from meander.state.ids import Incarnation, WorkerId
-from meander.state.time import Time
-from meander.state.topic import Place
+from meander.state.checkpoint import in_flight
+from meander.state.checkpoint.checkpoint import Checkpoint, Piece
+from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.layers.topic import Place
+from meander.state.times.time import Time
 
 HERE, THERE = Location(0), Location(1)
 

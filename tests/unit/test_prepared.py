@@ -15,10 +15,10 @@ from meander.dataflow.migrate.command import Migrate, Refused
 from meander.dataflow.pace import Pace
 from meander.dataflow.sim import Abort, Join, SimTopic
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
-from meander.state.chunk import LayerCorrupt
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis
-from meander.state.topic import Ticket
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.layers.chunk import LayerCorrupt
+from meander.state.layers.topic import Ticket
+from meander.state.times.time import from_millis
 from tests.hand import HandFlow, HandSource, assembly, keyed, until
 from tests.unit.conftest import Start
 

@@ -12,8 +12,8 @@ from meander import Flow, KeyedStream
 from meander.dataflow.operators.logic import Context, Fold, Sealing
 from meander.dataflow.operators.rows import Rows
 from meander.dataflow.testing import ListSink, ListSource
-from meander.state import codec
-from meander.state.codec import PLAIN
+from meander.state.encoding import codec
+from meander.state.encoding.codec import PLAIN
 from tests.bench import bins_of, calls, contents, guard, records, store
 from tests.hand import HandSource
 from tests.one_key import KEY, Entry, run_process

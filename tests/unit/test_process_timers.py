@@ -14,10 +14,10 @@ from meander.dataflow.operators.logic import Applied, Context, Process, Sealing
 from meander.dataflow.operators.rows import Rows
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.control import MAX_MILLIS
-from meander.state import codec
-from meander.state.codec import PLAIN
-from meander.state.store import Bins, Store
-from meander.state.time import from_millis, to_millis
+from meander.state.encoding import codec
+from meander.state.encoding.codec import PLAIN
+from meander.state.store.store import Bins, Store
+from meander.state.times.time import from_millis, to_millis
 from tests.bench import guard
 from tests.hand import HandFlow, HandSink, HandSource, keyed
 from tests.one_key import KEY, Entry, answers, move, run_process

@@ -18,9 +18,9 @@ from meander.dataflow.graph import Graph
 from meander.dataflow.progress import Progress
 from meander.dataflow.sim import SimLinks, SimNetwork
 from meander.dataflow.wire import Base, MemberFrame, OpeningFrame, ProgressFrame, decode
-from meander.state.antichain import Antichain
-from meander.state.ids import COORDINATOR, WorkerId
-from meander.state.time import MIN_TIME
+from meander.state.keys.ids import COORDINATOR, WorkerId
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME
 from tests.graphs import chain, loop, some_graph
 from tests.progress_bugs import (
     DoesNotWaitForOpenings,

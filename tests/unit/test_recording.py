@@ -11,14 +11,14 @@ from meander.dataflow.checkpoint.recording import Recording
 from meander.dataflow.checkpoint.sending import Sending
 from meander.dataflow.sim import SimTopic
 from meander.schemas.errors import MeanderError
-from meander.state import parts
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import Bin, Incarnation
-from meander.state.manifest import Manifest
-from meander.state.parts import wholes
-from meander.state.topic import Place
-from meander.state.unnamed import Unnamed
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.checkpoint.orphans import Unnamed
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation
+from meander.state.layers import parts
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.parts import wholes
+from meander.state.layers.topic import Place
 
 LIFE = Incarnation(5)
 MANIFESTS = tuple(Manifest("totals", Bin(bin), 0, ()) for bin in range(16))

@@ -22,7 +22,7 @@ from meander.dataflow.protocols import Chunk, Partition, WorkerContext
 from meander.dataflow.pulse import UNHEARD, Pulse
 from meander.schemas.errors import MeanderError
 from meander.schemas.refused import RowRefused
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.bench import records
 from tests.kafka_rig import batch
 

@@ -17,9 +17,9 @@ from meander.dataflow.once.marks import Mark
 from meander.dataflow.once.replay import Replays
 from meander.dataflow.once.tally import Out, Tally
 from meander.schemas.errors import MeanderError
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Anew
-from meander.state.ids import Bin, Incarnation, WorkerId
+from meander.state.checkpoint.checkpoint import Anew
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
 
 Row = tuple[int, bytes | None, bytes | None]
 ROWS: Sequence[Row] = [

@@ -14,10 +14,10 @@ from meander.dataflow.migrate.routing import Routing, Transfer, evenly_owned
 from meander.dataflow.operators.errors import OnError
 from meander.dataflow.operators.router import Router
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, WorkerId
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.antichain import Antichain
 from tests.bench import Bench, Dead, guard, pool, records
 
 BITS, WORKERS, LAST = 2, 3, 12

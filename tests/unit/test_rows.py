@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from meander.dataflow.batch import ROW_BYTES, Batch
 from meander.dataflow.operators.rows import ARRIVED, Rows, Waiting, later
-from meander.state import codec
-from meander.state.antichain import Antichain
+from meander.state.encoding import codec
+from meander.state.times.antichain import Antichain
 from tests.bench import records
 
 Place = tuple[int, int, int, int, int, int]

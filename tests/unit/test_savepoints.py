@@ -12,9 +12,9 @@ from meander.app.savepoints import Kept, Known, Writing, earlier, expect_kept
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.decisions import Begins, Decision, Drops, Keeps, Takes
 from meander.schemas.errors import SetupError
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import BEGINNING, Checkpoint, Cut
-from meander.state.ids import Incarnation
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Incarnation
 
 LIFE = Incarnation(5)
 CHECKPOINT = Checkpoint(1, LIFE, BinSpace(8), 0, (), Cut(time=7))

@@ -45,7 +45,7 @@ from meander.connectors.testing import (
 )
 from meander.dataflow.lost import KILLED, lost
 from meander.schemas.errors import MeanderError
-from meander.state import codec
+from meander.state.encoding import codec
 from tests.readme import example
 
 ROOT = Path(__file__).parents[2]

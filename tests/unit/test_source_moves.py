@@ -12,8 +12,8 @@ from meander.dataflow.operators.inflight import LEAST, ROW
 from meander.dataflow.operators.source import ROWS
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.testing import ListSink
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import to_millis
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import to_millis
 from tests.hand import HandSource, lane_times, source_operator, until
 from tests.timed import IDLE, Timed, at
 from tests.unit.conftest import Start

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from meander import Flow
 from meander.dataflow.sim import NOW_MS
 from meander.dataflow.testing import ListSink, ListSource
-from meander.state.store import Databases
-from meander.state.time import to_millis
+from meander.state.store.store import Databases
+from meander.state.times.time import to_millis
 from tests.hand import HandFlow, HandSource
 from tests.timed import Timed, at, pass_on
 from tests.unit.conftest import NAMESPACES, Start

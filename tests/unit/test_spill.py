@@ -19,10 +19,10 @@ from meander.dataflow.operators.rows import ARRIVED, Rows
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.testing import ListSink
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.antichain import Antichain
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
+from meander.state.times.antichain import Antichain
 from tests.bench import pool, records
 from tests.hand import HandSource, keyed
 from tests.unit.conftest import Start

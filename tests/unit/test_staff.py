@@ -21,7 +21,7 @@ from meander.dataflow.sim import Join, Simulation
 from meander.dataflow.testing import Answer, ListSink, ListSource, TestFlow
 from meander.schemas.control import Rescale
 from meander.schemas.status import Rescaling
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.hand import until
 
 PARTITIONS = 6

@@ -18,8 +18,8 @@ from meander.dataflow.plan import Plan
 from meander.dataflow.sim import Join
 from meander.dataflow.testing import TestFlow
 from meander.schemas.errors import SetupError
-from meander.state import codec
-from meander.state.time import from_millis
+from meander.state.encoding import codec
+from meander.state.times.time import from_millis
 
 States = Mapping[str, Mapping[object, object]]
 

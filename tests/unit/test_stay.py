@@ -18,7 +18,7 @@ from meander.dataflow.operators.keyed import Order
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.sim import SimTopic
 from meander.dataflow.testing import ListSink
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, keyed, until
 from tests.unit.conftest import Start
 from tests.unit.test_bounds_between import turn_without

@@ -23,8 +23,8 @@ from meander.dataflow.operators.steps import (
     append_index,
 )
 from meander.dataflow.sim import SimClock
-from meander.state import codec
-from meander.state.bins import BinSpace
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
 from tests.bench import Bench, guard, records
 
 

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.cells import FIRST, SealedCells, weigh
-from meander.state.codec import PLAIN, Sealed, decode, encode, seal, unseal
-from meander.state.columns import Layout
-from meander.state.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
-from meander.state.store import Database, Store
-from meander.state.table import TableWriter
+from meander.state.encoding.cells import FIRST, SealedCells, weigh
+from meander.state.encoding.codec import PLAIN, Sealed, decode, encode, seal, unseal
+from meander.state.encoding.columns import Layout
+from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
+from meander.state.store.sst_writer import TableWriter
+from meander.state.store.store import Database, Store
 from tests.lent import got, put
 from tests.store_machine import StoreMachine, entries_of
 
@@ -305,7 +305,7 @@ def test_the_largest_operator_makes_room(tmp_path: Path) -> None:
 RESIDENT = """
 import sys
 import numpy as np
-from meander.state.store import Database
+from meander.state.store.store import Database
 
 def resident():
     with open("/proc/self/statm") as statm:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander.schemas.control import MAX_MILLIS
-from meander.state import antichain
-from meander.state.antichain import SPARE, Antichain, MutableAntichain, minimal
-from meander.state.time import (
+from meander.state.times import antichain
+from meander.state.times.antichain import SPARE, Antichain, MutableAntichain, minimal
+from meander.state.times.time import (
     Time,
     from_millis,
     join,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander.dataflow.operators.timers import SPARE, Timer, Timers
-from meander.state.ids import Bin
+from meander.state.keys.ids import Bin
 
 A, B = Bin(0), Bin(1)
 

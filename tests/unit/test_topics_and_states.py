@@ -1,7 +1,7 @@
 """The greatest state that a bin may carry fits a record of the state topic."""
 
 from meander.connectors.topics import MAX_STATE_RECORD
-from meander.state.extraction import STATE_LIMIT
+from meander.state.layers.layer_writer import STATE_LIMIT
 
 
 def test_a_state_within_the_limit_fits_a_record_of_the_state_topic() -> None:

@@ -15,7 +15,7 @@ from meander.connectors.testing import TestFlow
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.time import from_millis
+from meander.state.times.time import from_millis
 
 NOON = 1_357_041_600_000
 """Noon of 1 January 2013."""

@@ -11,19 +11,19 @@ from itertools import count
 import pytest
 
 from meander.schemas.errors import MeanderError
-from meander.state.chunk import LayerCorrupt
-from meander.state.codec import encode, seal
-from meander.state.contents import AHEAD_BYTES
-from meander.state.extraction import Extraction
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.installation import Installation
-from meander.state.layer import CHUNK_ENTRIES
-from meander.state.manifest import Description, LayerPointer, Manifest
-from meander.state.merging import RATIO, similar
-from meander.state.retention import Retention
-from meander.state.store import Store
-from meander.state.topic import Place, RecordGone
-from meander.state.trace import Trace
+from meander.state.encoding.codec import encode, seal
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.chunk import LayerCorrupt
+from meander.state.layers.compaction import RATIO, similar
+from meander.state.layers.layer import CHUNK_ENTRIES
+from meander.state.layers.layer_input import AHEAD_BYTES
+from meander.state.layers.layer_loader import Installation
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Description, LayerPointer, Manifest
+from meander.state.layers.retention import Retention
+from meander.state.layers.topic import Place, RecordGone
+from meander.state.store.store import Store
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 

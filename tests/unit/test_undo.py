@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meander.state.codec import encode, encoded, seal
-from meander.state.columns import Layout
-from meander.state.ids import Bin, CheckpointId, Incarnation
-from meander.state.layer import Timers
-from meander.state.shelf import Shelf
-from meander.state.store import Database, Store
+from meander.state.encoding.codec import encode, encoded, seal
+from meander.state.encoding.columns import Layout
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import Bin, CheckpointId, Incarnation
+from meander.state.store.spill import Shelf
+from meander.state.store.store import Database, Store
 from tests.lent import put
 
 LIFE = Incarnation(7)

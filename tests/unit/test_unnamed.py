@@ -11,10 +11,10 @@ from meander.dataflow.checkpoint.persisting import Persisting
 from meander.dataflow.sim import Freeze, World
 from meander.dataflow.testing import ListSink, ListSource, TestFlow
 from meander.dataflow.worker import Worker
-from meander.state.checkpoint import Checkpoint
-from meander.state.ids import life_of
-from meander.state.manifest import Manifest
-from meander.state.trace import Trace
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.keys.ids import life_of
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.manifest import Manifest
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
 LIVES, EACH, RECORDS = 4, 3, 40

@@ -15,7 +15,7 @@ from meander.dataflow.rulings import Ruling
 from meander.dataflow.updates import Updates
 from meander.dataflow.wire import Change, HeardFrame, ProgressFrame, decode
 from meander.schemas.errors import MeanderError
-from meander.state.ids import WorkerId
+from meander.state.keys.ids import WorkerId
 
 PEER, OTHER = WorkerId(1), WorkerId(2)
 changes = st.lists(

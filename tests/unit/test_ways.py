@@ -16,10 +16,10 @@ from meander.dataflow.nodes import Guarantee
 from meander.dataflow.plan import Plan
 from meander.dataflow.stream import KeyedStream, Stream
 from meander.schemas.errors import SetupError
-from meander.state.bins import BinSpace
-from meander.state.checkpoint import Checkpoint, Cut, Piece
-from meander.state.ids import Incarnation, WorkerId
-from meander.state.topic import Place
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.layers.topic import Place
 
 Lines = Stream[Any]
 Define = Callable[[Lines], None]

@@ -41,13 +41,13 @@ from meander.dataflow.wire import (
     encode_progress,
 )
 from meander.schemas.errors import MeanderError
-from meander.state import codec
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.layer import Remainder
-from meander.state.manifest import Description, LayerPointer, Manifest
-from meander.state.time import Time
-from meander.state.topic import Place
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.layers.layer import Remainder
+from meander.state.layers.manifest import Description, LayerPointer, Manifest
+from meander.state.layers.topic import Place
+from meander.state.times.time import Time
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 OUTER = st.integers(0, (1 << 63) - 1)

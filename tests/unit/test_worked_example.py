@@ -13,10 +13,10 @@ import pytest
 from meander import Flow
 from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.testing import ListSink
-from meander.state import codec
-from meander.state.bins import BinSpace
-from meander.state.ids import Bin, WorkerId
-from meander.state.time import from_millis, to_millis
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis, to_millis
 from tests.hand import HandSource, assembly, keyed, migrator, until
 from tests.unit.conftest import Start
 

@@ -1,0 +1,151 @@
+"""What the layers of bins lack, and bundles: what those of many bins lack, in one record.
+
+A checkpoint that finds little changed in a bin since its last layer puts that into a bundle instead
+of one more layer, so it writes a record for some hundred bins. Guarantees that what is read is what
+was written, or BundleCorrupt is raised. Cost: 0.2 us a key to write, and some bytes a bin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypedDict
+
+import xxhash
+
+from meander.schemas.avro import NULL, THERE, Format, array, byte_strings, long
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.layers.layer import Remainder
+from meander.state.layers.manifest import PlaceRecord, place_record
+from meander.state.layers.topic import Place, Unreadable
+
+CHECKSUM_BYTES: Final = 8
+
+
+class BundleCorrupt(Unreadable):
+    """What lies at a bundle's place is not what was written."""
+
+
+class Lacking(NamedTuple):
+    """What the layers of an operator's bin lack."""
+
+    operator: str
+    bin: Bin
+    remainder: Remainder
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        keys, states, timers = self.remainder
+        return sum(map(len, keys)) + sum(map(len, states)) + 16 * len(timers or ())
+
+
+class Bundle(NamedTuple):
+    """Where it lies what the layers of some bins of an operator lack."""
+
+    operator: str
+    bins: tuple[Bin, ...]
+    """Those for which it counts: of others it may tell what they were once."""
+    place: Place
+
+
+def key_of(incarnation: Incarnation, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
+    """The key of a bundle on its topic: the n-th of a worker and checkpoint."""
+    return f"bundle/{incarnation}/{checkpoint}/{worker}/{sequence}".encode()
+
+
+def to_bytes(many: Iterable[Lacking]) -> bytes:
+    """A bundle as it rests on its topic.
+
+    >>> found = from_bytes(to_bytes([Lacking("totals", Bin(3), Remainder([b"k"], [b"s"], None))]))
+    >>> found[0].bin, found[0].remainder.states
+    (3, [b's'])
+    """
+    # Column by column, as Avro's writer takes several times as long for strings one by one.
+    body = bytes([_FORMAT.version]) + array(list(map(_bundled, many)))
+    return xxhash.xxh3_64_digest(body) + body
+
+
+def _bundled(one: Lacking) -> bytes:
+    """As it stands in a bundle."""
+    name, (keys, states, timers) = one.operator.encode(), one.remainder
+    head = long(len(name)) + name + long(one.bin)
+    return head + byte_strings(keys) + byte_strings(states) + _optional(timers)
+
+
+def _optional(timers: Timers | None) -> bytes:
+    if timers is None:
+        return NULL
+    return THERE + array([long(at) + long(len(key)) + key for at, key in timers])
+
+
+def from_bytes(data: bytes) -> list[Lacking]:
+    """Undo `to_bytes`. Raises BundleCorrupt for what was not written so, MeanderError for another
+    format version."""
+    checksum, body = data[:CHECKSUM_BYTES], data[CHECKSUM_BYTES:]
+    if xxhash.xxh3_64_digest(body) != checksum:
+        raise BundleCorrupt(
+            "a record of format 'bundle'", "its checksum is another",
+            "see who else writes to the in-flight topic, and start from an earlier checkpoint",
+        )  # fmt: skip
+    return list(map(lacking, _FORMAT.decode(body)["remainders"]))
+
+
+class TimerRecord(TypedDict):
+    """When a key has asked to be called."""
+
+    time: int
+    key: bytes
+
+
+class LackingRecord(TypedDict):
+    """What the layers of one bin lack."""
+
+    operator: str
+    bin: int
+    keys: list[bytes]
+    states: list[bytes]
+    timers: list[TimerRecord] | None
+
+
+class BundleRecord(TypedDict):
+    """Where a bundle lies."""
+
+    operator: str
+    bins: list[int]
+    place: PlaceRecord
+
+
+class _Bundled(TypedDict):
+    remainders: list[LackingRecord]
+
+
+_FORMAT: Final = Format[_Bundled]("bundle")
+
+
+def lacking_record(one: Lacking) -> LackingRecord:
+    """As Avro has it."""
+    keys, states, timers = one.remainder
+    known = None if timers is None else [TimerRecord(time=at, key=key) for at, key in timers]
+    return {
+        "operator": one.operator, "bin": one.bin, "keys": keys, "states": states, "timers": known,
+    }  # fmt: skip
+
+
+def lacking(record: LackingRecord) -> Lacking:
+    """Undo `lacking_record`."""
+    known = record["timers"]
+    timers = None if known is None else [(timer["time"], timer["key"]) for timer in known]
+    remainder = Remainder(record["keys"], record["states"], timers)
+    return Lacking(record["operator"], Bin(record["bin"]), remainder)
+
+
+def bundle_record(one: Bundle) -> BundleRecord:
+    """As Avro has it."""
+    bins = list[int](one.bins)
+    return {"operator": one.operator, "bins": bins, "place": place_record(one.place)}
+
+
+def bundle(record: BundleRecord) -> Bundle:
+    """Undo `bundle_record`."""
+    return Bundle(record["operator"], tuple(map(Bin, record["bins"])), Place(**record["place"]))

@@ -1,0 +1,8 @@
+"""A bin's timers, as layers and stores have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Timers = Sequence[tuple[int, bytes]]
+"""The logical time and the encoded key of each, in this order."""

@@ -1,0 +1,148 @@
+"""The chunks of a layer, as records of the state topic: a checksum, then Avro.
+
+Guarantees: a chunk is read as it was written, or LayerCorrupt is raised; each says which layer, bin
+and place in the layer it belongs to, so that none can stand in for another. Cost: 0.2 us an entry
+to write, 0.3 to read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypedDict
+
+import xxhash
+
+from meander.schemas.avro import Format, byte_strings
+from meander.state.keys.ids import Bin, LayerId
+from meander.state.layers.manifest import AvroTime, Description, Kind, LayerPointer, avro_time
+from meander.state.layers.topic import Unreadable
+
+CHECKSUM_BYTES: Final = 8
+
+
+class LayerCorrupt(Unreadable):
+    """What was fetched is not what was written."""
+
+    def __init__(self, where: str, what: str, expected: object, found: object) -> None:
+        super().__init__(
+            where,
+            f"its {what} is {found}, where {expected} was expected",
+            "see who else writes to the state topic, or deletes from it, and run the flow again",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all chunks of one layer say of themselves."""
+
+    operator: str
+    bin: Bin
+    id: LayerId
+    kind: Kind
+    codec: str
+    description: Description
+
+    @staticmethod
+    def of(operator: str, bin: Bin, layer: LayerPointer) -> Head:
+        """The head of a layer that a manifest points to."""
+        return Head(operator, bin, layer.id, layer.kind, layer.codec, layer.description)
+
+    def __str__(self) -> str:
+        name = self.id.key(0).decode().rpartition("/")[0]
+        return f"{name} of operator '{self.operator}', bin {self.bin}"
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Some keys with their encoded states, or a table of such, and some timers: (time, key)."""
+
+    keys: list[bytes] = field(default_factory=list)
+    states: list[bytes] = field(default_factory=list)
+    timers: list[tuple[int, bytes]] = field(default_factory=list)
+    table: bytes = b""
+    tabled: int = 0
+    """How many keys the table has."""
+
+    def __len__(self) -> int:
+        return self.count + len(self.timers)
+
+    @property
+    def count(self) -> int:
+        """How many keys there are."""
+        return len(self.keys) + self.tabled
+
+    def to_bytes(self, head: Head, number: int) -> bytes:
+        """The record's payload; its first `CHECKSUM_BYTES` are the checksum of the rest."""
+        bare: _ChunkRecord = {
+            **_head_record(head, number), "tabled": self.tabled, "table": self.table,
+            "keys": [], "states": [], "timer_times": [], "timer_keys": [],
+        }  # fmt: skip
+        start = len(_FORMAT.encode(bare)) - len(_ARRAYS)
+        bare["timer_times"] = [time for time, _ in self.timers]
+        bare["timer_keys"] = [key for _, key in self.timers]
+        written = _FORMAT.encode(bare)
+        # Two arrays of thousands, which Avro's writer takes three times as long for.
+        entries = byte_strings(self.keys) + byte_strings(self.states)
+        body = written[:start] + entries + written[start + 2 :]
+        return xxhash.xxh3_64_digest(body) + body
+
+    @staticmethod
+    def from_bytes(payload: bytes, head: Head, number: int) -> Chunk:
+        """Undo `to_bytes`. Raises LayerCorrupt unless it is that very chunk, and whole."""
+        where = f"{head}, chunk {number}"
+        checksum, body = payload[:CHECKSUM_BYTES], payload[CHECKSUM_BYTES:]
+        found = xxhash.xxh3_64_digest(body)
+        if found != checksum:
+            raise LayerCorrupt(where, "checksum", checksum.hex(), found.hex())
+        record = _FORMAT.decode(body)
+        for name, expected in _head_record(head, number).items():
+            if record[name] != expected:  # type: ignore[literal-required]
+                raise LayerCorrupt(where, name, expected, record[name])  # type: ignore[literal-required]
+        timers = zip(record["timer_times"], record["timer_keys"], strict=True)
+        return Chunk(
+            record["keys"], record["states"], list(timers), record["table"], record["tabled"]
+        )
+
+
+class _HeadRecord(TypedDict):
+    incarnation: int
+    worker: int
+    sequence: int
+    chunk: int
+    operator: str
+    bin: int
+    kind: Kind
+    codec: str
+    lower: AvroTime
+    upper: AvroTime
+    since: AvroTime
+
+
+class _ChunkRecord(_HeadRecord):
+    tabled: int
+    table: bytes
+    keys: list[bytes]
+    states: list[bytes]
+    timer_times: list[int]
+    timer_keys: list[bytes]
+
+
+_FORMAT: Final = Format[_ChunkRecord]("layer_chunk")
+_ARRAYS: Final = b"\0\0\0\0"
+"""Those at the end of a chunk, where all are empty."""
+
+
+def _head_record(head: Head, number: int) -> _HeadRecord:
+    return {
+        "incarnation": head.id.incarnation,
+        "worker": head.id.worker,
+        "sequence": head.id.sequence,
+        "chunk": number,
+        "operator": head.operator,
+        "bin": head.bin,
+        "kind": head.kind,
+        "codec": head.codec,
+        "lower": avro_time(head.description.lower),
+        "upper": avro_time(head.description.upper),
+        "since": avro_time(head.description.since),
+    }

@@ -1,0 +1,119 @@
+"""Layers: what they are made of, and how their chunks are read.
+
+Invariants: the entries that are read are those that were written, byte for byte (I4), or
+LayerCorrupt is raised; what is asked of the topic at once is bounded by bytes (I6). Nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import xxhash
+
+from meander.state.encoding.timers import Timers
+from meander.state.layers.chunk import CHECKSUM_BYTES, Chunk, Head, LayerCorrupt
+from meander.state.layers.manifest import LayerPointer
+from meander.state.layers.topic import Place, StateTopic
+
+CHUNK_ENTRIES: Final = 2048
+"""The most entries of a chunk without a table: to read or write them takes a millisecond."""
+
+
+class Entries(NamedTuple):
+    """Some keys with their encoded states, in key order."""
+
+    keys: list[bytes]
+    states: list[bytes]
+
+
+class Remainder(NamedTuple):
+    """What a bin's layers lack: some keys with their encoded states, in key order."""
+
+    keys: list[bytes]
+    states: list[bytes]
+    timers: Timers | None
+    """All of the bin's; None where they are those of its last layer."""
+
+
+NO_REMAINDER: Final = Remainder([], [], None)
+
+
+def overlaid(many: Sequence[Remainder]) -> Remainder:
+    """What some tell of one bin together, of which the later ones are right.
+
+    >>> earlier = Remainder([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
+    >>> overlaid([earlier, Remainder([b"a"], [b"3"], None)])
+    Remainder(keys=[b'a', b'b'], states=[b'3', b'2'], timers=[(5, b'a')])
+    """
+    if len(many) <= 1:
+        return many[0] if many else NO_REMAINDER
+    found, timers = dict[bytes, bytes](), NO_REMAINDER.timers
+    for keys, states, known in many:
+        found.update(zip(keys, states, strict=True))
+        timers = timers if known is None else known
+    keys = sorted(found)
+    return Remainder(keys, [found[key] for key in keys], timers)
+
+
+class Contents(Protocol):
+    """What a layer is to hold."""
+
+    @property
+    def timers(self) -> Timers:
+        """All of the bin's; they stand once the entries have been taken."""
+
+    def take(self, most: int) -> Entries | None:
+        """Up to so many of the next entries, none at their end; None while they are not here."""
+
+    def close(self) -> None:
+        """Give up what is under way."""
+
+
+Payloads = Generator[bytes | None, None, None]
+
+
+def payloads(topic: StateTopic, places: Sequence[Place], most_bytes: int) -> Payloads:
+    """What lies at some places, in order, each as soon as it is here, None before; so many bytes
+    are asked for at once, or one place."""
+    ends, first = np.cumsum([place.size for place in places]), 0
+    while first < len(places):
+        most = int(ends[first]) - places[first].size + most_bytes
+        end = max(first + 1, int(np.searchsorted(ends, most, side="right")))
+        ticket = topic.fetch(places[first:end])
+        try:
+            while (found := topic.fetched(ticket)) is None:
+                yield None
+        except GeneratorExit:
+            topic.abandon(ticket)
+            raise
+        if len(found) != end - first:
+            where = f"state record {places[first].key!r} and what was asked for with it"
+            raise LayerCorrupt(where, "number of records", end - first, len(found))
+        yield from found
+        first = end
+
+
+def chunks_of(
+    head: Head, layer: LayerPointer, found: Payloads
+) -> Generator[Chunk | None, None, None]:
+    """The chunks of a layer in order, out of what lies at their places; None while it is not here.
+
+    Raises LayerCorrupt where something is not as the layer's pointer says.
+    """
+    checksum, count = xxhash.xxh3_64(), 0
+    for number, place in enumerate(layer.chunks):
+        if place.key != head.id.key(number):
+            where = f"{head}, chunk {number}"
+            raise LayerCorrupt(where, "key", head.id.key(number), place.key)
+        while (payload := next(found)) is None:
+            yield None
+        chunk = Chunk.from_bytes(payload, head, number)
+        checksum.update(payload[:CHECKSUM_BYTES])
+        count += chunk.count
+        yield chunk
+    if count != layer.count:
+        raise LayerCorrupt(str(head), "count of keys", layer.count, count)
+    if checksum.intdigest() != layer.checksum:
+        raise LayerCorrupt(str(head), "checksum", f"{layer.checksum:016x}", checksum.hexdigest())

@@ -1,0 +1,205 @@
+"""What layers are made of: a bin as a whole, what has changed in it, or other layers merged.
+
+Each yields entries in key order, a slice at a time: no step sorts, reads or merges more than some
+chunks' worth of them, or holds more in memory (I6). What is read of a store is its state when its
+slice comes, and counts as changed no longer from then on. Cost: as the store's, and 0.5 to 1 us an
+entry to merge.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import Bin
+from meander.state.layers.chunk import Head
+from meander.state.layers.layer import CHUNK_ENTRIES, Entries, chunks_of, payloads
+from meander.state.layers.manifest import LayerPointer
+from meander.state.layers.topic import StateTopic
+from meander.state.store.store import Store
+
+AHEAD_BYTES: Final = 128 << 10
+"""The most that is read ahead of each layer, unless one chunk alone takes more."""
+
+
+class Sorted:
+    """Keys in order, sorted in runs that are merged as they are taken.
+
+    >>> keys = Sorted([b"%04d" % (n * 7 % 5000) for n in range(5000)])
+    >>> taken = [key for _ in range(5003) for key in keys.take(1) or ()]
+    >>> taken == [b"%04d" % n for n in range(5000)]
+    True
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._unsorted, self._sorted = list(keys), list[bytes]()
+        self._runs: list[list[bytes]] = []
+        self._starts: list[int] = []
+
+    def take(self, most: int) -> list[bytes] | None:
+        """Up to so many of the next, none at their end; None while they are not sorted."""
+        if 0 < len(self._unsorted) <= CHUNK_ENTRIES and not self._runs:
+            self._sorted, self._unsorted = sorted(self._unsorted), []
+        if self._unsorted:
+            self._runs.append(sorted(self._unsorted[-CHUNK_ENTRIES:]))
+            self._starts.append(0)
+            del self._unsorted[-CHUNK_ENTRIES:]
+            return None
+        if not self._sorted:
+            self._merge()
+        taken, self._sorted = self._sorted[:most], self._sorted[most:]
+        return taken
+
+    def _merge(self) -> None:
+        """Merge about as many as a chunk has, from all runs those up to some key."""
+        share = max(1, CHUNK_ENTRIES // max(1, len(self._runs)))
+        runs = zip(self._runs, self._starts, strict=True)
+        left = [(run, start) for run, start in runs if start < len(run)]
+        until = min((run[min(start + share, len(run)) - 1] for run, start in left), default=b"")
+        self._runs, self._starts = [run for run, _ in left], []
+        for run, start in left:
+            end = bisect_right(run, until, start)
+            self._sorted += run[start:end]
+            self._starts.append(end)
+        self._sorted.sort()
+
+
+class Changed:
+    """Some keys of a bin."""
+
+    def __init__(self, store: Store, bin: Bin, keys: Sequence[bytes], timers: Timers) -> None:
+        self.timers = timers
+        self._store, self._bin, self._keys = store, bin, Sorted(keys)
+
+    def take(self, most: int) -> Entries | None:
+        """As `Contents` says."""
+        keys = self._keys.take(most)
+        if keys is None:
+            return None
+        return Entries(keys, self._store.take_states(self._bin, keys))
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class Stream:
+    """The entries that `read` yields, as far as they are here: as `Contents.take` does."""
+
+    def __init__(self, read: Callable[[], Entries | None]) -> None:
+        self.keys: list[bytes] = []
+        self._states: list[bytes] = []
+        self._read, self._ended = read, False
+
+    @property
+    def lacking(self) -> bool:
+        """Whether it may have more, and has nothing here."""
+        return not (self.keys or self._ended)
+
+    def advance(self) -> None:
+        """Have the next entries, if they are here."""
+        entries = self._read()
+        if entries is not None:
+            self.keys, self._states = entries
+            self._ended = not self.keys
+
+    def cut(self, until: bytes) -> Sequence[tuple[bytes, bytes]]:
+        """Take the entries up to a key."""
+        end = bisect_right(self.keys, until)
+        cut = list(zip(self.keys[:end], self._states[:end], strict=True))
+        self.keys, self._states = self.keys[end:], self._states[end:]
+        return cut
+
+
+class Merging:
+    """Streams as one, oldest first: of each key the newest entry."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = streams
+        self._merged = Entries([], [])
+
+    def take(self, most: int) -> Entries | None:
+        """As `Contents` says; reads one stream at most."""
+        if not self._merged.keys:
+            for stream in self._streams:
+                if stream.lacking:
+                    stream.advance()
+                    return None
+            self._merge()
+        keys, states = self._merged
+        self._merged = Entries(keys[most:], states[most:])
+        return Entries(keys[:most], states[:most])
+
+    def _merge(self) -> None:
+        """Merge what no later entry of a stream can add to."""
+        here = [stream for stream in self._streams if stream.keys]
+        until = min((stream.keys[-1] for stream in here), default=b"")
+        newest: dict[bytes, bytes] = {}
+        for stream in here:
+            newest.update(stream.cut(until))
+        keys = sorted(newest)
+        self._merged = Entries(keys, list(map(newest.__getitem__, keys)))
+
+
+class Whole(Merging):
+    """A bin: what lies on disk as this is made, and what is in memory then."""
+
+    def __init__(self, store: Store, bin: Bin, timers: Timers) -> None:
+        self.timers = timers
+        self._disk = store.on_disk(bin)
+        fresh = Changed(store, bin, store.in_memory(bin), ())
+        super().__init__([Stream(self._next), Stream(partial(fresh.take, CHUNK_ENTRIES))])
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+    def _next(self) -> Entries:
+        some = list(islice(self._disk, CHUNK_ENTRIES))
+        return Entries([key for key, _ in some], [state for _, state in some])
+
+
+class Merged(Merging):
+    """Layers of one bin, oldest first, with the newest one's timers."""
+
+    def __init__(
+        self, topic: StateTopic, operator: str, bin: Bin, layers: Sequence[LayerPointer]
+    ) -> None:
+        self._layers = [Layer(topic, Head.of(operator, bin, layer), layer) for layer in layers]
+        super().__init__([Stream(layer.next) for layer in self._layers])
+
+    @property
+    def timers(self) -> Timers:
+        """As `Contents` says."""
+        return self._layers[-1].timers
+
+    def close(self) -> None:
+        """Give up what is being read."""
+        for layer in self._layers:
+            layer.close()
+
+
+class Layer:
+    """One layer as it is read."""
+
+    def __init__(self, topic: StateTopic, head: Head, layer: LayerPointer) -> None:
+        self.timers: list[tuple[int, bytes]] = []
+        self._found = payloads(topic, layer.chunks, AHEAD_BYTES)
+        self._chunks = chunks_of(head, layer, self._found)
+
+    def next(self) -> Entries | None:
+        """The next chunk's entries, none at their end; None while they are not here."""
+        for chunk in self._chunks:
+            if chunk is None:
+                return None
+            assert not chunk.table, "a base is not merged, but written anew"
+            self.timers += chunk.timers
+            if chunk.keys:
+                return Entries(chunk.keys, chunk.states)
+        return Entries([], [])
+
+    def close(self) -> None:
+        """Give up what is being read."""
+        self._found.close()

@@ -1,0 +1,119 @@
+"""Layers as they are read from the state topic into a store.
+
+Invariants: a store holds what was written, byte for byte (I4), or LayerCorrupt is raised; what is
+in memory of a bin is at most what is said to be `held` (I6). All is fuelled: a step installs at
+most its budget of entries, or one table, and never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Final
+
+from meander.schemas.errors import MeanderError
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import LayerId
+from meander.state.layers.chunk import Chunk, Head
+from meander.state.layers.layer import Payloads, chunks_of, payloads
+from meander.state.layers.manifest import LayerPointer, Manifest
+from meander.state.layers.topic import StateTopic
+from meander.state.store.sst_writer import TABLE_BYTES
+from meander.state.store.store import Incoming, Store, ingest
+
+AHEAD_BYTES: Final = 2 * TABLE_BYTES
+"""The most that an installation has of its bin at once, unless one chunk alone takes more."""
+
+
+class Installation:
+    """Reads the layers of one bin from the state topic into a store.
+
+    Where the first of the layers are those that are `staged` in the store already, with `timers` as
+    of the last of them, the others are put over them; else all take the place of what it held.
+    `timers`, `count` (keys installed) and `bytes` (from the topic) stand once `step` has returned
+    True; `ingest` may have tables taken in together before the next step. Raises MeanderError where
+    the layers were written with another codec than the store's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        topic: StateTopic,
+        staged: Sequence[LayerId] = (),
+        timers: Timers = (),
+        ingest: Callable[[Incoming], None] = lambda one: ingest([one]),
+    ) -> None:
+        for layer in manifest.layers:
+            if layer.codec != store.codec.name:
+                raise MeanderError(
+                    str(Head.of(manifest.operator, manifest.bin, layer)),
+                    f"it was written with codec '{layer.codec}', and this worker's is "
+                    f"'{store.codec.name}'",
+                    "run every worker with the same flow",
+                )
+        first = [layer.id for layer in manifest.layers[: len(staged)]]
+        self._staged = len(staged) if first == list(staged) else 0
+        self.timers = list(timers) if self._staged else []
+        self.count = self.bytes = 0
+        self._layers = manifest.layers[self._staged :]
+        self._places = [place for layer in self._layers for place in layer.chunks]
+        sizes = [place.size for place in self._places]
+        self._most = max([min(sum(sizes), AHEAD_BYTES), *sizes])
+        self._store, self._manifest, self._topic = store, manifest, topic
+        self._ingest = ingest
+        self._done = False
+        self._slices = self._run()
+
+    def step(self, budget_entries: int) -> bool:
+        """Do one slice of the work; whether the bin is installed.
+
+        Raises LayerCorrupt where something is not as the manifest says, and installs no more then.
+        """
+        self._budget = budget_entries
+        next(self._slices, None)
+        return self._done
+
+    @property
+    def held(self) -> int:
+        """The most bytes that this may have in memory."""
+        return self._most
+
+    def cancel(self) -> None:
+        """Give up; what has been installed stays."""
+        self._slices.close()
+        self._most = 0
+
+    def _run(self) -> Generator[None, None, None]:
+        if not self._staged:
+            self._store.drop(self._manifest.bin)
+        try:
+            with closing(payloads(self._topic, self._places, AHEAD_BYTES)) as found:
+                for layer in self._layers:
+                    yield from self._install(layer, found)
+            self._done = True
+        finally:
+            self._most = 0
+
+    def _install(self, layer: LayerPointer, found: Payloads) -> Iterator[None]:
+        head = Head.of(self._manifest.operator, self._manifest.bin, layer)
+        self.timers = []  # a layer has all timers of its bin
+        for chunk in chunks_of(head, layer, found):
+            if chunk is None:
+                yield
+            else:
+                self.timers += chunk.timers
+                yield from self._put(chunk)
+        self.count += layer.count
+        self.bytes += layer.bytes
+
+    def _put(self, chunk: Chunk) -> Iterator[None]:
+        keys, states = chunk.keys, chunk.states
+        if chunk.table:
+            self._ingest(Incoming(self._store, self._manifest.bin, chunk.table))
+            yield
+        while keys:
+            n = self._budget
+            self._store.install(self._manifest.bin, keys[:n], states[:n])
+            keys, states = keys[n:], states[n:]
+            yield

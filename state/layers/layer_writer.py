@@ -1,0 +1,235 @@
+"""Layers as they are written to the state topic, from whatever yields entries.
+
+Invariant: what is in memory of a layer is at most what is said to be `held` (I6). All is fuelled: a
+step takes at most its budget of entries, or sends one chunk, and never waits. The many entries of a
+base go into tables, which no reader has to touch one by one; they are only ever installed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from meander.schemas.errors import MeanderError
+from meander.state.encoding.timers import Timers
+from meander.state.layers.chunk import CHECKSUM_BYTES, Chunk, Head
+from meander.state.layers.layer import CHUNK_ENTRIES, Contents
+from meander.state.layers.manifest import LayerPointer, Manifest
+from meander.state.layers.topic import Place, StateTopic, Ticket
+from meander.state.store.sst_writer import EMPTY_BYTES, TABLE_BYTES, TableWriter
+
+CHUNK_BYTES: Final = 512 << 10
+"""The most that a chunk without a table takes on the topic, unless one state alone takes more."""
+STATE_LIMIT: Final = 8 << 20
+"""Bytes of the greatest entry, its key and its state; the topic's `max.message.bytes` must be
+somewhat larger."""
+KEY_LIMIT: Final = STATE_LIMIT // 2
+"""Bytes of the greatest key, so that there is room for a state."""
+WINDOW: Final = 2
+"""Chunks of a layer that are on their way to the topic at once."""
+ENTRY_BYTES: Final = 16
+"""What an entry takes at most in a chunk, besides its key and its state."""
+
+Lengths = npt.NDArray[np.int64]
+
+
+class Extraction:
+    """Writes one layer to the state topic.
+
+    `stands` is told of the layer once it is durable, and says which layers its bin consists of
+    then. Where tables can be made, entries that are too many for a chunk go into these. Once `step`
+    has returned True, `manifest`, which names the bin's layers, and `bytes` (on the topic, of this
+    layer) stand; its epoch is the layer's upper time.
+    """
+
+    manifest: Manifest
+
+    def __init__(
+        self,
+        head: Head,
+        contents: Contents,
+        topic: StateTopic,
+        stands: Callable[[LayerPointer], tuple[LayerPointer, ...]],
+        table: Callable[[], TableWriter] | None = None,
+    ) -> None:
+        self.bytes = self._count = 0
+        self._new_table = table
+        self._table: TableWriter | None = None
+        """That of the chunk, where it has one."""
+        self._head, self._contents, self._topic, self._stands = head, contents, topic, stands
+        self._empty = len(Chunk().to_bytes(self._head, CHUNK_ENTRIES)) + ENTRY_BYTES
+        self._chunk, self._size = Chunk(), self._empty
+        self._checksum = xxhash.xxh3_64()
+        self._tickets: deque[tuple[Ticket, int]] = deque()
+        """Of chunks that are not durable yet, with their bytes."""
+        self._taken = False
+        """Whether all has been put into chunks."""
+        self._places: list[Place] = []
+        self._done = self.cancelled = False
+        self._slices = self._run()
+
+    def step(self, budget_entries: int) -> bool:
+        """Do one slice of the work; whether all chunks are durable.
+
+        Raises MeanderError for a state above `STATE_LIMIT`, or when the topic refuses a chunk.
+        """
+        while self._tickets and (place := self._topic.placed(self._tickets[0][0])) is not None:
+            self._tickets.popleft()
+            self._places.append(place)
+        self._fuel = budget_entries
+        next(self._slices, None)
+        return self._done
+
+    @property
+    def waits(self) -> bool:
+        """Whether all has been sent, and is only not known to be durable."""
+        return self._taken
+
+    @property
+    def held(self) -> int:
+        """The most bytes that this may have in memory until the next step."""
+        if self._taken:
+            return sum(size for _, size in self._tickets)
+        return (WINDOW + 1) * (CHUNK_BYTES if self._new_table is None else TABLE_BYTES)
+
+    def cancel(self) -> None:
+        """Give up, before the layer stands; what lies on the topic already is forgotten there."""
+        self.cancelled = self._taken = True
+        self._slices.close()
+        self._contents.close()
+        if self._table is not None:
+            self._table.discard()
+        self._topic.forget(self._places)
+        while self._tickets:
+            self._topic.abandon(self._tickets.popleft()[0])
+
+    def _run(self) -> Generator[None, None, None]:
+        yield from self._put_entries()
+        if self._table is not None:
+            yield from self._send()
+        self._new_table = None
+        yield from self._put_timers()
+        if self._chunk:
+            yield from self._send()
+        self._taken = True
+        while self._tickets:
+            yield
+        head, layer = self._head, self._sum_up()
+        epoch = head.description.upper
+        assert isinstance(epoch, int), "a layer ends at a time of the outer scope"
+        self.manifest = Manifest(head.operator, head.bin, epoch, self._stands(layer))
+        self._done = True
+
+    def _put_entries(self) -> Iterator[None]:
+        while True:
+            entries = self._contents.take(min(self._fuel, CHUNK_ENTRIES))
+            if entries is None:
+                yield
+            elif entries.keys:
+                yield from self._put(*entries)
+            else:
+                return
+
+    def _put(self, keys: list[bytes], states: list[bytes]) -> Iterator[None]:
+        def put(first: int, end: int) -> None:
+            if self._table is not None:
+                self._table.put(keys[first:end], states[first:end])
+                self._chunk.tabled += end - first
+            else:
+                self._chunk.keys += keys[first:end]
+                self._chunk.states += states[first:end]
+
+        yield from self._fill(keys, _lengths(keys) + _lengths(states), put)
+
+    def _put_timers(self) -> Iterator[None]:
+        timers, start = self._contents.timers, 0
+        while start < len(timers):
+            some = timers[start : start + min(self._fuel, CHUNK_ENTRIES)]
+            start += len(some)
+            keys = [key for _, key in some]
+
+            def put(first: int, end: int, some: Timers = some) -> None:
+                self._chunk.timers += some[first:end]
+
+            yield from self._fill(keys, _lengths(keys), put)
+
+    def _fill(
+        self, keys: list[bytes], sizes: Lengths, put: Callable[[int, int], None]
+    ) -> Iterator[None]:
+        """Have entries of some sizes put into as many chunks as they need."""
+        sizes = sizes + ENTRY_BYTES
+        self._check(keys, sizes)
+        sums, first = np.cumsum(sizes), 0
+        while first < len(keys):
+            before = int(sums[first] - sizes[first])
+            end = self._fitting(sums, first, before)
+            if end == first:
+                yield from self._full()
+                continue
+            put(first, end)
+            self._size += int(sums[end - 1]) - before
+            self._fuel -= end - first
+            first = end
+            if self._fuel <= 0:
+                yield
+
+    def _fitting(self, sums: Lengths, first: int, before: int) -> int:
+        """How far the entries from the first on fit into the chunk; one always fits alone."""
+        most = CHUNK_BYTES if self._table is None else TABLE_BYTES
+        end = int(np.searchsorted(sums, before + most - self._size, side="right"))
+        if self._table is None:
+            end = min(end, first + CHUNK_ENTRIES - len(self._chunk))
+        return max(end, first if self._chunk else first + 1)
+
+    def _check(self, keys: list[bytes], sizes: Lengths) -> None:
+        greatest = int(np.argmax(sizes))
+        if sizes[greatest] > STATE_LIMIT:
+            raise MeanderError(
+                f"operator '{self._head.operator}', key {keys[greatest][:64]!r}",
+                f"its state takes {sizes[greatest]} bytes, and a bin moves only with states up to "
+                f"{STATE_LIMIT}",
+                "keep less per key, or spread it over several keys",
+            )
+
+    def _full(self) -> Iterator[None]:
+        """The chunk takes no more: it gets a table, or goes."""
+        if self._table is not None or self._new_table is None:
+            yield from self._send()
+            return
+        keys, states = self._chunk.keys, self._chunk.states
+        self._table = self._new_table()
+        self._table.put(keys, states)
+        self._chunk = Chunk(tabled=len(keys))
+        self._size += EMPTY_BYTES
+        yield
+
+    def _send(self) -> Iterator[None]:
+        if self._table is not None:
+            self._chunk.table, self._table = self._table.finish(), None
+        number = len(self._places) + len(self._tickets)
+        payload = self._chunk.to_bytes(self._head, number)
+        ticket = self._topic.append(self._head.id.key(number), payload)
+        self._tickets.append((ticket, len(payload)))
+        self._checksum.update(payload[:CHECKSUM_BYTES])
+        self._count += self._chunk.count
+        self.bytes += len(payload)
+        self._chunk, self._size = Chunk(), self._empty
+        yield
+        while len(self._tickets) >= WINDOW:
+            yield
+
+    def _sum_up(self) -> LayerPointer:
+        head = self._head
+        return LayerPointer(
+            head.id, head.description, head.kind, self._count, self._checksum.intdigest(),
+            head.codec, tuple(self._places),
+        )  # fmt: skip
+
+
+def _lengths(items: Sequence[bytes]) -> Lengths:
+    return np.fromiter(map(len, items), np.int64, len(items))

@@ -1,0 +1,188 @@
+"""Which keys have changed since they were last taken, by bin: what the next delta is to hold.
+
+Invariant: every key that has changed is in here, as often as it may have been added, and is taken
+once. A key is new until it is put aside, which a bundle tells of already, though no layer does.
+What exceeds its share of the memory lies in RocksDB (I6), in a range that begins with two NULs, as
+no other does, and is new. Cost: 0.2 us a key added, in native code; 2 us more where it spills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.state.encoding.cells import pick, runs
+from meander.state.keys.ids import Bin
+from meander.state.store.rocksdb import Rocks
+
+KEY_BYTES: Final = 112
+"""What a key takes besides its bytes: the object, and its place in a set."""
+LOOSE: Final = 4096
+"""Keys from which on they are sorted into their bins, which costs by the bin too."""
+BIN_BYTES: Final = 2
+
+
+class Changes:
+    """The changed keys of one operator.
+
+    >>> from tempfile import mkdtemp
+    >>> rocks = Rocks(mkdtemp(), cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+    >>> changes = Changes(rocks, "per_plane")
+    >>> changes.add([b"b", b"c", b"a", b"b"], np.array([1, 2, 1, 1]))
+    >>> changes.spill(1)
+    >>> changes.bins(), sorted(changes.take(1)), changes.take(1), changes.take(2)
+    ([1, 2], [b'a', b'b'], [], [b'c'])
+    >>> changes.put_aside(1, [b"a"]); changes.put(1, [b"d"])
+    >>> changes.take_new(1), 1 in changes, changes.take(1)
+    ([b'd'], True, [b'a'])
+    >>> rocks.close()
+    """
+
+    def __init__(self, rocks: Rocks, operator: str) -> None:
+        self._rocks, self._prefix = rocks, b"\0\0" + operator.encode() + b"\0"
+        self.size = 0
+        """Bytes in memory, estimated."""
+        self._by_bin: dict[int, set[bytes]] = {}
+        """What is new, and in memory."""
+        self._aside: dict[int, set[bytes]] = {}
+        self._spilled: set[int] = set()
+        self._marked: set[int] = set()
+        self._loose: list[bytes] = []
+        self._loose_bins: list[npt.NDArray[np.int64]] = []
+
+    def add(self, keys: Sequence[bytes], bins: npt.NDArray[np.int64]) -> None:
+        """Some keys have changed; `bins[i]` is that of `keys[i]`."""
+        self._loose += keys
+        self._loose_bins.append(bins)
+        self.size += _weigh(keys)
+        if len(self._loose) >= LOOSE:
+            self._sort()
+
+    def put(self, bin: int, keys: Iterable[bytes]) -> None:
+        """Some keys of one bin have changed."""
+        self._put(self._by_bin, bin, set(keys))
+
+    def put_aside(self, bin: int, keys: Iterable[bytes]) -> None:
+        """Some keys of one bin have changed, and are not new."""
+        self._put(self._aside, bin, set(keys))
+
+    def take_aside(self, bin: int) -> set[bytes]:
+        """What has been put aside of a bin, and is in here no longer, but where it is new too."""
+        return self._pop(self._aside, bin)
+
+    def renew(self, bin: int) -> None:
+        """What has been put aside of a bin is new."""
+        self.put(bin, self.take_aside(bin))
+
+    def mark(self, bin: int) -> None:
+        """A bin has changed, whatever its keys have."""
+        self._marked.add(bin)
+
+    def bins(self) -> list[Bin]:
+        """The bins that have changed, in order."""
+        self._sort()
+        return sorted(map(Bin, self._by_bin.keys() | self._aside | self._spilled | self._marked))
+
+    def __contains__(self, bin: int) -> bool:
+        """Whether a bin has changed."""
+        self._sort()
+        held = self._by_bin, self._aside, self._spilled, self._marked
+        return any(bin in some for some in held)
+
+    def count(self, bin: int) -> int | None:
+        """How many keys of a bin have, at most; None where some lie on disk."""
+        self._sort()
+        if bin in self._spilled:
+            return None
+        return len(self._by_bin.get(bin, ())) + len(self._aside.get(bin, ()))
+
+    def take(self, bin: int) -> list[bytes]:
+        """The keys of a bin, in no order, which are in here no longer."""
+        self.renew(bin)
+        return self.take_new(bin)
+
+    def take_new(self, bin: int) -> list[bytes]:
+        """Those that are new."""
+        self._sort()
+        self._marked.discard(bin)
+        keys = self._pop(self._by_bin, bin)
+        if bin in self._spilled:
+            self._spilled.remove(bin)
+            spilled = [key for key, _ in self._rocks.entries(self._group(bin))]
+            self._remove(bin, spilled)
+            keys.update(spilled)
+        return list(keys)
+
+    def forget(self, bin: int, keys: Sequence[bytes]) -> None:
+        """Some keys of a bin, in here or not, are in here no longer."""
+        self._sort()
+        for known in self._by_bin, self._aside:
+            if (held := known.get(bin)) is not None:
+                gone = held.intersection(keys)
+                held -= gone
+                self.size -= _weigh(gone)
+                if not held:
+                    del known[bin]
+        if bin in self._spilled:
+            self._remove(bin, keys)
+
+    def drop(self, bin: int) -> None:
+        """As `forget`, for all of a bin, and at once."""
+        self._sort()
+        self._marked.discard(bin)
+        for known in self._by_bin, self._aside:
+            self._pop(known, bin)
+        if bin in self._spilled:
+            self._spilled.remove(bin)
+            self._rocks.delete(self._group(bin))
+
+    def spill(self, count: int) -> None:
+        """Move up to so many keys of one bin to disk."""
+        self._sort()
+        if not self._by_bin:
+            self.renew(next(iter(self._aside)))
+        bin, held = next(iter(self._by_bin.items()))
+        keys = [held.pop() for _ in range(min(count, len(held)))]
+        if not held:
+            del self._by_bin[bin]
+        self.size -= _weigh(keys)
+        self._spilled.add(bin)
+        self._rocks.put((self._group(bin) + key, b"") for key in keys)
+
+    def _put(self, known: dict[int, set[bytes]], bin: int, new: set[bytes]) -> None:
+        if held := known.get(bin):
+            new -= held
+            held |= new
+        elif new:
+            known[bin] = new
+        self.size += _weigh(new)
+
+    def _pop(self, known: dict[int, set[bytes]], bin: int) -> set[bytes]:
+        keys = known.pop(bin, set())
+        self.size -= _weigh(keys)
+        return keys
+
+    def _sort(self) -> None:
+        """Put the loose keys where their bins are."""
+        if not self._loose:
+            return
+        places, by_bin = runs(np.concatenate(self._loose_bins))
+        keys = pick(self._loose, places)
+        self.size -= _weigh(keys)
+        self._loose, self._loose_bins = [], []
+        for bin, first, end in by_bin:
+            self.put(bin, keys[first:end])
+
+    def _remove(self, bin: int, keys: Iterable[bytes]) -> None:
+        group = self._group(bin)
+        self._rocks.remove(group + key for key in keys)
+
+    def _group(self, bin: int) -> bytes:
+        return self._prefix + bin.to_bytes(BIN_BYTES, "big")
+
+
+def _weigh(keys: Sequence[bytes] | set[bytes]) -> int:
+    return KEY_BYTES * len(keys) + sum(map(len, keys))

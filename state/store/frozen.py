@@ -1,0 +1,58 @@
+"""What the states of some bins were at a moment, while they change on.
+
+A cut is taken between two turns and written in slices while records are applied, so whoever is
+about to change a state for the first time since leaves here what it was. Invariant: a key of a
+frozen bin that is not in here has the state that it had at the moment; one that is in here had this
+state, or none (`ABSENT`). Cost: that of `Kept` for each key that is lent for the first time since,
+nothing while no bin is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.state.store.before_images import Kept
+
+
+class Frozen:
+    """Those of one operator.
+
+    >>> frozen, bins = Frozen(), np.array([3, 4])
+    >>> frozen.begin([3]); frozen.keep([b"a", b"b"], bins, [1, 1])
+    >>> frozen.keep([b"a"], bins[:1], [2])
+    >>> frozen.of(3), frozen.of(4), 3 in frozen
+    ({b'a': 1}, {}, True)
+    >>> frozen.thaw(3); bool(frozen)
+    False
+    """
+
+    def __init__(self) -> None:
+        self._kept = Kept(())
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def __contains__(self, bin: int) -> bool:
+        return bin in self._kept
+
+    def begin(self, bins: Iterable[int]) -> None:
+        """These bins are frozen, as they are now."""
+        self._kept = Kept(bins)
+
+    def keep(
+        self, keys: Sequence[bytes], bins: npt.NDArray[np.int64], states: Sequence[object]
+    ) -> None:
+        """Sealed states, or `ABSENT`, are about to change; what they are later counts for
+        nothing."""
+        self._kept.keep(keys, bins, states)
+
+    def of(self, bin: int) -> Mapping[bytes, object]:
+        """What has changed of a bin since, as it was."""
+        return self._kept.of(bin)
+
+    def thaw(self, bin: int) -> None:
+        """Nobody needs to know any more what a bin was."""
+        self._kept.drop(bin)

@@ -1,0 +1,171 @@
+"""The states written since they were last spilled, in memory: a table per operator.
+
+Invariant: a table's `size` is the sum of the weights of what it holds and of its slots, and about
+what it takes in memory (I6). One memtable serves all operators of a process, so that they share one
+bound; what is spilled first is, of the largest table, the oldest bin's oldest keys. A key has a
+slot of its own for as long as it is held, so it is looked up once a batch; its bin follows from it.
+Cost: a look-up per record; a key's first write and its spill cost about a microsecond; slots that
+have become too many are given back, at 0.2 us for each key that stays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.schemas.errors import MeanderError
+from meander.state.encoding.cells import FIRST, Cells, Slots
+from meander.state.encoding.codec import encoded
+
+ENTRY_BYTES: Final = 144
+"""What a key, its slot's number and its place among its bin's take besides the key's bytes."""
+SLOT_BYTES: Final = 57
+"""What a slot takes, somebody's or free, besides its cell; a table's first ones do not count."""
+SPARSE: Final = 4
+"""Slots per key from which on there are too many."""
+BIN_BYTES: Final = 2
+NO_SLOT: Final = -1
+
+
+class Table:
+    """One operator's keys: the slot of each, whose state the cells hold, and those of each bin."""
+
+    def __init__(self, prefix: bytes, cells: Cells) -> None:
+        self.prefix, self.cells = prefix, cells
+        """The prefix is that of its keys in the database; a bin's two bytes follow."""
+        self.size = 0
+        """Bytes, estimated."""
+        self.slots: dict[bytes, int] = {}
+        self.bins: dict[int, dict[bytes, None]] = {}
+        self.dirty = np.zeros(len(cells), np.bool_)
+        """By slot, whether its key is known to have changed; false for a slot that is nobody's."""
+        self._free = array("q", range(len(cells)))
+
+    def find(self, keys: Sequence[bytes]) -> Slots:
+        """The slot of each key, `NO_SLOT` for those that are not held; shape (n,)."""
+        return np.fromiter(map(self.slots.get, keys, repeat(NO_SLOT)), np.int64, len(keys))
+
+    def admit(self, bins: Mapping[bytes, int]) -> Slots:
+        """Hold some keys that are not held, each of a bin: their slots, which have no states."""
+        while len(self._free) < len(bins):
+            before = len(self.cells)
+            self.cells.grow()
+            self._free.extend(range(before, len(self.cells)))
+            self.dirty = _resized(self.dirty, len(self.cells))
+            self.size += (len(self.cells) - before) * self._slot_bytes
+        first = len(self._free) - len(bins)
+        taken = self._free[first:]
+        del self._free[first:]
+        self.slots.update(zip(bins, taken, strict=True))
+        for key, bin in bins.items():
+            self.bins.setdefault(bin, {})[key] = None
+        slots = np.array(taken, np.int64)
+        self.size += self._weigh(bins, slots)
+        return slots
+
+    def load(self, slots: Slots, states: Sequence[bytes]) -> None:
+        """Set encoded states in some slots, all different."""
+        before = self.cells.weigh(slots)
+        self.cells.load(slots, states)
+        self.size += self.cells.weigh(slots) - before
+
+    def release(self, bin: int, keys: Sequence[bytes]) -> None:
+        """Hold some keys of a bin no longer, all of which are held."""
+        held = self.bins[bin]
+        for key in keys:
+            del held[key]
+        if not held:
+            del self.bins[bin]
+        slots = np.array(list(map(self.slots.pop, keys)), np.int64)
+        self.size -= self._weigh(keys, slots)
+        self.cells.vacate(slots)
+        self.dirty[slots] = False
+        self._free.extend(slots.tolist())
+        if FIRST < len(self.cells) >= SPARSE * len(self.slots):
+            self._compact()
+
+    def _compact(self) -> None:
+        """Give back the slots that are too many; what stays has others from now on."""
+        before, keys = len(self.cells), list(self.slots)
+        most = max(FIRST, 2 * len(keys))
+        slots = self.find(keys)
+        self.cells.keep(slots, most)
+        self.dirty = _resized(self.dirty[slots], most)
+        self.slots = dict(zip(keys, range(len(keys)), strict=True))
+        self._free = array("q", range(len(keys), most))
+        self.size -= (before - most) * self._slot_bytes
+
+    def _weigh(self, keys: Iterable[bytes], slots: Slots) -> int:
+        """Bytes that some keys take with their states."""
+        return ENTRY_BYTES * len(slots) + sum(map(len, keys)) + self.cells.weigh(slots)
+
+    @property
+    def _slot_bytes(self) -> int:
+        return SLOT_BYTES + self.cells.cell_bytes
+
+
+class Memtable:
+    r"""Tables within one bound.
+
+    >>> from meander.state.encoding.cells import SealedCells
+    >>> memtable, cells = Memtable(), SealedCells()
+    >>> table = memtable.add(Table(b"a/", cells))
+    >>> for slot, state in zip(table.admit({b"2": 7, b"1": 7, b"3": 8}), [20, 10, 30]):
+    ...     cells.states[slot] = state
+    >>> memtable.entries(table, 7)
+    [(b'1', 10), (b'2', 20)]
+    >>> group, spilled = memtable.spill(2)
+    >>> group, [key for key, _ in spilled], memtable.entries(table, 7)
+    (b'a/\x00\x07', [b'a/\x00\x072', b'a/\x00\x071'], [])
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[bytes, Table] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes, estimated."""
+        return sum(table.size for table in self.tables.values())
+
+    def add(self, table: Table) -> Table:
+        """One more table. Raises MeanderError where another has its prefix."""
+        if self.tables.setdefault(table.prefix, table) is not table:
+            raise MeanderError(f"table {table.prefix!r}", "it is open already", "open it once")
+        return table
+
+    def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
+        """The keys and sealed states of a bin, in key order, as they are now."""
+        keys = sorted(table.bins.get(bin, ()))
+        return list(zip(keys, table.cells.take(table.find(keys)), strict=True))
+
+    def forget(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
+        """Drop some keys of a bin, held or not."""
+        held = table.bins.get(bin, {})
+        gone = [key for key in keys if key in held]
+        if gone:
+            table.release(bin, gone)
+
+    def drop(self, table: Table, bin: int) -> None:
+        """Drop all keys of a bin."""
+        self.forget(table, bin, list(table.bins.get(bin, ())))
+
+    def spill(self, count: int) -> tuple[bytes, Iterator[tuple[bytes, bytes]]]:
+        """Take out up to `count` keys of one bin: the prefix of their database keys, and these with
+        the encoded states."""
+        table = max(self.tables.values(), key=lambda table: table.size)
+        bin, held = next(iter(table.bins.items()))
+        keys = list(islice(held, count))
+        states = table.cells.take(table.find(keys))
+        self.forget(table, bin, keys)
+        group = table.prefix + bin.to_bytes(BIN_BYTES, "big")
+        oldest = zip(keys, states, strict=True)
+        return group, ((group + key, encoded(state)) for key, state in oldest)
+
+
+def _resized(flags: npt.NDArray[np.bool_], most: int) -> npt.NDArray[np.bool_]:
+    return np.concatenate([flags, np.zeros(most - len(flags), np.bool_)])

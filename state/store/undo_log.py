@@ -1,0 +1,147 @@
+"""What the bins of an operator were at the last checkpoints, as far as they have changed since.
+
+So that a worker which outlives another goes back to the newest one by what is here, and reads none
+of its own states from the state topic. Invariant: of a bin that is known at a checkpoint, each key
+that has changed since is noted at that one or a later one, the first of which has what it was then;
+a bin that is installed or dropped is known no longer. Cost: that of `Kept`, and about 100 bytes for
+the first change of a key since the last checkpoint; where these take more than their share of the
+memory (I6), whole bins are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.state.encoding.timers import Timers
+from meander.state.keys.ids import Bin, CheckpointId
+from meander.state.store.before_images import Before, Kept
+
+TIMER_BYTES: Final = 72
+"""What a timer takes."""
+
+
+class _Since:
+    """What has changed since a checkpoint, until the next one."""
+
+    def __init__(self, at: CheckpointId, timers: dict[int, Timers]) -> None:
+        self.at, self.timers, self.before = at, timers, Kept(timers)
+        self._timers_size = {bin: _weigh(some) for bin, some in timers.items()}
+        self._timers_bytes = sum(self._timers_size.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes, estimated."""
+        return self.before.size + self._timers_bytes
+
+    def size_of(self, bin: int) -> int:
+        """Those that a bin takes."""
+        return self.before.size_of(bin) + self._timers_size[bin]
+
+    def forget(self, bin: int) -> None:
+        """A bin is known no longer."""
+        if bin in self.before:
+            self.before.drop(bin)
+            self._timers_bytes -= self._timers_size.pop(bin)
+            del self.timers[bin]
+
+
+class Undo:
+    """Those of one operator.
+
+    >>> from meander.state.keys.ids import Incarnation
+    >>> one, two = (CheckpointId(Incarnation(7), number) for number in (1, 2))
+    >>> undo = Undo(); undo.begin(one, {Bin(3): (), Bin(4): ()})
+    >>> undo.keep([b"a"], np.array([3]), ["old"], 9); undo.keep([b"a"], np.array([3]), ["newer"], 9)
+    >>> undo.begin(two, {Bin(3): ()}); undo.keep([b"a", b"b"], np.array([3, 3]), ["newer", "b"], 9)
+    >>> undo.known(one), undo.known(two)
+    ({3}, {3})
+    >>> undo.before(one, Bin(3))[b"a"], undo.before(two, Bin(3))[b"a"]
+    ('old', 'newer')
+    >>> undo.settle(two); undo.known(one)
+    set()
+    """
+
+    def __init__(self) -> None:
+        self._line: list[_Since] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    @property
+    def size(self) -> int:
+        """Bytes, estimated."""
+        return sum(since.size for since in self._line)
+
+    def begin(self, at: CheckpointId, bins: Mapping[Bin, Timers]) -> None:
+        """A checkpoint has these bins as they are now, with their timers."""
+        self._line.append(_Since(at, {int(bin): some for bin, some in bins.items()}))
+
+    def keep(
+        self,
+        keys: Sequence[bytes],
+        bins: npt.NDArray[np.int64],
+        states: Sequence[object],
+        weight: int,
+    ) -> None:
+        """Sealed states of about so many bytes each, or `ABSENT`, are about to change."""
+        self._line[-1].before.keep(keys, bins, states, weight)
+
+    def settle(self, at: CheckpointId) -> None:
+        """A checkpoint exists: nobody goes back any further."""
+        self._line = self._from(at) or self._line
+
+    def cancel(self, at: CheckpointId) -> None:
+        """A checkpoint has been given up: nobody goes back to it."""
+        place = next((n for n, since in enumerate(self._line) if since.at == at), None)
+        if place is None:
+            return
+        gone = self._line.pop(place)
+        if place:
+            earlier = self._line[place - 1].before
+            for bin in [bin for bin in earlier.bins if bin in gone.before]:
+                earlier.add(bin, gone.before)
+
+    def known(self, at: CheckpointId) -> set[Bin]:
+        """The bins that can be again what they were at a checkpoint."""
+        line = self._from(at)
+        if not line:
+            return set()
+        return set(map(Bin, set.intersection(*({*since.before.bins} for since in line))))
+
+    def before(self, at: CheckpointId, bin: Bin) -> Before:
+        """What has changed of a bin that is known since a checkpoint, as it was there."""
+        found = Before()
+        for since in reversed(self._from(at)):
+            found |= since.before.of(bin)
+        return found
+
+    def timers(self, at: CheckpointId, bin: Bin) -> Timers:
+        """Those that it had there."""
+        return self._from(at)[0].timers[bin]
+
+    def forget(self, bin: int) -> None:
+        """A bin is another's, or another: it is known no longer."""
+        for since in self._line:
+            since.forget(bin)
+
+    def shed(self) -> None:
+        """Forget the bin of which most is held."""
+        sizes = {bin: s.size_of(bin) for s in self._line for bin in s.before.bins}
+        self.forget(max(sizes, key=sizes.__getitem__))
+
+    def clear(self) -> None:
+        """Nobody goes back."""
+        self._line.clear()
+
+    def _from(self, at: CheckpointId) -> list[_Since]:
+        places = (n for n, since in enumerate(self._line) if since.at == at)
+        first = next(places, len(self._line))
+        return self._line[first:]
+
+
+def _weigh(timers: Timers) -> int:
+    return sum(TIMER_BYTES + len(key) for _, key in timers)
