@@ -16,12 +16,13 @@ from meander.app.clock import SystemClock
 from meander.app.journal import to_bytes
 from meander.app.lives import fence, journal, registered
 from meander.app.savepoints import Known, kept
-from meander.connectors import checkpoints, client
-from meander.connectors.checkpoints import Unreadable
-from meander.connectors.client import Settings
-from meander.connectors.control import Decisions
-from meander.connectors.status import StatusTopic
-from meander.connectors.topics import Names, delete, ensure_internal, expect_ran
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Settings
+from meander.connectors.topics import checkpoints
+from meander.connectors.topics.checkpoints import Unreadable
+from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.status import StatusTopic
+from meander.connectors.topics.topics import Names, delete, ensure_internal, expect_ran
 from meander.dataflow.decisions import Drops
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed, Finished

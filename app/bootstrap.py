@@ -36,8 +36,8 @@ from meander.app.options import Options
 from meander.app.prepare import Prepared, environ, prepare
 from meander.app.savepoints import Known, expect_kept
 from meander.app.tenure import beat_seconds, beside, claimed
-from meander.connectors import checkpoints, leftovers
-from meander.connectors.control import Decisions
+from meander.connectors.topics import checkpoints, tombstones
+from meander.connectors.topics.control import Decisions
 from meander.dataflow.checkpoint.fitting import expect_fits
 from meander.dataflow.decisions import Takes
 from meander.dataflow.initial import Initial
@@ -242,11 +242,11 @@ def _write(
 
     def clear() -> None:
         _await_tasks(spark, group)
-        goes = leftovers.written_by(job.incarnation)
-        now = leftovers.ends(job.kafka, job.topic)
-        leftovers.erase(job.kafka, job.topic, list(map(range, before, now)), goes)
+        goes = tombstones.written_by(job.incarnation)
+        now = tombstones.ends(job.kafka, job.topic)
+        tombstones.erase(job.kafka, job.topic, list(map(range, before, now)), goes)
 
-    before = leftovers.ends(job.kafka, job.topic)
+    before = tombstones.ends(job.kafka, job.topic)
     try:
         rows = beside(collect, told, look, LOOK, None)
     except (PySparkException, Py4JError) as error:

@@ -26,8 +26,8 @@ from pyspark import SparkFiles, TaskContext
 
 from meander.app.loader import Source, load_flow
 from meander.app.messages import Failure
-from meander.connectors.plain import plain
-from meander.connectors.state_topic import KafkaStateTopic
+from meander.connectors.kafka.source.values import plain
+from meander.connectors.topics.state import KafkaStateTopic
 from meander.dataflow.initial import Initial
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import MeanderError

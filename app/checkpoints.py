@@ -10,10 +10,10 @@ from meander.app.following import show_end
 from meander.app.lives import journal
 from meander.app.output import Output, size
 from meander.app.savepoints import Known, kept
-from meander.connectors import client
-from meander.connectors.checkpoints import CheckpointsReader, Unreadable, reading
-from meander.connectors.client import Settings
-from meander.connectors.topics import Names, expect_ran
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Settings
+from meander.connectors.topics.checkpoints import CheckpointsReader, Unreadable, reading
+from meander.connectors.topics.topics import Names, expect_ran
 from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 from meander.state.checkpoint.checkpoint import Checkpoint
 

@@ -16,10 +16,10 @@ from datetime import UTC, datetime, timedelta
 from meander.app.clock import SystemClock
 from meander.app.lives import journal
 from meander.app.prepare import Prepared
-from meander.connectors import client
-from meander.connectors.client import Settings
-from meander.connectors.status import Holder, StatusReader, StatusTopic
-from meander.connectors.topics import Names
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Settings
+from meander.connectors.topics.status import Holder, StatusReader, StatusTopic
+from meander.connectors.topics.topics import Names
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started
 from meander.state.keys.ids import Incarnation

@@ -31,9 +31,9 @@ from meander.app.staffing import show_staff
 from meander.app.tables import fields, tables
 from meander.app.usual import Bootstrap, CommandId, Commands, Config, Flow, Json, Prefix, Set, Wait
 from meander.app.watching import Watch
-from meander.connectors.client import FIXED
-from meander.connectors.status import StatusReader, Told
-from meander.connectors.topics import names
+from meander.connectors.kafka.client import FIXED
+from meander.connectors.topics.status import StatusReader, Told
+from meander.connectors.topics.topics import names
 from meander.schemas.control import Abort, Migrate, Rescale
 from meander.schemas.errors import SetupError
 

@@ -9,9 +9,15 @@ import typer
 
 from meander.app.output import Output
 from meander.app.usual import Commands, Json
-from meander.connectors.broker import broker_start, broker_status, broker_stop, free_port, is_free
-from meander.connectors.home import home
-from meander.connectors.kafka_jars import kafka_jars
+from meander.connectors.local_broker.broker import (
+    broker_start,
+    broker_status,
+    broker_stop,
+    free_port,
+    is_free,
+)
+from meander.connectors.local_broker.home import home
+from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.schemas.errors import SetupError
 
 DATA = home() / ".local" / "share" / "meander" / "broker"

@@ -13,7 +13,7 @@ from meander.app.following import give, new_id
 from meander.app.given import kafka
 from meander.app.output import Output
 from meander.app.usual import Bootstrap, CommandId, Config, Flow, Json, Prefix, Set, Wait
-from meander.connectors.topics import names
+from meander.connectors.topics.topics import names
 from meander.schemas.control import Stop, TakeCheckpoint
 
 Savepoint = Annotated[

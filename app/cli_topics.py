@@ -13,8 +13,9 @@ from confluent_kafka.admin import NewTopic
 from meander.app.given import kafka
 from meander.app.output import Output
 from meander.app.usual import Bootstrap, Commands, Config, Json, Prefix, Set
-from meander.connectors import client
-from meander.connectors.topics import Names, TopicRow, describe, names, partitions_of
+from meander.connectors.kafka import client
+from meander.connectors.kafka.topics import partitions_of
+from meander.connectors.topics.topics import Names, TopicRow, describe, names
 from meander.schemas.errors import SetupError
 
 commands = typer.Typer(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from meander.app.journal import Journal
 from meander.app.rescaling import Rescaler
-from meander.connectors.control import ControlTopic
+from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.controller import Controller
 from meander.dataflow.decisions import Obeys
 from meander.dataflow.migrate.command import Migrate, Refused

@@ -43,11 +43,11 @@ from meander.app.signals import Signals
 from meander.app.survivors import Survivors
 from meander.app.sweep import Sweep
 from meander.app.tenure import Patient, beat_seconds, beside, claimed
-from meander.connectors.client import Unreachable
-from meander.connectors.control import Decisions
-from meander.connectors.links import CurveLinks, Keys, LinkBroken, member_name
-from meander.connectors.source import KafkaSource
-from meander.connectors.status import StatusReader
+from meander.connectors.kafka.client import Unreachable
+from meander.connectors.kafka.source.source import KafkaSource
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, member_name
+from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.status import StatusReader
 from meander.dataflow.checkpoint.start import Start
 from meander.dataflow.checkpoint.taking import Checkpoints
 from meander.dataflow.controller import Controller

@@ -37,7 +37,7 @@ from meander.app.messages import (
 from meander.app.newcomers import Newcomers
 from meander.app.registry import Door
 from meander.app.survivors import Survivors, end
-from meander.connectors.links import CurveLinks, LinkBroken, member_name
+from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
 from meander.dataflow.lost import lost
 from meander.dataflow.waits import Wait
 from meander.schemas.errors import MeanderError, SetupError

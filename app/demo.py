@@ -37,10 +37,10 @@ from meander.app.options import Options
 from meander.app.output import Output, log_to
 from meander.app.settings import BOOTSTRAP, Settings
 from meander.app.signals import Interrupted, Signals
-from meander.connectors import client
-from meander.connectors.kafka_jars import kafka_jars
-from meander.connectors.reach import expect_reachable
-from meander.connectors.topics import names
+from meander.connectors.kafka import client
+from meander.connectors.kafka.reachability import expect_reachable
+from meander.connectors.local_broker.kafka_jars import kafka_jars
+from meander.connectors.topics.topics import names
 from meander.dataflow.batch import Int64s
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace

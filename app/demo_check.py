@@ -22,7 +22,7 @@ from pyarrow import csv
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from meander.app import demo_views
-from meander.connectors.spark import read_topics
+from meander.connectors.spark.data_source import read_topics
 
 _FOREVER = 2**63 - 1
 

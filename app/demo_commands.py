@@ -15,9 +15,9 @@ import numpy as np
 
 from meander.app.demo_check import Move
 from meander.app.demo_report import Migration
-from meander.connectors.client import ANSWER
-from meander.connectors.sender import Sender, noted
-from meander.connectors.topics import Names
+from meander.connectors.kafka.client import ANSWER
+from meander.connectors.kafka.sink.record_producer import Sender, noted
+from meander.connectors.topics.topics import Names
 from meander.dataflow.batch import Int64s
 from meander.schemas.control import Migrate
 from meander.schemas.errors import MeanderError

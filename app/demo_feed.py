@@ -22,8 +22,8 @@ import numpy as np
 from confluent_kafka import TopicPartition
 
 from meander.app.demo_data import Records, load
-from meander.connectors import client
-from meander.connectors.client import Fetched
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Fetched
 from meander.dataflow.batch import Int64s
 from meander.schemas.errors import MeanderError
 

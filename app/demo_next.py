@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from meander.app.flows import flights
-from meander.connectors.kafka_jars import kafka_jars
+from meander.connectors.local_broker.kafka_jars import kafka_jars
 
 
 def show(console: Console, bootstrap: str, prefix: str, *, local: bool) -> None:

@@ -10,10 +10,10 @@ from functools import partial
 
 from meander.app.prepare import Prepared
 from meander.app.side_by_side import side_by_side
-from meander.connectors import leftovers
-from meander.connectors.checkpoints import CheckpointsTopic
-from meander.connectors.control import ControlTopic
-from meander.connectors.trimmed import TrimmedTopic
+from meander.connectors.topics import tombstones
+from meander.connectors.topics.checkpoints import CheckpointsTopic
+from meander.connectors.topics.control import ControlTopic
+from meander.connectors.topics.truncation import TrimmedTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def opened(prepared: Prepared) -> Iterator[DriverTopics]:
             for topic in (names.marks, names.checkpoints)
         )
         lying = {
-            topic: opening.ask(partial(leftovers.ends, kafka, topic))
+            topic: opening.ask(partial(tombstones.ends, kafka, topic))
             for topic in (names.in_flight, names.state)
         }
         yield DriverTopics(

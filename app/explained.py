@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from meander.app.hand import Hand
-from meander.connectors.links import member_name
+from meander.connectors.links.links import member_name
 from meander.dataflow.decisions import Decision, Joins, Leaves
 from meander.dataflow.migrate.rounds import Round
 from meander.dataflow.reading import Handing, Place

@@ -19,9 +19,9 @@ from rich.progress import track
 from meander.app.demo_data import Records, load, unpack
 from meander.app.flows.flights import topics
 from meander.app.given import kafka
-from meander.connectors import client
-from meander.connectors.sender import Sender, noted
-from meander.connectors.topics import partitions_of
+from meander.connectors.kafka import client
+from meander.connectors.kafka.sink.record_producer import Sender, noted
+from meander.connectors.kafka.topics import partitions_of
 from meander.schemas.errors import MeanderError
 
 STEP = 0.02

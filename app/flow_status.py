@@ -17,7 +17,7 @@ from meander.app.metrics import Board
 from meander.app.observer import Figures
 from meander.app.overview import OPEN, note
 from meander.app.prepare import Prepared
-from meander.connectors.status import StatusTopic
+from meander.connectors.topics.status import StatusTopic
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import (
     Event,

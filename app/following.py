@@ -16,10 +16,11 @@ import typer
 
 from meander.app.output import Output
 from meander.app.overview import Overview, overview
-from meander.connectors import client, control
-from meander.connectors.client import Settings
-from meander.connectors.status import StatusReader
-from meander.connectors.topics import Names, expect_ran, names
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Settings
+from meander.connectors.topics import control
+from meander.connectors.topics.status import StatusReader
+from meander.connectors.topics.topics import Names, expect_ran, names
 from meander.schemas.control import Command, Rescale, Stop
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (

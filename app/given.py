@@ -7,8 +7,8 @@ from pathlib import Path
 
 from meander.app.cli_broker import DATA
 from meander.app.settings import Settings
-from meander.connectors.broker import broker_status
-from meander.connectors.reach import expect_reachable
+from meander.connectors.kafka.reachability import expect_reachable
+from meander.connectors.local_broker.broker import broker_status
 
 
 def settings(config: Path | None, given: list[str] | None, bootstrap: str | None) -> Settings:

@@ -12,7 +12,7 @@ from itertools import starmap
 from typing import Any
 
 from meander.app.numbers import lengthened, shortened
-from meander.connectors.control import Decisions
+from meander.connectors.topics.control import Decisions
 from meander.dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Obeys, Takes
 from meander.dataflow.migrate.instructions import Revoke
 from meander.dataflow.migrate.moves import Moves

@@ -15,8 +15,8 @@ from functools import partial
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from meander.connectors import client, topics
-from meander.connectors.client import Settings
+from meander.connectors.kafka import client, topics
+from meander.connectors.kafka.client import Settings
 
 PATIENCE = 1.0
 """Seconds after which a question counts as not answered."""

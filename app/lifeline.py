@@ -16,7 +16,7 @@ import zmq
 
 from meander.app.messages import REPLY, Alive, Heard
 from meander.app.registry import Ticket
-from meander.connectors.links import Keys
+from meander.connectors.links.links import Keys
 
 MOST_TTL = 6_553_000
 """Milliseconds that ZeroMQ can tell its other end."""

@@ -19,14 +19,15 @@ from meander.app.journal import from_bytes, to_bytes
 from meander.app.prepare import Prepared
 from meander.app.savepoints import Known, chosen, earlier, expect_kept, kept, newest, savepoints
 from meander.app.side_by_side import side_by_side
-from meander.connectors import checkpoints, client
-from meander.connectors.client import Settings
-from meander.connectors.control import ControlTopic, Decisions
-from meander.connectors.lost import SKIP, Lost
-from meander.connectors.source import KafkaSource, gone
-from meander.connectors.topics import Names
-from meander.connectors.transactions import transactional_id
-from meander.connectors.whole import whole
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Settings
+from meander.connectors.kafka.sink.transactions import transactional_id
+from meander.connectors.kafka.source.lost_records import SKIP, Lost
+from meander.connectors.kafka.source.source import KafkaSource, gone
+from meander.connectors.topics import checkpoints
+from meander.connectors.topics.control import ControlTopic, Decisions
+from meander.connectors.topics.full_read import whole
+from meander.connectors.topics.topics import Names
 from meander.dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
 from meander.dataflow.checkpoint.start import Start, without_what_is_out
 from meander.dataflow.decisions import Begins, Joins, Obeys

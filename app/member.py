@@ -54,14 +54,14 @@ from meander.app.messages import (
 from meander.app.registry import join, own_host
 from meander.app.remote_log import RemoteLog
 from meander.app.side_by_side import SideBySide, side_by_side
-from meander.connectors import checkpoints
-from meander.connectors.dead_letter import KafkaDeadLetters
-from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer, member_name
-from meander.connectors.sink import KafkaSink, batch_bytes
-from meander.connectors.spool import Spool
-from meander.connectors.state_topic import KafkaStateTopic
-from meander.connectors.topics import Names, names
-from meander.connectors.transactions import KafkaTransactions, transactional_id
+from meander.connectors.kafka.dead_letter import KafkaDeadLetters
+from meander.connectors.kafka.sink.sink import KafkaSink, batch_bytes
+from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transactions import KafkaTransactions, transactional_id
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer, member_name
+from meander.connectors.topics import checkpoints
+from meander.connectors.topics.state import KafkaStateTopic
+from meander.connectors.topics.topics import Names, names
 from meander.dataflow.assembly import Site
 from meander.dataflow.bound import Bound
 from meander.dataflow.checkpoint.start import Start

@@ -15,8 +15,8 @@ import msgpack
 from msgpack.exceptions import UnpackException
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from meander.connectors.client import Unreachable
-from meander.connectors.links import LinkBroken
+from meander.connectors.kafka.client import Unreachable
+from meander.connectors.links.links import LinkBroken
 from meander.dataflow.histogram import BOUNDS
 from meander.dataflow.lost import WorkerLost
 from meander.dataflow.operators.errors import told

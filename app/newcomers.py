@@ -18,7 +18,7 @@ from meander.app.hand import Hand
 from meander.app.launcher import SparkTask
 from meander.app.messages import Bye, Forget, Meet, Stop, ToWorker
 from meander.app.registry import Door, listed
-from meander.connectors.links import CurveLinks, member_name
+from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from meander.app.heard import Heard
 from meander.app.lag import Lag
 from meander.app.measured import stays
-from meander.connectors.links import member_name
+from meander.connectors.links.links import member_name
 from meander.dataflow.controller import Controller
 from meander.dataflow.histogram import quantile
 from meander.dataflow.holding import Holding

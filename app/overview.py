@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from meander.connectors.status import Told
+from meander.connectors.topics.status import Told
 from meander.schemas.status import (
     Aborted,
     Accepted,

@@ -17,20 +17,12 @@ from uuid import uuid4
 from meander.app.clock import SystemClock
 from meander.app.loader import Source, collect, load_flow
 from meander.app.options import Options
-from meander.connectors import client
-from meander.connectors.reach import expect_reachable
-from meander.connectors.sink import KafkaSink
-from meander.connectors.source import KafkaSource, position
-from meander.connectors.topics import (
-    Names,
-    compacted,
-    configs_of,
-    ensure_internal,
-    group,
-    identity,
-    internal,
-    partitions_of,
-)
+from meander.connectors.kafka import client
+from meander.connectors.kafka.reachability import expect_reachable
+from meander.connectors.kafka.sink.sink import KafkaSink
+from meander.connectors.kafka.source.source import KafkaSource, position
+from meander.connectors.kafka.topics import compacted, configs_of, group, identity, partitions_of
+from meander.connectors.topics.topics import Names, ensure_internal, internal
 from meander.dataflow.nodes import ProbeNode, SinkNode, has_keys
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import SetupError

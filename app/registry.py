@@ -39,7 +39,7 @@ from meander.app.messages import (
     Roster,
     Turned,
 )
-from meander.connectors.links import CurveLinks, Keys, Peer, member_name
+from meander.connectors.links.links import CurveLinks, Keys, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from meander.app.crew import Crew
-from meander.connectors.links import member_name
+from meander.connectors.links.links import member_name
 from meander.dataflow.controller import Controller
 from meander.dataflow.migrate.command import Migrate, Refused, used_before
 from meander.dataflow.migrate.said import Event as EngineEvent

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meander.connectors.checkpoints import CheckpointsReader, Unreadable
+from meander.connectors.topics.checkpoints import CheckpointsReader, Unreadable
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.decisions import Begins, Drops, Journal, Keeps, Takes
 from meander.dataflow.once.history import Written, effective

@@ -15,7 +15,7 @@ from meander.app.arguments import Arguments
 from meander.app.hand import Hand
 from meander.app.launcher import SparkTask
 from meander.app.messages import Beat, Bye
-from meander.connectors.links import CurveLinks, member_name
+from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from meander.app.lives import journal, until
 from meander.app.savepoints import Known, kept
-from meander.connectors import checkpoints, leftovers
-from meander.connectors.client import Settings
-from meander.connectors.topics import Names
+from meander.connectors.kafka.client import Settings
+from meander.connectors.topics import checkpoints, tombstones
+from meander.connectors.topics.topics import Names
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Unnamed
@@ -64,7 +64,7 @@ class Sweep:
             unnamed = self._unnamed()
             for topic, ends in self._lying.items():
                 spans = [range(end) for end in ends]
-                leftovers.erase(self._settings, topic, spans, unnamed.goes, self._paced)
+                tombstones.erase(self._settings, topic, spans, unnamed.goes, self._paced)
         except MeanderError as error:
             log.warning("what earlier lives have left on the topics stays for now: %s", error)
 

@@ -22,7 +22,7 @@ from meander.app.arguments import Arguments
 from meander.app.kept import Kept
 from meander.app.member import Member
 from meander.app.messages import Failure
-from meander.connectors.links import member_name
+from meander.connectors.links.links import member_name
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 

@@ -18,8 +18,8 @@ from meander.app.metrics import Board
 from meander.app.options import Options
 from meander.app.prepare import Prepared
 from meander.app.signals import Interrupted, Signals
-from meander.connectors.client import Unreachable
-from meander.connectors.status import StatusTopic
+from meander.connectors.kafka.client import Unreachable
+from meander.connectors.topics.status import StatusTopic
 
 T = TypeVar("T")
 

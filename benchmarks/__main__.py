@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import drain, latency, load, report, times
 from benchmarks.running import PARTITIONS, ROOT
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker
 
 AT_LEAST = {"fold_over_yardstick": 0.5, "vector_over_yardstick": 0.7}
 AT_MOST = {

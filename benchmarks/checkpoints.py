@@ -26,7 +26,7 @@ from benchmarks import drain, held, kills, latency, load, openloop, report
 from benchmarks.running import PARTITIONS, ROOT, WORKERS
 from benchmarks.states import States
 from benchmarks.wave import Wave
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker
 
 AT_MOST = {
     "unaligned_ms_300kb": 50, "unaligned_excess_ms": 100, "p99_ratio_checkpointing": 1.5,

@@ -22,7 +22,7 @@ from benchmarks.outcome import Case, Outcome, Part
 from benchmarks.parts import NAMES, Step, Wanted
 from benchmarks.running import ROOT
 from benchmarks.states import States
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker
 
 DOCS = ROOT / "docs"
 T = TypeVar("T", bound=str)

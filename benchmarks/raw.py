@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from benchmarks import load
 from benchmarks.running import Running
-from meander.connectors.topics import MAX_STATE_RECORD
+from meander.connectors.topics.topics import MAX_STATE_RECORD
 
 MOST = 512 << 20
 """Bytes of chunks at most: more take longer, at the same speed."""

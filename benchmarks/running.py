@@ -21,7 +21,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import load
-from meander.connectors.topics import Names, names
+from meander.connectors.topics.topics import Names, names
 
 ROOT = Path(__file__).parent.parent
 MODULE = ROOT / "benchmarks" / "counting.py"

@@ -19,7 +19,7 @@ from rich.console import Console
 from benchmarks import latency, load, report, running
 from benchmarks.calling import LATER
 from benchmarks.running import ROOT
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker
 
 MODULE = ROOT / "benchmarks" / "calling.py"
 RECORDS = 300_000

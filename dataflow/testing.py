@@ -2,7 +2,7 @@
 
 Guarantees that a run is a function of its flow, its seed and its faults, and that a failure says
 how to repeat it. What runs is the engine itself; simulated are the clock, the network, the state
-topic and who takes a turn when. Flows of Kafka topics run in `connectors.testing.TestFlow`.
+topic and who takes a turn when. Flows of Kafka topics run in `meander.testing.TestFlow`.
 
 >>> from meander import Flow
 >>> flow = Flow("words")

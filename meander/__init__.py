@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meander.app.bootstrap import bootstrap
     from meander.app.options import Options
-    from meander.connectors.formats import field, header
-    from meander.connectors.sink import KafkaSink
-    from meander.connectors.source import KafkaSource
+    from meander.connectors.kafka.formats import field, header
+    from meander.connectors.kafka.sink.sink import KafkaSink
+    from meander.connectors.kafka.source.source import KafkaSource
     from meander.dataflow.checkpoint.policy import Checkpointing
     from meander.dataflow.declared import nondeterministic
     from meander.dataflow.flow import Flow

@@ -11,7 +11,7 @@
 ['TO BE']
 """
 
-from meander.connectors.testing import (
+from meander.connectors.testing.simulated_flow import (
     Answer,
     At,
     Control,

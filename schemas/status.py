@@ -460,7 +460,7 @@ class _Living(_OfFlow):
 
 
 class Claimed(_Living):
-    """A driver wants the flow, and has it unless another one lives; see `connectors.status`."""
+    """A driver wants the flow, and has it unless another one lives; see `connectors.topics`."""
 
     type: Literal["claimed"] = "claimed"
 

@@ -12,8 +12,8 @@ from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from meander.connectors.broker import SETTINGS, LocalBroker, free_port
-from meander.connectors.kafka_jars import KAFKA
+from meander.connectors.local_broker.broker import SETTINGS, LocalBroker, free_port
+from meander.connectors.local_broker.kafka_jars import KAFKA
 
 IMAGE = f"apache/kafka:{KAFKA}"
 

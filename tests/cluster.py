@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from meander.connectors.java import java
+from meander.connectors.local_broker.java import java
 from tests.kafka_tools import until
 
 HOME = Path(pyspark.__file__).parent

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from xdist.workermanage import WorkerController
 
 from meander.app import launcher
-from meander.connectors import broker as local_broker
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker import broker as local_broker
+from meander.connectors.local_broker.broker import LocalBroker
 from meander.state.store.store import Database, Store
 from tests.brokers import Broker, choice, running
 from tests.classes import Archive, archived

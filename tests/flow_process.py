@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from meander.connectors.topics import names
+from meander.connectors.topics.topics import names
 from tests.brokers import Broker
 from tests.kafka_tools import PATIENCE, Record, consume_all, create_topic, produce, until
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meander.connectors import client
-from meander.connectors.dead_letter import KafkaDeadLetters
-from meander.connectors.reader import KafkaReader
-from meander.connectors.source import KafkaSource
-from meander.connectors.topics import found
+from meander.connectors.kafka import client
+from meander.connectors.kafka.dead_letter import KafkaDeadLetters
+from meander.connectors.kafka.source.reader import KafkaReader
+from meander.connectors.kafka.source.source import KafkaSource
+from meander.connectors.kafka.topics import found
 from meander.dataflow.batch import Batch
 from meander.dataflow.protocols import Chunk, Partition, Rests, SinkWriter, WorkerContext
 from meander.dataflow.pulse import UNHEARD, Pulse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meander.connectors.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveLinks, Keys, Peer
 from tests.integration.test_links import A, B, peer_of, until
 from tests.relay import Loss, Relay
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Self
 
-from meander.connectors.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveLinks, Keys, Peer
 from meander.dataflow.controller import Controller
 from meander.dataflow.decisions import Decision
 from meander.dataflow.flow import Flow

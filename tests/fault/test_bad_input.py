@@ -9,8 +9,8 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from typer.testing import CliRunner
 
 from meander.app.cli import app
-from meander.connectors.topics import names
-from meander.connectors.whole import whole
+from meander.connectors.topics.full_read import whole
+from meander.connectors.topics.topics import names
 from tests.flow_process import flow_folder, lines, meander
 from tests.kafka_tools import (
     PATIENCE,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker
 from tests.fault.test_broker_dies import answers, counted, until_said
 from tests.flow_process import FlowProcess, flow_folder, kill, lines, meander
 from tests.kafka_tools import PATIENCE, consume_all, until

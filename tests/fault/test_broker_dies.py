@@ -15,8 +15,9 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from meander.connectors.broker import LocalBroker
-from meander.connectors.topics import group, names
+from meander.connectors.kafka.topics import group
+from meander.connectors.local_broker.broker import LocalBroker
+from meander.connectors.topics.topics import names
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, Record, await_records, consume_all, produce, until
 from tests.sequences import each_once

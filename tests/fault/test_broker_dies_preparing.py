@@ -8,8 +8,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-from meander.connectors.broker import LocalBroker
-from meander.connectors.topics import names
+from meander.connectors.local_broker.broker import LocalBroker
+from meander.connectors.topics.topics import names
 from tests.flow_process import FlowProcess, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, Record, await_records, consume_all, produce, until
 from tests.sequences import each_once

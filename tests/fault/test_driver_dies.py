@@ -14,8 +14,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from meander.app.commands import LIFE_OVER
-from meander.connectors import checkpoints
-from meander.connectors.topics import group, names
+from meander.connectors.kafka.topics import group
+from meander.connectors.topics import checkpoints
+from meander.connectors.topics.topics import names
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, FlowProcess, flow_folder, kill, lines, meander, until_silent
 from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until

@@ -7,7 +7,7 @@ import random
 import signal
 from pathlib import Path
 
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker
 from tests.brokers import Broker
 from tests.counting import LEASE, Counting
 from tests.flow_process import alive, kill, meander, until_silent

@@ -24,7 +24,7 @@ from meander.app.following import produce as give
 from meander.app.journal import Journal
 from meander.app.messages import Report
 from meander.app.newcomers import Stage
-from meander.connectors.topics import names
+from meander.connectors.topics.topics import names
 from meander.dataflow.checkpoint.start import Start
 from meander.dataflow.decisions import Decision, Joins, Leaves
 from meander.schemas import status

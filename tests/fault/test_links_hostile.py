@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from meander import Flow
-from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.dataflow.migrate.command import Migrate
 from meander.dataflow.testing import ListSink, ListSource
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
@@ -328,7 +328,7 @@ def routed(run: WiredFlow, worker: WorkerId) -> bool:
 EVIL = """
 import gc
 
-from meander.connectors.links import CurveLinks
+from meander.connectors.links.links import CurveLinks
 
 
 def count(state, word):

@@ -24,7 +24,7 @@ from meander import Checkpointing
 from meander.app import coordinator
 from meander.app.cli import app
 from meander.app.options import Options
-from meander.connectors.topics import names
+from meander.connectors.topics.topics import names
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Event, Heartbeat, Started
 from tests.brokers import Broker

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker
 from tests.cluster import cluster
 from tests.kafka_tools import PATIENCE
 from tests.property.budget import FIRST_SEED, REAL_SECONDS, REAL_SEEDS

@@ -19,10 +19,10 @@ from meander.app import coordinator
 from meander.app.bootstrap import Bootstrapped, bootstrap
 from meander.app.loader import load_flow
 from meander.app.options import Options
-from meander.connectors import checkpoints
-from meander.connectors.client import admin
-from meander.connectors.state_topic import KafkaStateTopic
-from meander.connectors.topics import ensure_internal, names
+from meander.connectors.kafka.client import admin
+from meander.connectors.topics import checkpoints
+from meander.connectors.topics.state import KafkaStateTopic
+from meander.connectors.topics.topics import ensure_internal, names
 from meander.dataflow import initial
 from meander.dataflow.plan import Plan
 from meander.schemas.errors import MeanderError, SetupError

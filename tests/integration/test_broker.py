@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors import kafka_jars as jars
-from meander.connectors.broker import LocalBroker, broker_start, broker_status, broker_stop
-from meander.connectors.java import java
+from meander.connectors.local_broker import kafka_jars as jars
+from meander.connectors.local_broker.broker import (
+    LocalBroker,
+    broker_start,
+    broker_status,
+    broker_stop,
+)
+from meander.connectors.local_broker.java import java
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker, container, no_docker
 from tests.kafka_tools import PATIENCE, Record, admin, consume_all, create_topic, produce, until
@@ -77,7 +82,7 @@ def test_the_console_tools_of_kafka_work_with_it(broker: Broker, prefix: str) ->
 
 def test_the_broker_dies_with_the_process_that_started_it() -> None:
     program = (
-        "import time; from meander.connectors.broker import LocalBroker\n"
+        "import time; from meander.connectors.local_broker.broker import LocalBroker\n"
         "b = LocalBroker(); b.start(); print(b.pid, b.log.parent, flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", program]
@@ -93,7 +98,8 @@ def test_the_broker_dies_with_the_process_that_started_it() -> None:
 
 def test_a_detached_broker_outlives_its_starter_until_it_is_stopped(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from meander.connectors.broker import broker_start\n"
+        "import sys; from pathlib import Path\n"
+        "from meander.connectors.local_broker.broker import broker_start\n"
         "print(broker_start(Path(sys.argv[1])))"
     )
     command = [sys.executable, "-W", "error", "-c", program, str(tmp_path)]

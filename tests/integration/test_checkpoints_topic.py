@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from meander.app.savepoints import Known, kept
-from meander.connectors.checkpoints import (
+from meander.connectors.kafka.client import Settings
+from meander.connectors.kafka.sink.record_producer import Sender
+from meander.connectors.topics.checkpoints import (
     CheckpointsReader,
     CheckpointsTopic,
     Unreadable,
@@ -17,10 +19,8 @@ from meander.connectors.checkpoints import (
     reading,
     tombstone,
 )
-from meander.connectors.client import Settings
-from meander.connectors.sender import Sender
-from meander.connectors.topics import Names, names
-from meander.connectors.trimmed import TrimmedTopic
+from meander.connectors.topics.topics import Names, names
+from meander.connectors.topics.truncation import TrimmedTopic
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.decisions import Begins, Keeps
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut

@@ -19,8 +19,8 @@ from meander.app.metrics import Board
 from meander.app.options import Options
 from meander.app.prepare import Prepared, prepare
 from meander.app.savepoints import Known
-from meander.connectors.control import Decisions
-from meander.connectors.status import StatusReader, StatusTopic
+from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.decisions import Begins, Joins
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import pytest
 
-from meander.connectors.client import admin
-from meander.connectors.topics import ensure_internal, names
+from meander.connectors.kafka.client import admin
+from meander.connectors.topics.topics import ensure_internal, names
 from tests.brokers import Broker
 from tests.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
 from tests.kafka_tools import PATIENCE, consume_all, until

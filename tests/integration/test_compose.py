@@ -22,9 +22,9 @@ import pytest
 import yaml
 from confluent_kafka import KafkaException
 
-from meander.connectors.broker import SETTINGS, free_port, watch
-from meander.connectors.java import java
-from meander.connectors.kafka_jars import kafka_jars
+from meander.connectors.local_broker.broker import SETTINGS, free_port, watch
+from meander.connectors.local_broker.java import java
+from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.schemas.status import BinMoved, Completed, Event, Finished, Started, parse_event
 from tests.brokers import IMAGE
 from tests.kafka_tools import PATIENCE, admin, consume_all, until

@@ -17,7 +17,7 @@ from meander.app.observer import Figures
 from meander.app.options import Options
 from meander.app.overview import Overview, overview
 from meander.app.prepare import Prepared, prepare
-from meander.connectors.status import StatusReader, StatusTopic
+from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Accepted, Completed, Heartbeat, HeldBack, LongCall, Throughput

@@ -11,8 +11,8 @@ import pytest
 from meander import Flow, KafkaSink, KafkaSource
 from meander.app.journal import to_bytes
 from meander.app.lives import history_of
-from meander.connectors.control import Decisions
-from meander.connectors.topics import names
+from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.topics import names
 from meander.dataflow.decisions import Begins
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.plan import Plan

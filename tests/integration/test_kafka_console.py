@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from meander.connectors.client import admin
-from meander.connectors.control import ControlTopic
-from meander.connectors.java import java
-from meander.connectors.kafka_jars import cache, kafka_jars
-from meander.connectors.topics import ensure_internal, group
+from meander.connectors.kafka.client import admin
+from meander.connectors.kafka.topics import group
+from meander.connectors.local_broker.java import java
+from meander.connectors.local_broker.kafka_jars import cache, kafka_jars
+from meander.connectors.topics.control import ControlTopic
+from meander.connectors.topics.topics import ensure_internal
 from meander.schemas.control import Migrate, meant, parse_command
 from tests.brokers import Broker
 from tests.kafka_rig import Rig

@@ -9,10 +9,11 @@ from confluent_kafka import KafkaException
 
 from meander.app.journal import Journal
 from meander.app.lives import journal
-from meander.connectors.client import Admin
-from meander.connectors.client import admin as admin_client
-from meander.connectors.control import ControlTopic, Decisions, RawCommand, give
-from meander.connectors.topics import Names, ensure_internal, group
+from meander.connectors.kafka.client import Admin
+from meander.connectors.kafka.client import admin as admin_client
+from meander.connectors.kafka.topics import group
+from meander.connectors.topics.control import ControlTopic, Decisions, RawCommand, give
+from meander.connectors.topics.topics import Names, ensure_internal
 from meander.dataflow.decisions import Begins, Decision
 from meander.dataflow.migrate.moves import Moves
 from meander.dataflow.plan import MOST_BINS

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from meander.connectors.dead_letter import (
+from meander.connectors.kafka.dead_letter import (
+    MAX_DEAD_RECORD,
     MAX_KEY,
     MAX_TRACE,
     MAX_VALUE,
     KafkaDeadLetters,
     Unreadable,
 )
-from meander.connectors.producing import Headers
-from meander.connectors.topics import MAX_DEAD_RECORD
+from meander.connectors.kafka.sink.producer import Headers
 from meander.dataflow.batch import Batch
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec

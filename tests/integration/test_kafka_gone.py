@@ -8,7 +8,7 @@ import logging
 import pytest
 from confluent_kafka import TopicPartition
 
-from meander.connectors.source import KafkaSource, assigned, gone
+from meander.connectors.kafka.source.source import KafkaSource, assigned, gone
 from meander.dataflow.protocols import Rest
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker

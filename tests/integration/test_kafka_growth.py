@@ -10,7 +10,8 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import ClusterMetadata, NewPartitions
 
 from meander import KafkaSource
-from meander.connectors import client, topics, upkeep
+from meander.connectors.kafka import client, topics
+from meander.connectors.kafka.source import topic_watch
 from meander.dataflow.protocols import Partition, Rest
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker
@@ -35,7 +36,7 @@ def rig(broker: Broker, prefix: str) -> Rig:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(topic_watch, "LOOK_EVERY", 0.1)
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -94,7 +95,7 @@ def test_a_topic_made_anew_with_more_partitions_is_another(rig: Rig) -> None:
     """What has been read of the old one is no part of it."""
     topic = rig.topic("in", 2)
     client = admin(rig.bootstrap)
-    look = upkeep.Look(rig.settings, topic, topics.look(client, topic, PATIENCE))
+    look = topic_watch.Look(rig.settings, topic, topics.look(client, topic, PATIENCE))
     client.delete_topics([topic])[topic].result(30)
     until(lambda: not partitions_of(client, topic), "it is gone")
     create_topic(rig.bootstrap, topic, 3)

@@ -11,12 +11,14 @@ from typing import TypeVar
 import pytest
 
 from meander import KafkaSink, KafkaSource
-from meander.connectors import client, committer, topics
-from meander.connectors.broker import LocalBroker
-from meander.connectors.committer import Committer, Lot, Parcel
-from meander.connectors.spool import Spool
-from meander.connectors.state_topic import KafkaStateTopic
-from meander.connectors.topics import STATE_PARTITIONS
+from meander.connectors.kafka import client
+from meander.connectors.kafka.sink import transactional_producer
+from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transactional_producer import Committer, Lot, Parcel
+from meander.connectors.local_broker.broker import LocalBroker
+from meander.connectors.topics import topics
+from meander.connectors.topics.state import KafkaStateTopic
+from meander.connectors.topics.topics import STATE_PARTITIONS
 from meander.dataflow.bound import Bound
 from meander.dataflow.lost import WorkerLost
 from meander.dataflow.protocols import Partition
@@ -249,7 +251,7 @@ def test_a_transaction_that_takes_too_long_counts_as_lost_and_the_next_life_comm
 ) -> None:
     """As an outage longer than that makes it: Kafka has given it up meanwhile."""
     rig = Rig(running.bootstrap, "late.")
-    monkeypatch.setattr(committer, "TRANSACTION", 5.0)
+    monkeypatch.setattr(transactional_producer, "TRANSACTION", 5.0)
     for setting in ("transaction.timeout.ms", "message.timeout.ms"):
         monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 5_000)
 

@@ -15,13 +15,15 @@ from confluent_kafka.admin import (
 )
 
 from meander import KafkaSink, KafkaSource
-from meander.connectors import broker, client
-from meander.connectors.broker import LocalBroker, free_port
-from meander.connectors.client import Unreachable, transactional, translate
-from meander.connectors.client import admin as client_admin
-from meander.connectors.control import ControlTopic
-from meander.connectors.sender import Sender
-from meander.connectors.topics import ensure_internal, group
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Unreachable, transactional, translate
+from meander.connectors.kafka.client import admin as client_admin
+from meander.connectors.kafka.sink.record_producer import Sender
+from meander.connectors.kafka.topics import group
+from meander.connectors.local_broker import broker
+from meander.connectors.local_broker.broker import LocalBroker, free_port
+from meander.connectors.topics.control import ControlTopic
+from meander.connectors.topics.topics import ensure_internal
 from meander.schemas.errors import MeanderError, SetupError
 from tests.kafka_rig import Rig, await_ticket, batch
 from tests.kafka_tools import PATIENCE, admin, until

@@ -9,9 +9,9 @@ import re
 import pytest
 
 from meander import KafkaSink
-from meander.connectors.client import admin as client_admin
-from meander.connectors.sender import Sender
-from meander.connectors.topics import configs_of
+from meander.connectors.kafka.client import admin as client_admin
+from meander.connectors.kafka.sink.record_producer import Sender
+from meander.connectors.kafka.topics import configs_of
 from meander.dataflow.batch import Batch
 from meander.dataflow.pulse import Pulse
 from meander.schemas.errors import MeanderError, SetupError

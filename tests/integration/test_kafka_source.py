@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from meander import KafkaSource, header
-from meander.connectors import reader, topics
-from meander.connectors.formats import TimeExtractor
-from meander.connectors.source import assigned
+from meander.connectors.kafka import topics
+from meander.connectors.kafka.formats import TimeExtractor
+from meander.connectors.kafka.source import reader
+from meander.connectors.kafka.source.source import assigned
 from meander.dataflow.protocols import Partition
 from meander.dataflow.pulse import Pulse
 from meander.schemas.errors import MeanderError, SetupError

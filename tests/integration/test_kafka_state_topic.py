@@ -13,10 +13,11 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from meander.connectors import client, places
-from meander.connectors.sender import Delivered, Sender
-from meander.connectors.state_topic import KafkaStateTopic
-from meander.connectors.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
+from meander.connectors.kafka import client
+from meander.connectors.kafka.sink.record_producer import Delivered, Sender
+from meander.connectors.topics import record_fetcher
+from meander.connectors.topics.state import KafkaStateTopic
+from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
 from meander.dataflow.checkpoint.sending import Sending
 from meander.dataflow.sim import SimTopic
 from meander.schemas.errors import MeanderError
@@ -101,7 +102,7 @@ def test_what_is_appended_is_fetched_in_the_order_asked_for(either: StateTopic) 
 def test_places_far_apart_are_found_too(
     state: KafkaStateTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "GAP", 100)
+    monkeypatch.setattr(record_fetcher, "GAP", 100)
     payloads = [os.urandom(50) for _ in range(300)]
     placed = append_all(state, layer(0, payloads))
     assert fetch(state, placed[::37]) == payloads[::37]
@@ -202,7 +203,7 @@ def test_who_asks_in_between_is_told_that_nothing_is_here_yet_or_the_answer(
 def test_a_place_behind_the_end_is_an_error_after_a_while(
     either: StateTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "PATIENCE", 0.5)
+    monkeypatch.setattr(record_fetcher, "PATIENCE", 0.5)
     (place,) = append_all(either, layer(0, [b"a"]))
     beyond = Place(place.key, place.partition, place.offset + 1, place.size)
     with pytest.raises(RecordGone, match="its partition ends before it"):

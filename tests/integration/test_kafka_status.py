@@ -11,10 +11,10 @@ import pytest
 
 from meander.app.following import follow
 from meander.app.overview import overview
-from meander.connectors import status
-from meander.connectors.client import Fetched, Settings, admin
-from meander.connectors.status import Holder, StatusReader, StatusTopic, Told, holder
-from meander.connectors.topics import Names, ensure_internal
+from meander.connectors.kafka.client import Fetched, Settings, admin
+from meander.connectors.topics import status
+from meander.connectors.topics.status import Holder, StatusReader, StatusTopic, Told, holder
+from meander.connectors.topics.topics import Names, ensure_internal
 from meander.schemas.control import Migrate
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from meander.connectors.client import Admin, admin
-from meander.connectors.topics import describe, ensure_internal, internal, names, partitions_of
+from meander.connectors.kafka.client import Admin, admin
+from meander.connectors.kafka.topics import partitions_of
+from meander.connectors.topics.topics import describe, ensure_internal, internal, names
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_tools import PATIENCE, create_topic

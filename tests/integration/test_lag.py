@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meander.app.lag import Lag
-from meander.connectors import topics
-from meander.connectors.broker import LocalBroker
-from meander.connectors.upkeep import Commits
+from meander.connectors.kafka import topics
+from meander.connectors.kafka.source.topic_watch import Commits
+from meander.connectors.local_broker.broker import LocalBroker
 from tests.brokers import Broker
 from tests.kafka_tools import Record, create_topic, produce, until
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 import pytest
 import zmq
 
-from meander.connectors.links import CurveLinks, Keys, LinkBroken, Peer
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 ECHO = """
 import sys
-from meander.connectors.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveLinks, Keys, Peer
 from meander.state.keys.ids import WorkerId
 
 links = CurveLinks(WorkerId(1), Keys.fresh())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from meander.connectors.links import CurveLinks, Keys, LinkBroken
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
 from tests.integration.test_links import A, B, peer_of, until
 
 

@@ -22,9 +22,10 @@ from pyspark import SparkContext
 
 from meander.app.coordinator import run
 from meander.app.options import Options
-from meander.connectors.client import admin
-from meander.connectors.control import ControlTopic
-from meander.connectors.topics import Names, ensure_internal, group
+from meander.connectors.kafka.client import admin
+from meander.connectors.kafka.topics import group
+from meander.connectors.topics.control import ControlTopic
+from meander.connectors.topics.topics import Names, ensure_internal
 from meander.dataflow.migrate.command import Migrate
 from meander.schemas.avro import Format
 from meander.schemas.status import (

@@ -9,7 +9,7 @@ import pytest
 
 from meander.app.options import Options
 from meander.app.prepare import prepare
-from meander.connectors.topics import Internal, internal
+from meander.connectors.topics.topics import Internal, internal
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic

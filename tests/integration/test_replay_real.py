@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from meander import Flow
-from meander.connectors.topics import names
+from meander.connectors.topics.topics import names
 from meander.dataflow.once.marks import Mark
 from meander.dataflow.rulings import Past, Ruling
 from meander.dataflow.testing import ListSink, ListSource, TestFlow

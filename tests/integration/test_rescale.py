@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from meander.connectors.topics import names
+from meander.connectors.topics.topics import names
 from meander.schemas import status
 from meander.schemas.status import (
     CommandRejected,

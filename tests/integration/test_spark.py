@@ -24,8 +24,8 @@ from pyspark.util import InheritableThread
 from meander.app import coordinator, launcher, stderr
 from meander.app.options import Options
 from meander.app.registry import Door, Ticket, join
-from meander.connectors.links import CurveLinks, Keys
-from meander.connectors.topics import names
+from meander.connectors.links.links import CurveLinks, Keys
+from meander.connectors.topics.topics import names
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (
     Accepted,

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from meander.connectors.spark import read_topics
+from meander.connectors.spark.data_source import read_topics
 from tests.kafka_tools import Headers, Record, create_topic, produce
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from meander.app.journal import to_bytes
 from meander.app.sweep import Sweep
-from meander.connectors.checkpoints import append
-from meander.connectors.client import Settings, admin
-from meander.connectors.control import Decisions
-from meander.connectors.leftovers import ends
-from meander.connectors.state_topic import KafkaStateTopic
-from meander.connectors.topics import Names, ensure_internal
+from meander.connectors.kafka.client import Settings, admin
+from meander.connectors.topics.checkpoints import append
+from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.state import KafkaStateTopic
+from meander.connectors.topics.tombstones import ends
+from meander.connectors.topics.topics import Names, ensure_internal
 from meander.dataflow.decisions import Begins, Decision, Keeps
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.checkpoint.delta_bundles import Bundle, key_of

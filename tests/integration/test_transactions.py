@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors.committer import Committer, Parcel
-from meander.connectors.sink import KafkaSink
-from meander.connectors.spool import Spool
-from meander.connectors.transactions import KafkaTransactions
-from meander.connectors.trimmed import TrimmedTopic
-from meander.connectors.whole import whole
+from meander.connectors.kafka.sink.sink import KafkaSink
+from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transactional_producer import Committer, Parcel
+from meander.connectors.kafka.sink.transactions import KafkaTransactions
+from meander.connectors.topics.full_read import whole
+from meander.connectors.topics.truncation import TrimmedTopic
 from meander.dataflow.bound import Bound
 from meander.dataflow.once.marks import Mark
 from meander.schemas.errors import MeanderError

@@ -10,7 +10,7 @@ from copy import copy
 
 import pytest
 
-from meander.connectors.links import CurveLinks, Keys
+from meander.connectors.links.links import CurveLinks, Keys
 from meander.dataflow.protocols import Frame
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId

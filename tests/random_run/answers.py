@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from meander.connectors.topics import Names
+from meander.connectors.topics.topics import Names
 from meander.schemas.control import meant
 from tests.kafka_tools import consume_all
 

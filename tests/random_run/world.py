@@ -24,8 +24,8 @@ from typing import Self
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from meander.connectors.broker import LocalBroker
-from meander.connectors.topics import names
+from meander.connectors.local_broker.broker import LocalBroker
+from meander.connectors.topics.topics import names
 from tests.cluster import executor_of
 from tests.flow_process import FlowProcess, kill
 from tests.kafka_tools import PATIENCE, admin, consume_all, create_topic, partitions_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors import broker
+from meander.connectors.local_broker import broker
 from meander.schemas.errors import SetupError
 
 

@@ -12,7 +12,7 @@ import pytest
 from meander.app.crew import Crew
 from meander.app.launcher import Ended, SparkTask
 from meander.app.registry import Door, join
-from meander.connectors.links import CurveLinks, Keys, LinkBroken
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow, KafkaSink, KafkaSource, columns, field, header
-from meander.connectors.intake import times_of
-from meander.connectors.testing import TestFlow
+from meander.connectors.kafka.source.chunks import times_of
+from meander.connectors.testing.simulated_flow import TestFlow
 from meander.dataflow.operators.logic import LARGEST
 from meander.dataflow.operators.steps import MOST_OUTPUTS
 from meander.dataflow.protocols import SourceOptions

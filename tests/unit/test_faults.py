@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, columns
-from meander.connectors import testing
-from meander.connectors.testing import (
+from meander.connectors.testing import simulated_flow
+from meander.connectors.testing.simulated_flow import (
     At,
     Control,
     Crash,
@@ -100,7 +100,7 @@ def test_a_failure_says_how_to_repeat_it() -> None:
     steps = run.sim.actions
     assert note.startswith(f"It came at step {steps} of TestFlow(flow, workers=2, seed=5, faults=[")
     written = note[note.index("TestFlow(") : note.index(", which takes the same course")]
-    with eval(written, {"flow": counting(), **vars(testing)}) as again:
+    with eval(written, {"flow": counting(), **vars(simulated_flow)}) as again:
         fed(again).run()
         assert again.sim.actions == steps
 

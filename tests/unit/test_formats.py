@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from meander.connectors.formats import Format, decoder, encoder, field, header, plain_key
+from meander.connectors.kafka.formats import Format, decoder, encoder, field, header, plain_key
 from meander.state.encoding import codec
 
 

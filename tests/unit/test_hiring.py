@@ -15,7 +15,7 @@ from meander.app.commands import Commands, Unended
 from meander.app.crew import Crew
 from meander.app.journal import Journal
 from meander.app.rescaling import Rescaler
-from meander.connectors.control import ControlTopic, RawCommand
+from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.decisions import Decision, Obeys
 from meander.dataflow.sim import Simulation
 from meander.dataflow.testing import ListSink, ListSource, TestFlow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors.java import java
+from meander.connectors.local_broker.java import java
 from meander.schemas.errors import SetupError
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from meander.connectors.testing import At, Control, Crash, Join, Pause, TestFlow
+from meander.connectors.testing.simulated_flow import At, Control, Crash, Join, Pause, TestFlow
 from meander.schemas.errors import MeanderError
 from tests.unit.test_faults import counting, expect_counts, fed
 

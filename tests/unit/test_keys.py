@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow, KafkaSink, KafkaSource, columns
-from meander.connectors.testing import TestFlow
+from meander.connectors.testing.simulated_flow import TestFlow
 from meander.state.encoding.codec import decode, encode_key, encode_keys
 
 ZONES = [UTC, *(timezone(timedelta(hours=hours), name)

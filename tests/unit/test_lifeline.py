@@ -13,7 +13,7 @@ import pytest
 from meander.app.lifeline import Lifeline
 from meander.app.messages import Register
 from meander.app.registry import Door, Guest, Ticket
-from meander.connectors.links import CurveLinks, Keys
+from meander.connectors.links.links import CurveLinks, Keys
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.kafka_tools import until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meander.app.messages import Failure
-from meander.connectors.client import Unreachable
-from meander.connectors.links import LinkBroken
+from meander.connectors.kafka.client import Unreachable
+from meander.connectors.links.links import LinkBroken
 from meander.dataflow.lost import WorkerLost, lost
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId

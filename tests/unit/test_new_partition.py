@@ -12,7 +12,7 @@ import pytest
 from meander import Flow, KafkaSink, KafkaSource
 from meander.app import explained
 from meander.app.journal import written
-from meander.connectors import testing as topics
+from meander.connectors.testing import simulated_flow as topics
 from meander.dataflow.decisions import Decision
 from meander.dataflow.faults import Pause
 from meander.dataflow.migrate.command import Refused

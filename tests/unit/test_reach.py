@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from meander.connectors import reach
-from meander.connectors.reach import expect_reachable
+from meander.connectors.kafka import reachability
+from meander.connectors.kafka.reachability import expect_reachable
 from meander.schemas.errors import SetupError
 from tests.kafka_tools import PATIENCE
 
@@ -42,7 +42,7 @@ def address(place: socket.socket) -> str:
 def test_where_nobody_listens_a_sentence_says_what_helps(
     bootstrap: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "REACH", 0.2)
+    monkeypatch.setattr(reachability, "REACH", 0.2)
     with pytest.raises(SetupError, match=f"Kafka: no broker answers {says}") as refusal:
         expect_reachable({"bootstrap.servers": bootstrap})
     assert "Errno" not in str(refusal.value)
@@ -56,6 +56,6 @@ def test_one_that_listens_is_enough_however_slow_it_answers(bound: socket.socket
 def test_one_that_is_just_starting_is_waited_for(
     bound: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "REACH", PATIENCE)
+    monkeypatch.setattr(reachability, "REACH", PATIENCE)
     monkeypatch.setattr(time, "sleep", lambda _: bound.listen())
     expect_reachable({"bootstrap.servers": address(bound)})

@@ -11,9 +11,9 @@ from threading import Event
 import pytest
 
 from meander import KafkaSink, KafkaSource, header
-from meander.connectors.client import Fetched
-from meander.connectors.in_memory import Message, Record
-from meander.connectors.sink import HEADERS, OVERHEAD, Rows, Taken
+from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.sink.sink import HEADERS, OVERHEAD, Rows, Taken
+from meander.connectors.testing.in_memory import Message, Record
 from meander.dataflow.batch import Batch
 from meander.dataflow.lists import ListDead
 from meander.dataflow.operators.errors import Guard

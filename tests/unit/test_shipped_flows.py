@@ -27,7 +27,7 @@ from meander.app.flows.flights import (
     add_plane,
     plane_of,
 )
-from meander.connectors.testing import (
+from meander.connectors.testing.simulated_flow import (
     At,
     Control,
     Crash,

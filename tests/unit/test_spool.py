@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors.committer import Parcel
-from meander.connectors.producing import Headers
-from meander.connectors.spool import Spool
+from meander.connectors.kafka.sink.producer import Headers
+from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transactional_producer import Parcel
 from meander.dataflow.bound import Bound
 from meander.schemas.errors import SetupError
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from meander import Flow, columns
-from meander.connectors.plain import plain
+from meander.connectors.kafka.source.values import plain
 from meander.dataflow.initial import Initial
 from meander.dataflow.lists import ListSink, ListSource
 from meander.dataflow.operators.columns import ColumnFold

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, Stream, field, header
-from meander.connectors.formats import TimeExtractor
-from meander.connectors.in_memory import Record
-from meander.connectors.testing import TestFlow
+from meander.connectors.kafka.formats import TimeExtractor
+from meander.connectors.testing.in_memory import Record
+from meander.connectors.testing.simulated_flow import TestFlow
 from meander.dataflow.protocols import SourceOptions
 from meander.dataflow.testing import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError

@@ -1,0 +1,346 @@
+"""A Kafka topic as a sink of a flow.
+
+Guarantees that what `write` takes over arrives in the order given per key, once, for as long as the
+process lives (an idempotent producer that never gives up), and that `delivered` never names a
+ticket before all records up to it are durable. Each record says in headers where it comes from:
+meander.time, .origin, .partition, .offset, .index (its place in the flow's order) and .worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Generic, Literal, TypeVar
+
+import pyarrow as pa
+
+from meander.connectors.kafka import client, topics
+from meander.connectors.kafka.formats import (
+    Encoder,
+    Format,
+    check_format,
+    encoder,
+    plain_key,
+    written_all,
+)
+from meander.connectors.kafka.sink.batch_producer import Freight
+from meander.connectors.kafka.sink.producer import Header, Headers
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.operators.errors import failure, shown, told
+from meander.dataflow.protocols import WorkerContext
+from meander.dataflow.pulse import Pulse
+from meander.schemas.refused import RowRefused
+from meander.state.encoding import codec
+from meander.state.keys.ids import WorkerId
+
+KeyWriter = Callable[[bytes], bytes]
+AROUND = 61
+"""Bytes of a batch of records beside these."""
+OVERHEAD = 36
+"""Bytes of a record at most, beside its key, value and headers."""
+HEADERS = 185
+"""Bytes of the headers of one record at most."""
+COMPRESSING = "compression.type", "compression.codec"
+USUAL_LEVELS = {"gzip": 6, "zstd": 3}
+"""Those at which the client compresses where none is set."""
+COMPRESSED_APART = 50
+"""A record that the client compresses may exceed the estimate by one part in 50."""
+QUOTED = 60
+"""Characters of a key that a message quotes."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSink:
+    """Writes a stream to a topic; implements `SinkSpec`.
+
+    `value` says how objects become bytes: "json", "str", "bytes" or a function; None is a null.
+    `key` "plain" writes text and bytes as they are and all else as JSON; a function gets the key.
+    A stream without keys writes records without keys. Without `headers` records do not say where
+    they come from, and cost a third.
+
+    >>> KafkaSink("totals").value
+    'json'
+    """
+
+    topic: str
+    value: Format | Encoder = "json"
+    key: Literal["plain"] | Encoder = "plain"
+    headers: bool = True
+
+    def __post_init__(self) -> None:
+        check_format(f"sink topic {self.topic!r}, value", self.value)
+        check_format(f"sink topic {self.topic!r}, key", self.key, ["plain"])
+
+    def open(self, context: WorkerContext) -> KafkaWriter:
+        """This worker's writer. Raises SetupError when the topic cannot be written."""
+        topics.partitions_of(client.admin(context.settings), self.topic)
+        return KafkaWriter(self, context)
+
+
+class KafkaWriter:
+    """Implements `SinkWriter`."""
+
+    def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
+        self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
+        most = batch_bytes([spec.topic], context.outside)
+        self._freight = Freight(context.settings, spec.topic, context.max_waiting, most)
+
+    def write(self, batch: Batch) -> int:
+        """Take over one batch; returns its ticket: 1, 2, 3, ...
+
+        Raises RowRefused, before anything is sent, for a row that cannot be written.
+        """
+        return self._freight.ship(*self._rows.written(batch))
+
+    @property
+    def full(self) -> bool:
+        """Whether half of the bytes that may be under way are."""
+        return self._freight.full
+
+    def delivered(self) -> int:
+        """The greatest ticket up to which all is durable. Raises what the broker refused."""
+        return self._freight.arrived()
+
+    def close(self) -> None:
+        """Release connections, and give up what is not delivered."""
+        self._freight.close()
+
+
+def batch_bytes(written: Iterable[str], outside: Mapping[str, Mapping[str, str]]) -> int:
+    """What a batch of records may take that any of these topics takes: the client itself asks no
+    broker, and one that is refused ends the producer."""
+    known = (
+        outside.get(topic, {}).get("max.message.bytes", client.MESSAGE_MOST) for topic in written
+    )
+    return min([client.MESSAGE_MOST, *map(int, known)])
+
+
+Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
+"""Values, keys and, where records are to have them, headers, each of shape (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Which records a topic takes, and the client before it.
+
+    A record that a broker refuses ends the producer, and with it a transaction or the flow; known
+    before, it is that record's own failure. Cost: a sum per batch, unless that exceeds the bound.
+    """
+
+    client: int
+    """Bytes of one record, its headers and its own overhead included, that the client takes."""
+    topic: int
+    """Those that the topic takes of a record, as it is sent."""
+    codec: pa.Codec | None
+    """By which the client compresses what it sends, and the topic leaves it compressed."""
+    keyless: bool
+    """Whether a record may be without a key."""
+
+    @staticmethod
+    def by(topic: str, context: WorkerContext) -> Taken:
+        """As the client's settings say and, where they were seen, the topic's."""
+        theirs, ours = context.outside.get(topic, {}), context.settings
+        sent = int(ours.get("message.max.bytes", client.MESSAGE_MOST))
+        broker = int(theirs.get("max.message.bytes", sent + AROUND)) - AROUND
+        return Taken(sent, broker, _codec(ours, theirs), keyless=not topics.compacted(theirs))
+
+    def refuses(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        headers: int,
+    ) -> Iterator[tuple[int, str | None]]:
+        """The rows of the records that the topic refuses, each with what is wrong with its size
+        where that is why; a record has `headers` bytes of headers at most."""
+        if not self.keyless and None in keys:
+            yield from ((row, None) for row, key in enumerate(keys) if key is None)
+        beside, most = OVERHEAD + headers, min(self.client, self.topic)
+        if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= most:
+            return
+        for row, (value, key) in enumerate(zip(values, keys, strict=True)):
+            parts = value or b"", key or b""
+            size = sum(map(len, parts)) + beside
+            if size > most and (wrong := self._wrong(parts, size, beside)):
+                yield row, wrong
+
+    def _wrong(self, parts: tuple[bytes, bytes], size: int, beside: int) -> str | None:
+        """What is wrong with a record's size, if anything."""
+        if size > self.client and (self.codec or self.client <= self.topic):
+            return _too_large(f"{size:,} bytes", self.client, "message.max.bytes in the settings")
+        if self.codec is not None and size > self.topic:
+            size = _compressed(self.codec, parts) + beside
+        if size > self.topic:
+            by = "" if self.codec is None else f", compressed by {self.codec.name},"
+            return _too_large(f"{size:,} bytes{by}", self.topic, "max.message.bytes of the topic")
+        return None
+
+
+def _too_large(size: str, most: int, setting: str) -> str:
+    return f"takes {size} as a record, more than {most:,} ({setting})"
+
+
+def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | None:
+    """Return the client's codec at its level. A topic with a codec of its own gives None: its
+    broker measures records before it compresses them again.
+
+    >>> _codec({"compression.type": "zstd"}, {}).compression_level
+    3
+    >>> _codec({"compression.type": "zstd"}, {"compression.type": "gzip"}) is None
+    True
+    """
+    codecs = {ours.get(name, "none") for name in COMPRESSING} - {"none", "inherit"}
+    codec = next(iter(codecs), None)
+    if codec is None or theirs.get("compression.type", "producer") not in {"producer", codec}:
+        return None
+    level = int(ours.get("compression.level", "-1"))
+    if codec in USUAL_LEVELS:
+        return pa.Codec(codec, level if level > 0 else USUAL_LEVELS[codec])
+    return pa.Codec(codec)
+
+
+def _compressed(codec: pa.Codec, parts: tuple[bytes, bytes]) -> int:
+    """About how many bytes a record takes that is sent alone, as one is that is so large.
+
+    >>> _compressed(pa.Codec("zstd"), (bytes(1_000_000), b"key")) < 1_000
+    True
+    """
+    given = b"".join(parts)
+    packed = len(codec.compress(given, asbytes=True))
+    # The client cuts the record into other blocks, and sends as it is what does not get smaller.
+    return min(len(given), packed + packed // COMPRESSED_APART)
+
+
+class Rows:
+    """How one worker's results become records of a topic; knows no producer."""
+
+    def __init__(
+        self, spec: KafkaSink, worker: WorkerId, pulse: Pulse, taken: Taken | None = None
+    ) -> None:
+        self._taken, self._around = taken, HEADERS if spec.headers else 0
+        self._topic, self._with_headers = spec.topic, spec.headers
+        self._value = _Part("value", encoder(spec.value), callable(spec.value))
+        self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
+        self._pulse = pulse
+        self._worker = _header("meander.worker", worker)
+
+    def written(self, batch: Batch) -> Written:
+        """The records of a batch. Raises RowRefused where some cannot be written, for all these."""
+        values, keys = self._values_and_keys(batch)
+        return values, keys, self._headers(batch) if self._with_headers else None
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of these records; raises as they would."""
+        values, keys = self._values_and_keys(batch)
+        return Tally.of(batch.times, keys, values)
+
+    def _values_and_keys(self, batch: Batch) -> tuple[list[bytes | None], list[bytes | None]]:
+        refused: dict[int, RowRefused] = {}
+        values = self._encoded(self._value, batch.values, batch, refused)
+        keys: list[bytes | None] = [None] * len(values)
+        if batch.keys is not None:
+            keys = self._encoded(self._key, batch.keys, batch, refused)
+        if self._taken:
+            for row, wrong in self._taken.refuses(values, keys, self._around):
+                refused.setdefault(row, self._not_taken(batch, row, wrong))
+        if refused:
+            raise RowRefused.first(refused)
+        return values, keys
+
+    def _not_taken(self, batch: Batch, row: int, wrong: str | None) -> RowRefused:
+        where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
+        if wrong is None:
+            cause = f"the result from {where} has no key, and the topic is compacted"
+            return RowRefused(
+                row, f"topic {self._topic!r}", cause, "have the sink's key function return one"
+            )
+        key = "" if batch.keys is None else f" of key {quoted(batch.keys[row])}"
+        return RowRefused(
+            row,
+            f"topic {self._topic!r}",
+            f"the result{key} from {where} {wrong}",
+            "raise that setting, or make results smaller",
+        )
+
+    def _headers(self, batch: Batch) -> list[Headers]:
+        columns = (
+            [("meander.time", b"%d" % time) for time in batch.times.tolist()],
+            _shared("meander.origin", batch.origins),
+            _shared("meander.partition", batch.partitions),
+            [("meander.offset", b"%d" % offset) for offset in batch.offsets.tolist()],
+            _shared("meander.index", batch.indexes),
+            repeat(self._worker),
+        )
+        return list(map(list, zip(*columns, strict=False)))
+
+    def _encoded(
+        self, part: _Part[T], column: Sequence[T], batch: Batch, refused: dict[int, RowRefused]
+    ) -> list[bytes | None]:
+        """A column as it is written; None, and a refusal, for what cannot be."""
+        encoded: list[bytes | None] = []
+        take, encode, pulse = encoded.append, part.encode, self._pulse
+        if not part.own:
+            try:
+                return written_all(encode, column)
+            except failure():
+                pass  # the rows at fault are found below
+        for value in column:
+            if part.own and pulse.due:
+                pulse.beat()
+            try:
+                take(encode(value))
+            except failure() as error:
+                row = len(encoded)
+                refused.setdefault(row, self._refused(part.name, batch, row, error))
+                take(None)
+        return encoded
+
+    def _refused(self, part: str, batch: Batch, row: int, error: BaseException) -> RowRefused:
+        refused = RowRefused(
+            row,
+            f"topic {self._topic!r}",
+            f"the {part} of the result from partition {batch.partitions[row]}, offset "
+            f"{batch.offsets[row]} cannot be written: {told(error)}",
+            f"map results to what the sink's {part} format takes, or give it a function",
+        )
+        refused.__cause__ = error
+        return refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Part(Generic[T]):
+    """How the value or the key of a record is written."""
+
+    name: str
+    encode: Callable[[T], bytes | None]
+    own: bool
+    """Whether by a function of the user's, which may take its time."""
+
+
+def quoted(key: bytes) -> str:
+    """A key as messages show it.
+
+    >>> quoted(codec.encode("N14228"))
+    "'N14228'"
+    """
+    text = shown(codec.decode(key))
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
+
+
+def _header(name: str, number: int) -> Header:
+    return name, b"%d" % number
+
+
+def _shared(name: str, column: Int64s) -> Iterator[Header]:
+    """The headers of a column in which few numbers stand often."""
+    numbers = column.tolist()
+    made = {number: _header(name, number) for number in set(numbers)}
+    return map(made.__getitem__, numbers)
+
+
+def _key_writer(form: Literal["plain"] | Encoder) -> KeyWriter:
+    if form == "plain":
+        return plain_key
+    return lambda key: form(codec.decode(key))

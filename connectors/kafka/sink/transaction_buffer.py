@@ -1,0 +1,106 @@
+"""Parcels that leave in one transaction: in memory, and on disk where they are too large for it.
+
+Guarantees that all parcels come out in the order given, each time they are asked for, so that what
+Kafka gives back can be tried again. Beyond a bound they lie in a file without a name, so a process
+that ends leaves nothing behind (I6). Cost: none below the bound; beyond it each byte is written to
+disk, and read back once for each try.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, cast
+
+from meander.connectors.kafka.sink.producer import Headers
+from meander.connectors.kafka.sink.transactional_producer import Parcel
+from meander.dataflow.bound import Bound
+from meander.schemas.errors import SetupError
+from meander.state.encoding import codec
+
+_LENGTH = struct.Struct(">Q")
+_Column = list[bytes | None]
+
+
+class Spool:
+    """Parcels; `disk` bounds the bytes of those that lie in a file, which is made in `folder`.
+
+    >>> from tempfile import gettempdir
+    >>> spool = Spool(Bound("transactions of 'a'", 1 << 20, "max_spill"), Path(gettempdir()))
+    >>> for n in range(5):
+    ...     spool.add(Parcel("topic", [b"%d" % n], [None]), room=200)
+    >>> spool.spilled, [parcel.values for parcel in spool]
+    (True, [[b'0'], [b'1'], [b'2'], [b'3'], [b'4']])
+    >>> spool.close()
+    """
+
+    def __init__(self, disk: Bound, folder: Path) -> None:
+        self._disk, self._folder = disk, folder
+        self._near: list[Parcel] = []
+        self._file: IO[bytes] | None = None
+        self.size = 0
+        """About how many bytes all parcels take."""
+
+    @property
+    def spilled(self) -> bool:
+        """Whether the parcels lie on disk."""
+        return self._file is not None
+
+    @property
+    def near(self) -> int:
+        """About how many bytes lie in memory."""
+        return 0 if self.spilled else self.size
+
+    def __bool__(self) -> bool:
+        return bool(self._near) or self.spilled
+
+    def add(self, parcel: Parcel, room: int) -> None:
+        """Take a parcel over; memory has so much room for all. Raises MeanderError where the disk
+        has none."""
+        self.size += parcel.size
+        self._near.append(parcel)
+        if not self.spilled and self.size <= room:
+            return
+        self._disk.check(self.size, "results on disk wait to be committed together")
+        try:
+            self._spill()
+        except OSError as error:
+            raise SetupError(
+                self._disk.place,
+                f"results cannot be written to {str(self._folder)!r}: {error}",
+                "see whether its disk has room, and run the flow again",
+            ) from error
+
+    def __iter__(self) -> Iterator[Parcel]:
+        """All parcels; none is added meanwhile."""
+        if self._file is None:
+            yield from self._near
+            return
+        self._file.seek(0)
+        while head := self._file.read(_LENGTH.size):
+            (length,) = _LENGTH.unpack(head)
+            whole = codec.decode(self._file.read(length))
+            yield Parcel(*cast(tuple[str, _Column, _Column, list[Headers] | None], whole))
+
+    def close(self) -> None:
+        """Forget all parcels."""
+        self._near.clear()
+        if self._file is not None:
+            # What a full disk has not taken is tried once more, though nothing needs it.
+            with suppress(OSError):
+                self._file.close()
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with the spool
+        for one in self._near:
+            headers = None if one.headers is None else [*one.headers]
+            data = codec.encode((one.topic, [*one.values], [*one.keys], headers))
+            self._file.write(_LENGTH.pack(len(data)))
+            self._file.write(data)
+        self._near.clear()
+        # The flush raises the error of a full disk here, and not in the thread that reads.
+        self._file.flush()

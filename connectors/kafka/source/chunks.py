@@ -1,0 +1,102 @@
+"""How records of a topic become what a flow reads: decoded, timed, or set aside.
+
+Guarantees that a record is handed out or set aside, once, in offset order; what cannot be read goes
+to the dead letters as it lies on its topic, with the reason, or ends the flow (`fail_fast`). Knows
+no consumer: whoever has messages has them read here. Cost: what the formats cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import methodcaller
+
+import numpy as np
+
+from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.dead_letter import Unreadable
+from meander.connectors.kafka.source.deserializer import Readable, Reading
+from meander.dataflow.batch import Batch, Int64s
+from meander.dataflow.protocols import Chunk, DeadLetters, Partition
+from meander.schemas.control import MAX_MILLIS
+from meander.schemas.errors import MeanderError
+from meander.state.times.time import MIN_TIME, from_millis
+
+RECORD = 64
+"""Bytes counted per record for its key and headers, whose lengths cost a call each."""
+
+_OFFSET = methodcaller("offset")
+
+
+class Intake:
+    """One worker's way of reading one topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        read: Reading,
+        fail_fast: bool,
+        dead: DeadLetters,
+    ) -> None:
+        self.unreadable = 0
+        """Records set aside so far."""
+        self._topic, self._read, self._fail_fast, self._dead = topic, read, fail_fast, dead
+
+    def chunk(self, partition: Partition, messages: list[Fetched]) -> Chunk:
+        """What can be read of a partition's next messages.
+
+        Raises MeanderError for what cannot, where that is to end the flow.
+        """
+        size = size_of(messages)
+        read = self._read.all(messages)
+        if read is None:
+            readable = [(m, r) for m in messages if (r := self._read_one(m)) is not None]
+            messages = [message for message, _ in readable]
+            read = [value for _, (value, _) in readable], [millis for _, (_, millis) in readable]
+        values, times = read
+        offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
+        return Chunk(partition, offsets, times_of(times), values, size)
+
+    def _read_one(self, message: Fetched) -> Readable | None:
+        try:
+            return self._read.one(message)
+        except ValueError as error:
+            self._set_aside(message, str(error))
+            return None
+
+    @property
+    def settled(self) -> bool:
+        """Whether what was set aside is durable."""
+        return not self.unreadable or not self._dead.pending()
+
+    def _set_aside(self, message: Fetched, reason: str) -> None:
+        partition, offset = message.partition(), message.offset()
+        if self._fail_fast:
+            raise MeanderError(
+                f"topic {self._topic!r}, partition {partition}, offset {offset}",
+                reason,
+                "correct the source's value, key or time, or set unreadable records aside "
+                "(fail_fast=False)",
+            )
+        self.unreadable += 1
+        record = Unreadable(
+            self._topic, message.key(), message.value(), list(message.headers() or ())
+        )
+        one = np.array([0], np.int64)
+        asked = times_of([message.timestamp()[1]])
+        row = Batch(asked, one, one + partition, one + offset, one, [record])
+        self._dead.add(f"source {self._topic}", row, 0, reason, "")
+
+
+def times_of(millis: Sequence[int]) -> Int64s:
+    """The logical times that milliseconds since 1970 ask for: the nearest where a topic's timestamp
+    is of before 1970 (-1 stands for none), or beyond what a time can hold, as microseconds are.
+
+    >>> times_of([-1, 7, 1 << 60]).tolist() == [0, from_millis(7), from_millis(MAX_MILLIS)]
+    True
+    """
+    return from_millis(1) * np.clip(np.array(millis, np.int64), MIN_TIME, MAX_MILLIS)
+
+
+def size_of(messages: Sequence[Fetched]) -> int:
+    """About how many bytes messages take."""
+    return sum(map(len, messages)) + RECORD * len(messages)

@@ -1,0 +1,408 @@
+"""Reads a worker's partitions of one topic, without ever making the worker's loop wait.
+
+Invariant: at every moment either the worker's thread or the waiter owns the consumer's queue. The
+waiter sits in `poll` while there is nothing; what it gets it hands over, rouses the loop, and rests
+until the loop has emptied the queue. So no record crosses threads under load, and offsets stay in
+order. What is read and not handed out is bounded (I6): per paused partition by `HELD`, beyond that
+by librdkafka's queue. The end of a log is told by position, never by counting: transaction markers
+and compacted records occupy offsets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from operator import methodcaller
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.source.chunks import Intake, size_of
+from meander.connectors.kafka.source.lost_records import Lost
+from meander.connectors.kafka.source.topic_ids import TopicIds
+from meander.connectors.kafka.source.topic_watch import Commits, Look
+from meander.connectors.kafka.topics import Found
+from meander.dataflow.protocols import Chunk, Partition, Rest, WorkerContext
+from meander.schemas.errors import MeanderError
+
+ROWS = 3000
+"""Records handed out per partition and poll: about a millisecond of decoding."""
+TAKE = 1 << 20
+"""Bytes taken from librdkafka's queue per poll, by the average record."""
+HELD = 1 << 20
+"""Bytes read of a paused partition beyond which its fetching stops."""
+_CAREFUL = 64
+"""Records of the first poll, and as many as tell how large the average record is."""
+_ANSWER = 0.5
+"""Seconds that the consumer gets to learn of new partitions; a broker has just answered."""
+_NAP = 0.25
+"""Seconds after which the waiter looks whether the reader has been closed."""
+_SHORT_NAP = 0.005
+"""The same while fetching is stopped or there is nothing to fetch, as the worker may want it."""
+
+_PARTITION, _ERROR = map(methodcaller, ("partition", "error"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The part of a partition to read."""
+
+    partition: Partition
+    start: int
+    end: int | None
+    """Where a bounded run ends: the first offset that is not read."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One partition on its way to the flow."""
+
+    partition: Partition
+    position: int
+    """All before it has been read."""
+    end: int | None
+    handed: int
+    """The last record handed out lies just before it."""
+    passed: int
+    """All before it has passed the flow."""
+    held: deque[Fetched] = field(default_factory=deque)
+    bytes: int = 0
+    at_end: bool = False
+    """Whether the last that was heard of it is that there is no more."""
+    paused: bool = False
+    stopped: bool = False
+    """Whether librdkafka fetches no more of it."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether a bounded run has read it to its end."""
+        return self.end is not None and self.position >= self.end
+
+
+class KafkaReader:
+    """Implements `SourceReader`; not thread-safe, but for its own waiter."""
+
+    def __init__(
+        self,
+        topic: str,
+        known: Found,
+        ids: TopicIds,
+        consumer: Consumer,
+        group: str,
+        bounds: list[Bounds],
+        intake: Intake,
+        context: WorkerContext,
+    ) -> None:
+        self.partitions = [b.partition for b in bounds]
+        self._topic, self._consumer = topic, consumer
+        self._intake, self._skip_lost = intake, context.skip_lost
+        self._ids, self._id = ids, known.id
+        self._wakeup = context.wakeup
+        self._contact = client.contact(context.settings)
+        self._lanes = {
+            b.partition: Lane(b.partition, b.start, b.end, b.start, b.start) for b in bounds
+        }
+        # Guessed too high, so that the first poll is a careful one.
+        self._average = TAKE / _CAREFUL
+        self._commits = Commits(context.settings, topic, group)
+        self._look, self._bounded = Look(context.settings, topic, known), context.until_end
+        self._total = known.partitions
+        self._orders: deque[Callable[[], None]] = deque()
+        self._handover: Fetched | None = None
+        self._ours = True
+        self._turn = threading.Semaphore(0)
+        self._closing = False
+        self._failure: MeanderError | None = None
+        if bounds:
+            consumer.assign([self._place(lane, lane.position) for lane in self._lanes.values()])
+        else:
+            self._get_to_know()
+        self._waiter = threading.Thread(target=self._wait, name=f"wait {topic}", daemon=True)
+        self._waiter.start()
+
+    # -- the worker's side
+
+    @property
+    def total(self) -> int | None:
+        """How many partitions the topic has by now; None in a bounded run, whose end was fixed at
+        its start: what comes later is for the next."""
+        return None if self._bounded else self._total
+
+    @property
+    def unreadable(self) -> int:
+        """How many records could not be decoded so far."""
+        return self._intake.unreadable
+
+    def poll(self) -> list[Chunk]:
+        """What has been read of the partitions that are not paused; [] when nothing has."""
+        if self._failure is not None:
+            raise self._failure
+        self._contact.check()
+        self._take()
+        if self._commits.due():
+            self._commits.commit(self._through())
+        chunks = [
+            self._decode(lane) for lane in self._lanes.values() if lane.held and not lane.paused
+        ]
+        full = [chunk for chunk in chunks if chunk.values]
+        if chunks and not full:
+            # Nothing but unreadable records: the loop must not take that for an empty queue.
+            self._wakeup.set()
+        return full
+
+    def watch(self) -> None:
+        """Leave the queue to the waiter, which rouses the loop when there is more."""
+        # Before what it has handed over is taken it would lose it, and the loop has been roused.
+        if self._ours and self._handover is None:
+            self._ours = False
+            self._turn.release()
+
+    def pause(self, partition: Partition) -> None:
+        """Hand out no more of a partition until `resume`; what it has prefetched it keeps."""
+        self._lanes[partition].paused = True
+
+    def resume(self, partition: Partition) -> None:
+        """Undo `pause`."""
+        lane = self._lanes[partition]
+        lane.paused = False
+        if lane.stopped and not lane.whole:
+            lane.stopped = False
+            self._order(partial(self._consumer.resume, [self._place(lane)]))
+
+    def idle(self, partition: Partition) -> bool:
+        """Whether all that the log held at the last look has been handed out."""
+        lane = self._lanes[partition]
+        return lane.at_end and not lane.held
+
+    def ended(self, partition: Partition) -> bool:
+        """Whether a bounded run has handed out this partition to its end."""
+        lane = self._lanes[partition]
+        return lane.whole and not lane.held and self._intake.settled
+
+    def release(self, partition: Partition) -> Rest:
+        """Read no more of a partition; what of it has not been handed out."""
+        rest = self.rest(partition)
+        lane = self._lanes.pop(partition)
+        self.partitions.remove(partition)
+        self._order(partial(self._unassign, lane))
+        return rest
+
+    def rest(self, partition: Partition) -> Rest:
+        """What of a partition has not been handed out."""
+        lane = self._lanes[partition]
+        return Rest(lane.held[0].offset() if lane.held else lane.position, lane.end)
+
+    def adopt(self, partition: Partition, rest: Rest) -> None:
+        """Read what is left of a partition that another worker has released, or all of a new."""
+        start = rest.offset
+        lane = self._lanes[partition] = Lane(partition, start, rest.end, start, start)
+        self.partitions.append(partition)
+        # At the waiter's next nap: beside one that polls again and again the call takes seconds.
+        self._order(partial(self._consumer.incremental_assign, [self._place(lane, start)]))
+
+    def passed(self, partition: Partition, offset: int) -> None:
+        """All results of the records before `offset` are delivered (for lag tools)."""
+        # Whoever reads it now says so from the next record on.
+        if (lane := self._lanes.get(partition)) is not None:
+            lane.passed = offset
+
+    def held(self, partition: Partition) -> int:
+        """Bytes of a partition that have been read and not yet been handed out."""
+        return self._lanes[partition].bytes
+
+    def close(self) -> None:
+        """Release connections; waits for the waiter's nap to end."""
+        self._closing = True
+        self._turn.release()
+        self._waiter.join()
+        self._commits.close(self._through())
+        self._consumer.close()
+
+    # -- taking over
+
+    def _take(self) -> None:
+        """Move what librdkafka has fetched to the lanes, unless the waiter has the queue."""
+        if not self._ours:
+            return
+        self._obey()
+        first, self._handover = self._handover, None
+        rows = max(1, min(ROWS, int(TAKE / self._average)))
+        messages = cast(list[Fetched], self._consumer.consume(rows, 0))
+        # Before any of them is handed out: they may be another topic's.
+        self._ids.expect(self._topic, self._id)
+        if first is not None:
+            self._sort(first)
+        places = set(map(_PARTITION, messages))
+        if len(places) == 1:
+            self._sort_run(Partition(places.pop()), messages)
+        else:
+            for partition, run in groupby(messages, _PARTITION):
+                self._sort_run(Partition(partition), list(run))
+        if messages and self._contact.lost:
+            self._contact.heard()
+
+    def _sort_run(self, partition: Partition, run: list[Fetched]) -> None:
+        """As `_sort` for each, but all at once where nothing is special about them."""
+        lane = self._lanes.get(partition)
+        last = run[-1].offset()
+        beyond = lane is not None and lane.end is not None and last >= lane.end
+        if lane is None or beyond or any(map(_ERROR, run)):
+            for message in run:
+                self._sort(message)
+            return
+        lane.position, lane.at_end = last + 1, False
+        self._hold(lane, run)
+
+    def _sort(self, message: Fetched) -> None:
+        error = message.error()
+        if error is not None:
+            self._sort_error(message, error)
+            return
+        lane = self._lanes.get(Partition(message.partition()))
+        if lane is None:
+            return
+        offset = message.offset()
+        if lane.end is not None and offset >= lane.end:
+            lane.position = max(lane.position, offset)
+            self._stop(lane)
+            return
+        lane.position, lane.at_end = offset + 1, False
+        self._hold(lane, [message])
+
+    def _hold(self, lane: Lane, run: list[Fetched]) -> None:
+        lane.held.extend(run)
+        size = size_of(run)
+        lane.bytes += size
+        self._average += (size / len(run) - self._average) * min(1, len(run) / _CAREFUL)
+        if lane.paused and lane.bytes > HELD:
+            self._stop(lane)
+
+    def _sort_error(self, message: Fetched, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            if (lane := self._lanes.get(Partition(message.partition()))) is not None:
+                lane.position, lane.at_end = max(lane.position, message.offset()), True
+        elif client.expired(error):
+            if (lane := self._lanes.get(Partition(message.partition()))) is not None:
+                self._pass_over(lane)
+        elif not client.transient(error):
+            raise client.translate(error, f"topic {self._topic!r}")
+
+    def _pass_over(self, lane: Lane) -> None:
+        """Read a partition on behind what retention has deleted. Raises SetupError where that is
+        not allowed. The broker has just answered, so the loop waits for it for some milliseconds.
+        """
+        low, high = client.watermarks(self._consumer, self._topic, lane.partition)
+        if not low <= lane.position <= high:
+            Lost(self._topic, lane.partition, lane.position, low, high).pass_over(self._skip_lost)
+            lane.position = low
+        self._consumer.incremental_unassign([self._place(lane)])
+        self._consumer.incremental_assign([self._place(lane, lane.position)])
+
+    def _stop(self, lane: Lane) -> None:
+        if not lane.stopped:
+            lane.stopped = True
+            self._consumer.pause([self._place(lane)])
+
+    # -- handing out
+
+    def _decode(self, lane: Lane) -> Chunk:
+        if len(lane.held) <= ROWS:
+            taken = list(lane.held)
+            lane.held.clear()
+        else:
+            taken = [lane.held.popleft() for _ in range(ROWS)]
+        chunk = self._intake.chunk(lane.partition, taken)
+        lane.bytes -= chunk.size
+        if chunk.values:
+            lane.handed = int(chunk.offsets[-1]) + 1
+        return chunk
+
+    def _through(self) -> dict[int, int]:
+        """How far each partition has come, for lag tools."""
+        return {
+            # Behind the last record there may be markers, which count as lag but never pass.
+            lane.partition: lane.position
+            if lane.passed >= lane.handed and not lane.held
+            else lane.passed
+            for lane in self._lanes.values()
+        }
+
+    def _place(self, lane: Lane, offset: int = -1001) -> TopicPartition:
+        return TopicPartition(self._topic, lane.partition, offset)
+
+    # -- the waiter's side
+
+    def _wait(self) -> None:
+        """Body of the waiter: hold the queue while it is empty, look at the topic now and then."""
+        try:
+            while not self._closing:
+                if self._turn.acquire(timeout=_NAP):
+                    self._handover, self._ours = self._await_message(), True
+                    self._wakeup.set()
+                self._look_around()
+        except MeanderError as error:
+            self._fail(error)
+        except KafkaException as error:
+            self._fail(client.translate(error, f"topic {self._topic!r}"))
+
+    def _await_message(self) -> Fetched | None:
+        while not self._closing:
+            self._obey()
+            lanes = list(self._lanes.values())
+            nap = _SHORT_NAP if not lanes or any(lane.stopped for lane in lanes) else _NAP
+            message = cast(Fetched | None, self._consumer.poll(nap))
+            if message is not None:
+                return message
+            self._look_around()
+        return None
+
+    def _look_around(self) -> None:
+        """Look at the topic now and then; the consumer has to learn of what has come to it."""
+        self._look.now_and_then()
+        if self._total < self._look.total:
+            self._learn(self._look.total)
+
+    def _learn(self, total: int) -> None:
+        """Before it is to read a new partition."""
+        if self._get_to_know() >= total:
+            self._total = total
+            self._wakeup.set()
+
+    def _get_to_know(self) -> int:
+        """Have the consumer learn who leads the topic's partitions: by itself it begins to when it
+        is to read one, which takes up to a second longer. How many there are, as far as it says.
+
+        Whoever owns the queue: the answer does not come by it.
+        """
+        with contextlib.suppress(KafkaException):
+            known = self._consumer.list_topics(self._topic, timeout=_ANSWER)
+            return len(known.topics[self._topic].partitions)
+        return 0
+
+    def _order(self, order: Callable[[], None]) -> None:
+        """Have the consumer do something that only the queue's owner may have it do."""
+        self._orders.append(order)
+        if self._ours:
+            self._obey()
+
+    def _obey(self) -> None:
+        """Carry out the worker's orders; for whoever owns the queue."""
+        while self._orders:
+            self._orders.popleft()()
+
+    def _unassign(self, lane: Lane) -> None:
+        self._consumer.incremental_unassign([self._place(lane)])
+        if self._handover is not None and self._handover.partition() == lane.partition:
+            # It was fetched before this; should the partition come back, it is fetched again.
+            self._handover = None
+
+    def _fail(self, error: MeanderError) -> None:
+        self._failure = error
+        self._wakeup.set()

@@ -1,0 +1,194 @@
+"""A Kafka topic as a source of a flow: what a user says of it, and how it is opened.
+
+Guarantees that a partition is read by exactly one worker, the same in every run with as many
+workers (`assigned`), and that everything that must stand before the start is checked here: the
+topic exists, may be read, and its bounds are known. What a record that cannot be read means is
+decided here too. Cost of opening: a few round trips per partition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import xxhash
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from meander.connectors.kafka import client, topics
+from meander.connectors.kafka.formats import Decoder, Format, TimeExtractor, check_format
+from meander.connectors.kafka.source.chunks import Intake
+from meander.connectors.kafka.source.deserializer import Reading
+from meander.connectors.kafka.source.lost_records import Lost
+from meander.connectors.kafka.source.reader import Bounds, KafkaReader
+from meander.connectors.kafka.source.topic_ids import TopicIds, made_anew
+from meander.dataflow.protocols import (
+    DeadLetters,
+    Partition,
+    Rest,
+    Rests,
+    SourceOptions,
+    WorkerContext,
+)
+from meander.dataflow.pulse import Pulse
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.times.time import whole
+
+
+def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
+    """A worker's partitions of a topic; topics of one partition spread over the workers too.
+
+    Who joins later has none until some change hands.
+
+    >>> [assigned("flights", 4, worker, workers=2) for worker in (0, 1, 2)]
+    [[1, 3], [0, 2], []]
+    """
+    shift = xxhash.xxh3_64_intdigest(topic.encode())
+    return [Partition(p) for p in range(partitions) if (p + shift) % workers == worker]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """Reads a topic; implements `SourceSpec`.
+
+    `value` and `key` say how bytes become objects: "json", "str", "bytes" or a function of the
+    bytes; a null stays None. With `pairs` a value is the tuple (key, value), else keys are not
+    looked at. `time` is the record's timestamp, or `header("name")`, `field("name")` or a function
+    of the decoded value that returns milliseconds since 1970. What cannot be read goes to the
+    dead-letter topic, or ends the flow with `fail_fast`.
+
+    >>> from meander import KafkaSource, field
+    >>> KafkaSource("flights", time=field("at")).topic
+    'flights'
+    """
+
+    topic: str
+    value: Format | Decoder = "json"
+    key: Format | Decoder = "str"
+    time: TimeExtractor | None = None
+    options: SourceOptions = field(default_factory=SourceOptions)
+    fail_fast: bool = False
+    pairs: bool = False
+
+    def __post_init__(self) -> None:
+        for what, form in (("value", self.value), ("key", self.key)):
+            check_format(f"source topic {self.topic!r}, {what}", form)
+
+    def open(
+        self,
+        context: WorkerContext,
+        dead: DeadLetters,
+        rests: Rests | None = None,
+    ) -> KafkaReader:
+        """This worker's reader: of what is left of partitions, or of its share of all where the
+        flow has not run before. Raises SetupError when the topic cannot be read."""
+        known = topics.found(client.admin(context.settings), self.topic)
+        if context.topics.get(self.topic, known.id) != known.id:
+            raise made_anew(self.topic)
+        mine = assigned(self.topic, known.partitions, context.worker, context.workers)
+        group = topics.group(context.topic_prefix, context.flow)
+        ids = TopicIds(context.settings.get("debug", ""))
+        consumer = client.consumer(context.settings, group, ids=ids)
+        try:
+            if rests is not None:
+                # What has come since is told of while a flow runs, but for a bounded run.
+                mine = [p for p in mine if p not in rests] if context.until_end else []
+            bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
+            bounds += [
+                _left(consumer, self.topic, partition, rest, context)
+                for partition, rest in (rests or {}).items()
+                if rest is not None
+            ]
+        except MeanderError:
+            consumer.close()
+            raise
+        return KafkaReader(
+            self.topic,
+            known,
+            ids,
+            consumer,
+            group,
+            bounds,
+            self.intake(dead, context.pulse),
+            context,
+        )
+
+    def intake(self, dead: DeadLetters, pulse: Pulse) -> Intake:
+        """How one worker reads the topic's records."""
+        reading = Reading(self.value, self.key, self.time, self.pairs, pulse)
+        return Intake(self.topic, reading, self.fail_fast, dead)
+
+
+def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:
+    low, high = client.watermarks(consumer, topic, partition)
+    match position(context.start):
+        case "earliest":
+            start = low
+        case "latest":
+            start = high
+        case millis:
+            start = _offset_at(consumer, topic, partition, millis, high)
+    return Bounds(partition, start, high if context.until_end else None)
+
+
+def _left(
+    consumer: Consumer, topic: str, partition: Partition, rest: Rest, context: WorkerContext
+) -> Bounds:
+    """A bounded run ends at what the partition holds now, wherever the one before was to end.
+    Raises SetupError where what comes next is not there any more and may not be passed over."""
+    low, high = client.watermarks(consumer, topic, partition)
+    if not low <= rest.offset <= high:
+        Lost(topic, partition, rest.offset, low, high).pass_over(context.skip_lost)
+    return Bounds(partition, max(low, rest.offset), high if context.until_end else None)
+
+
+def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> list[Lost | str]:
+    """By partition the offset that is read next: where that is no more."""
+    found, there = list[Lost | str](), topics.partitions_of(client.admin(settings), topic)
+    with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
+        for partition, offset in sorted(offsets.items()):
+            if partition >= there:
+                found.append(
+                    f"topic {topic!r} was read in partition {partition}, and has {there} now"
+                )
+                continue
+            low, high = client.watermarks(consumer, topic, partition)
+            if not low <= offset <= high:
+                found.append(Lost(topic, partition, offset, low, high))
+    return found
+
+
+def position(start: str) -> Literal["earliest", "latest"] | int:
+    """Where a flow without a past starts: at an end of each log, or at a time in milliseconds since
+    1970. Raises SetupError for what is neither.
+
+    >>> position("latest"), position("1357034400000")
+    ('latest', 1357034400000)
+    """
+    if start == "earliest":
+        return "earliest"
+    if start == "latest":
+        return "latest"
+    try:
+        return whole(int(start if start.isdecimal() else ""))
+    except ValueError:
+        raise SetupError(
+            f"start position {start!r}",
+            "it is none that a flow can start from",
+            "give earliest, latest or milliseconds since 1970",
+        ) from None
+
+
+def _offset_at(consumer: Consumer, topic: str, partition: int, millis: int, high: int) -> int:
+    """The first offset whose timestamp is no earlier; the end if there is none."""
+
+    def ask() -> int:
+        place = TopicPartition(topic, partition, millis)
+        (found,) = consumer.offsets_for_times([place], timeout=client.ANSWER)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return found.offset
+
+    offset = client.answered(ask, f"topic {topic!r}")
+    return offset if offset >= 0 else high

@@ -1,0 +1,398 @@
+"""Links between the members of a flow: ZeroMQ with CURVE keys.
+
+Each member binds one ROUTER, which only receives, and opens one DEALER per peer, which only
+sends. A key that nobody admitted is refused at the handshake; who sent a frame is read from the
+key it was authenticated with, never from what it says. Invariant (I7): per peer, frames arrive
+in order and without a gap, or `LinkBroken` is raised: frames carry a link sequence, a connection
+is never opened a second time, and one that closes is noticed at either end. What is no frame is
+refused before anybody sees it: a member's breaks its link, a stranger's is logged and forgotten.
+A link counts from its first engine frame until `loosen`; before and after, its loss is nobody's.
+Cost: one copy per frame and side; queues have no bound here, the sources keep them small.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import recv_monitor_message
+
+from meander.connectors.kafka.wakeup import LoopWakeup
+from meander.dataflow.protocols import Frame
+from meander.dataflow.wire import MAX_FRAME, check_size
+from meander.schemas.errors import MeanderError
+from meander.state.keys.ids import WorkerId
+from meander.state.keys.ids import member_name as member_name
+
+log = logging.getLogger(__name__)
+
+_HEADER = struct.Struct("<BQ")
+_ENGINE, _APP = 0, 1
+_BATCH = 256
+_LOOK_AFTER = 0.05
+_BROKEN = (
+    zmq.Event.DISCONNECTED
+    | zmq.Event.CLOSED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
+_REFUSED = (
+    "%s refused a connection that proved nothing, or began with more than %s;"
+    " if it was a worker's, run all with the same version"
+)
+_COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
+
+
+class LinkBroken(MeanderError):
+    """Frames from or to a peer may be lost: the incarnation is over."""
+
+    def __init__(self, peer: WorkerId, cause: str) -> None:
+        super().__init__(f"the link to {member_name(peer)}", cause)
+        self.peer = peer
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A member's CURVE key pair, Z85; the secret never leaves its process."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @staticmethod
+    def fresh() -> Keys:
+        """A pair that nobody else has."""
+        public, secret = zmq.curve_keypair()
+        return Keys(public, secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where another member listens, and the key it proves itself with."""
+
+    worker: WorkerId
+    address: str
+    public: bytes
+
+
+class CurveLinks:
+    """The real `dataflow.protocols.Links`: engine frames, and the app's messages beside them.
+
+    `silence` is how many seconds a connected peer's process may fail to answer at all.
+    Members call `admit` with their peers before any of them calls `connect`.
+    """
+
+    def __init__(
+        self,
+        me: WorkerId,
+        keys: Keys,
+        host: str = "127.0.0.1",
+        silence: float = 10.0,
+        max_frame: int = MAX_FRAME,
+    ) -> None:
+        self.me = me
+        self.wakeup = LoopWakeup()
+        self._keys = keys
+        self._silence_ms = int(silence * 1000)
+        self._max_frame, self._bound = max_frame, f"the bound of {max_frame:,} bytes"
+        self._context = zmq.Context()
+        self._admitted: dict[bytes, WorkerId] = {}
+        self._gate = ThreadAuthenticator(self._context)
+        self._gate.start()
+        self._gate.configure_curve_callback("*", self)
+        self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
+        self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
+        self._cut_off: set[WorkerId] = set()
+        """Peers whose connection is known to be gone."""
+        self._router = self._socket(zmq.ROUTER)
+        self._router.curve_server = True
+        self._router.maxmsgsize = max_frame + 33  # which is what CURVE adds to a part
+        self._coming = self._router.get_monitor_socket(_COMING)
+        try:
+            self._router.bind(f"tcp://{host}:*")
+        except zmq.ZMQError as error:
+            self.close(linger=0)
+            raise MeanderError(
+                f"host {host!r}",
+                f"a link cannot listen there ({error.strerror})",
+                "name an address of this machine",
+            ) from error
+        self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.public = keys.public
+        self._poller = zmq.Poller()
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self.wakeup.fileno(), zmq.POLLIN)
+        self._poller.register(self._coming, zmq.POLLIN)
+        self._open: set[int] = set()
+        self._owners: dict[int, WorkerId] = {}
+        self._gone: list[WorkerId] = []
+        self._joining: set[WorkerId] = set()
+        self._loose: set[WorkerId] = set()
+        self._queues: dict[WorkerId, list[Frame]] = {}
+        self._sent: dict[WorkerId, int] = {}
+        self._senders: dict[bytes, WorkerId] = {}
+        self._expected: dict[WorkerId, int] = {}
+        self._frames: list[tuple[WorkerId, Frame]] = []
+        self._messages: list[tuple[WorkerId, bytes]] = []
+        self._looked = 0.0
+        self._parting = False
+        self._broken: LinkBroken | None = None
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a client with this public key may connect (asked by the ZAP thread)."""
+        if key in self._admitted and self._admitted[key] not in self._loose:
+            return True
+        log.warning("%s refused a stranger's connection", member_name(self.me))
+        return False
+
+    def admit(self, peers: Iterable[Peer]) -> None:
+        """Accept connections from these peers."""
+        self._admitted.update((peer.public, peer.worker) for peer in peers)
+
+    def connect(self, peers: Iterable[Peer], joining: bool = False) -> None:
+        """Open the sending side to peers that have admitted this member. Raises LinkBroken when one
+        has named a key or an address that is none.
+
+        What becomes of those who are `joining` matters from the first engine frame for them on.
+        """
+        for peer in peers:
+            if joining:
+                self._joining.add(peer.worker)
+            dealer = self._socket(zmq.DEALER)
+            dealer.reconnect_ivl = -1
+            dealer.heartbeat_ivl = self._silence_ms // 3
+            dealer.heartbeat_timeout = self._silence_ms
+            monitor = dealer.get_monitor_socket(_BROKEN)
+            self._monitors[monitor] = peer.worker
+            self._poller.register(monitor, zmq.POLLIN)
+            self._dealers[peer.worker] = dealer
+            self._sent[peer.worker] = 0
+            try:
+                dealer.curve_serverkey = peer.public
+                dealer.connect(peer.address)
+            except zmq.ZMQError as error:
+                cause = f"it listens where nobody can ({error.strerror})"
+                raise LinkBroken(peer.worker, cause) from error
+
+    def loosen(self, peer: WorkerId) -> None:
+        """All has been said, both ways: the peer may go now, and is let in no more. What is sent to
+        it from now on is for nobody."""
+        self._loose.add(peer)
+
+    @property
+    def peers(self) -> Sequence[WorkerId]:
+        """Those to whom a link is open that counts."""
+        return [peer for peer in self._dealers if self._counts(peer)]
+
+    def send(self, peer: WorkerId, frame: Frame) -> None:
+        """Queue an engine frame for the next `flush`. Raises MeanderError when it is longer than
+        the bound."""
+        self._joining.discard(peer)
+        self._check(peer, frame)
+        self._queues.setdefault(peer, []).append(frame)
+
+    def flush(self) -> None:
+        """Send what is queued, as one message to each peer: each costs both ends a system call and
+        a wake-up. Raises LinkBroken when a connection is gone."""
+        queues, self._queues = self._queues, {}
+        for peer, frames in queues.items():
+            self._send(peer, _ENGINE, bytes(map(len, frames)), list(chain.from_iterable(frames)))
+
+    def tell(self, peer: WorkerId, message: bytes) -> None:
+        """Send a message of the app, behind all that is queued. Raises as `send` and `flush`."""
+        self._check(peer, [message])
+        self.flush()
+        self._send(peer, _APP, b"", [message])
+
+    def receive(self) -> Sequence[tuple[WorkerId, Frame]]:
+        """Engine frames that have arrived, in order per peer. Raises LinkBroken, but not before
+        what came until then has been handed out."""
+        self._drain()
+        frames, self._frames = self._frames, []
+        if self._broken is not None and not frames:
+            raise self._broken
+        return frames
+
+    def told(self) -> Sequence[tuple[WorkerId, bytes]]:
+        """The app's messages that have arrived; as `receive`."""
+        self._drain()
+        messages, self._messages = self._messages, []
+        if self._broken is not None and not messages:
+            raise self._broken
+        return messages
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed."""
+        if not self._frames and not self._messages and self._broken is None:
+            ready = dict(self._poller.poll(max(0, math.ceil(timeout * 1000))))
+            if self._coming in ready or not self._monitors.keys().isdisjoint(ready):
+                self._looked = 0.0
+        self.wakeup.clear()
+
+    def part(self) -> None:
+        """From now on peers may close: what they had to say has been said."""
+        if not self._parting:
+            for monitor in (self._coming, *self._monitors):
+                self._poller.unregister(monitor)
+        self._parting, self._broken = True, None
+
+    def close(self, linger: float = 2.0) -> None:
+        """Close; what is queued gets `linger` seconds to leave, but for what is for peers that are
+        gone: it never would."""
+        self._gate.stop()
+        self._cut_off.update(peer for monitor, peer in self._monitors.items() if monitor.poll(0))
+        self._monitors.clear()
+        for peer in self._cut_off & self._dealers.keys():
+            self._dealers[peer].close(linger=0)
+        self._context.destroy(linger=int(linger * 1000))
+        self.wakeup.close()
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        opened = self._context.socket(kind)
+        opened.sndhwm = opened.rcvhwm = 0
+        # What waits when a connection breaks is for nobody, and a close would wait for it: until
+        # the close how long it waits is what it was when the connection was opened.
+        opened.linger = 0
+        opened.curve_publickey, opened.curve_secretkey = self._keys.public, self._keys.secret
+        return opened
+
+    def _check(self, peer: WorkerId, frame: Frame) -> None:
+        if self._broken is not None:
+            raise self._broken
+        check_size(peer, frame, self._max_frame)
+
+    def _send(self, peer: WorkerId, channel: int, lengths: bytes, parts: Frame) -> None:
+        sequence = self._sent[peer]
+        if self._queued(peer, [_HEADER.pack(channel, sequence) + lengths, *parts]):
+            self._sent[peer] = sequence + 1
+        elif self._counts(peer) and not self._parting:
+            raise LinkBroken(peer, "the connection closed")
+
+    def _queued(self, peer: WorkerId, parts: Frame) -> bool:
+        """Whether there is a connection to take these."""
+        dealer = self._dealers.get(peer)
+        if dealer is None:
+            return False  # it was lost while it did not count
+        try:
+            dealer.send_multipart(parts, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _counts(self, peer: WorkerId) -> bool:
+        """Whether the loss of a link would be one."""
+        return peer not in self._joining and peer not in self._loose
+
+    def _drain(self) -> None:
+        if self._broken is None:
+            self._take()
+        if self._broken is None and not self._parting:
+            self._look()
+
+    def _take(self) -> None:
+        """Read what has arrived, at most a batch, up to the first frame that should not be."""
+        for _ in range(_BATCH):
+            try:
+                route = self._router.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            sender = self._senders.get(route)
+            if sender is None:
+                frame = self._router.recv(copy=False)
+                sender, header = self._introduce(route, frame), frame.bytes
+            else:
+                header = self._router.recv()
+            parts = self._router.recv_multipart() if self._router.rcvmore else []
+            if (cause := self._accept(sender, header, parts)) and not self._parting:
+                self._broken = LinkBroken(sender, cause)
+                return
+
+    def _introduce(self, route: bytes, frame: zmq.Frame) -> WorkerId:
+        """Whose connection this is, by the key it was authenticated with."""
+        sender = self._admitted[str(frame.get("User-Id")).encode()]
+        self._senders[route] = sender
+        self._expected.setdefault(sender, 0)
+        self._look_at_coming()  # what is still to be told of this number is of this connection
+        connection = int(frame.get(zmq.SRCFD))
+        if connection in self._open:
+            self._owners[connection] = sender
+        else:
+            self._gone.append(sender)
+        return sender
+
+    def _accept(self, sender: WorkerId, header: bytes, parts: Frame) -> str:
+        """Put what one message holds into its inbox; what is wrong with it, or ''.
+
+        A second connection of one member counts from 0 again, so its first frame is out of line.
+        """
+        if len(header) < _HEADER.size or not parts:
+            return "a frame without a header came"
+        channel, sequence = _HEADER.unpack_from(header)
+        lengths = header[_HEADER.size :]
+        if sequence != (due := self._expected[sender]):
+            return f"frame {sequence} came where {due} was due"
+        self._expected[sender] = due + 1
+        if channel == _ENGINE and 0 not in lengths and sum(lengths) == len(parts):
+            left = iter(parts)
+            frames = [list(islice(left, length)) for length in lengths]
+            size = max(sum(map(len, frame)) for frame in frames)
+            if size > self._max_frame:
+                return f"a frame of {size:,} bytes came, more than {self._bound}"
+            self._frames.extend((sender, frame) for frame in frames)
+        elif channel == _APP and not lengths and len(parts) == 1:
+            self._messages.append((sender, parts[0]))
+        else:
+            return f"a frame of unknown kind {channel} came"
+        return ""
+
+    def _look(self) -> None:
+        """Read what the monitors say of the connections, at most every 50 ms unless roused."""
+        if (now := time.monotonic()) - self._looked < _LOOK_AFTER:
+            return
+        self._looked = now
+        self._look_at_coming()
+        for monitor, peer in list(self._monitors.items()):
+            if monitor.poll(0):
+                event = zmq.Event(recv_monitor_message(monitor)["event"])
+                if not self._counts(peer):
+                    self._retire(peer, monitor)
+                    continue
+                self._cut_off.add(peer)
+                cause = str(event.name).lower().replace("_", " ")
+                self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
+                return
+        if gone := [peer for peer in self._gone if self._counts(peer)]:
+            # ZeroMQ tells nobody which of these it was, nor how long a part was that it cut off.
+            cause = f"it closed it, or was cut off for what is no frame, or more than {self._bound}"
+            self._cut_off.update(gone)
+            self._broken = LinkBroken(gone[0], f"the connection is gone ({cause})")
+
+    def _retire(self, peer: WorkerId, monitor: zmq.Socket[bytes]) -> None:
+        """Close a link that is gone and does not count."""
+        self._gone.append(peer)  # should it count one day
+        self._poller.unregister(monitor)
+        del self._monitors[monitor]
+        dealer = self._dealers.pop(peer)
+        dealer.disable_monitor()
+        dealer.close(linger=0)
+
+    def _look_at_coming(self) -> None:
+        """Follow the connections that others have made to here, each known by its number."""
+        while self._coming.poll(0):
+            told = recv_monitor_message(self._coming)
+            connection = int(told["value"])
+            if told["event"] == zmq.Event.ACCEPTED:
+                self._open.add(connection)
+                continue
+            self._open.discard(connection)
+            if connection in self._owners:
+                self._gone.append(self._owners.pop(connection))
+            else:
+                log.warning(_REFUSED, member_name(self.me), self._bound)

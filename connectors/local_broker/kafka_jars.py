@@ -1,0 +1,179 @@
+"""The jars of Apache Kafka, fetched once from Maven Central and verified at every start.
+
+Invariant: no jar is ever run whose SHA-256 is not the one that `kafka_jars.sha256` (part of this
+package) pins; that holds for the first download too. They rest in ~/.cache/meander/kafka-VERSION,
+or below MEANDER_CACHE. Resolved by Ivy, which pyspark ships. Cost: the first time about 45 MB;
+then 0.2 s to verify.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from meander.connectors.local_broker.home import home, make
+from meander.connectors.local_broker.java import java
+from meander.schemas.errors import SetupError
+
+KAFKA = "4.3.1"
+"""The version of the local broker; the container path and the Compose file run the same."""
+
+log = logging.getLogger(__name__)
+
+# What is pinned needs no metadata: Ivy brings the jars alone, in seconds instead of half a minute.
+_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <property name="ivy.checksums" value=""/>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
+_MODULE = """\
+<ivy-module version="2.0">
+  <info organisation="meander" module="kafka"/>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One line of `kafka_jars.sha256`: digest, then organisation:name:revision."""
+
+    digest: str
+    organisation: str
+    module: str
+    revision: str
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{self.module}-{self.revision}.jar"
+
+
+Fetched = Callable[[int, int], None]
+"""Told how many jars have come, and how many are to come in all."""
+
+
+def _quietly(_: int, __: int) -> None:
+    """For whoever does not watch."""
+
+
+def cache() -> Path:
+    """Where the jars lie on this machine."""
+    given = os.environ.get("MEANDER_CACHE")
+    return (Path(given) if given else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
+
+
+def kafka_jars(fetched: Fetched = _quietly) -> Path:
+    """The folder of verified jars, filled first where it must be; SetupError where it cannot.
+
+    `fetched` is told while they come how many have, and of how many.
+    """
+    folder = cache()
+    make(folder, "name a folder in MEANDER_CACHE")
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wrong = mismatches(folder, pins())
+        corrupt = [jar.name for jar in wrong if (folder / jar.name).exists()]
+        if corrupt:
+            log.warning("corrupt in %s, fetched again: %s", folder, ", ".join(corrupt))
+        if wrong:
+            log.info("fetching Apache Kafka %s, %d jars, into %s", KAFKA, len(wrong), folder)
+            _fetch(folder, wrong, fetched)
+    return folder
+
+
+def pins() -> list[Jar]:
+    """Every jar that the broker runs on."""
+    lines = (
+        files("meander.connectors.local_broker")
+        .joinpath("kafka_jars.sha256")
+        .read_text()
+        .splitlines()
+    )
+    return [Jar(digest, *place.split(":")) for digest, place in map(str.split, lines)]
+
+
+def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
+    """Those that `folder` lacks or has with other content."""
+    return [jar for jar in jars if _sha256(folder / jar.name) != jar.digest]
+
+
+def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
+    """Resolve beside `folder`, and move in what is right."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
+        work = Path(name)
+        _resolve(work, jars, fetched)
+        for jar in mismatches(work / "jars", jars):
+            found = _sha256(work / "jars" / jar.name) or "nothing"
+            cause = f"SHA-256 {jar.digest} is pinned, {found} was fetched"
+            remedy = "look for a proxy that alters downloads"
+            raise SetupError(f"{jar.name} of Apache Kafka {KAFKA}", cause, remedy)
+        for jar in jars:
+            (work / "jars" / jar.name).replace(folder / jar.name)
+
+
+def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
+    """Have Ivy bring the jars into `work`/jars."""
+    dependencies = "\n".join(
+        f'    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"/>'
+        for jar in jars
+    )
+    (work / "settings.xml").write_text(_SETTINGS)
+    (work / "module.xml").write_text(_MODULE.format(dependencies=dependencies))
+    command = [
+        java(), "-Xmx256m", "-jar", str(_ivy()), "-settings", "settings.xml", "-cache", "cache",
+        "-ivy", "module.xml", "-retrieve", "jars/[artifact]-[revision].[ext]",
+    ]  # fmt: skip
+    log_file = work / "ivy.log"
+    with log_file.open("w") as said_by_ivy:
+        ivy = subprocess.Popen(command, cwd=work, stdout=said_by_ivy, stderr=said_by_ivy)
+        while _runs(ivy):
+            fetched(len(list((work / "cache").rglob("*.jar"))), len(jars))
+    if ivy.returncode != 0:
+        said = [line.strip(": \t") for line in log_file.read_text().splitlines()]
+        causes = [line for line in said if "not found" in line or "Host" in line or "rror" in line]
+        cause = (
+            f"its jars could not be fetched from Maven Central ({(causes or ['Ivy failed'])[0]})"
+        )
+        remedy = f"check the network, or copy the jars of another machine into {cache()}"
+        raise SetupError(f"Apache Kafka {KAFKA}", cause, remedy)
+
+
+def _runs(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a child still runs, after a little wait for its end."""
+    try:
+        process.wait(0.1)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _ivy() -> Path:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("Ivy", "pyspark, which ships it, is not installed", "run 'make venv'")
+    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+    if not found:
+        raise SetupError("Ivy", f"{Path(spec.origin).parent}/jars holds none", "run 'make venv'")
+    return found[-1]
+
+
+def _sha256(path: Path) -> str:
+    """The digest of a file, '' where there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as jar:
+        return hashlib.file_digest(jar, "sha256").hexdigest()

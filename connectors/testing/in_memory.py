@@ -1,0 +1,246 @@
+"""Topics in memory, read and written as Kafka's are, for flows on simulated workers.
+
+Guarantees that a record goes through the very formats of the flow's sources and sinks, and lies on
+its topic with the key and headers that it would have. How many records come at once and when a
+result counts as delivered is the seed's to choose.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
+from typing import Self
+
+from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.formats import decoder
+from meander.connectors.kafka.sink.partitioner import partitions_of_keys
+from meander.connectors.kafka.sink.sink import KafkaSink, Rows
+from meander.connectors.kafka.source.chunks import Intake
+from meander.dataflow.batch import Batch
+from meander.dataflow.lists import Result, Unhurried, results
+from meander.dataflow.once.tally import Tally
+from meander.dataflow.protocols import Chunk, Partition, Rest
+from meander.dataflow.pulse import UNHEARD
+from meander.state.keys.ids import WorkerId
+
+AT_ONCE = (1, 8, 64, 512)
+"""Records that a poll may hand out of one partition at most."""
+
+Headers = Sequence[tuple[str, bytes | str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it lies on a topic; `ms` is its timestamp, milliseconds since 1970."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    ms: int
+    partition: int
+    offset: int
+
+
+class Message:
+    """A record as a consumer returns it: implements `Fetched`."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def partition(self) -> int:
+        """Its partition."""
+        return self._record.partition
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self._record.offset
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self._record.key
+
+    def value(self) -> bytes | None:
+        """Its value."""
+        return self._record.value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Its headers, as bytes; None where it has none."""
+        headers = self._record.headers
+        return [(n, v.encode() if isinstance(v, str) else v) for n, v in headers] or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """The producer's clock, and what it said."""
+        return 1, self._record.ms
+
+    def error(self) -> None:
+        """It is a record."""
+
+    def __len__(self) -> int:
+        return len(self._record.value or b"")
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic: all records as they came, and what of them are results of the flow."""
+
+    logs: list[list[Fetched]]
+    """By partition."""
+    records: list[Record] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, partitions: int) -> Self:
+        """An empty one with so many partitions."""
+        return cls([[] for _ in range(partitions)])
+
+    @property
+    def partitions(self) -> int:
+        """How many there are by now."""
+        return len(self.logs)
+
+    def grow(self) -> int:
+        """One more partition, while a flow may be running; its number."""
+        self.logs.append([])
+        return self.partitions - 1
+
+    def append(
+        self, value: bytes | None, key: bytes | None, headers: Headers, ms: int, partition: int
+    ) -> None:
+        """One more record, at the end of its partition."""
+        offset = len(self.logs[partition])
+        record = Record(value, key, headers, ms, partition, offset)
+        self.records.append(record)
+        self.logs[partition].append(Message(record))
+
+
+class TopicReader:
+    """One worker's partitions of a topic; implements `SourceReader`.
+
+    `held` says which have nothing new for now, `ending` whether nothing more will come on any, and
+    `room` how many records may be handed out now.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        partitions: Sequence[Partition],
+        intake: Intake,
+        rng: random.Random,
+        held: Callable[[Partition], bool],
+        ending: Callable[[], bool],
+        room: Callable[[], int],
+    ) -> None:
+        self.partitions = list(partitions)
+        self.total: int | None = topic.partitions
+        self._logs, self._intake, self._rng = topic.logs, intake, rng
+        self._held, self._ending, self._room = held, ending, room
+        self._next = dict.fromkeys(partitions, 0)
+        self._paused: set[Partition] = set()
+
+    @property
+    def unreadable(self) -> int:
+        """How many records could not be decoded so far."""
+        return self._intake.unreadable
+
+    def poll(self) -> list[Chunk]:
+        """Some records of some partitions."""
+        chunks, room = [], self._room()
+        if self.total != len(self._logs) and self._rng.random() < 0.5:
+            self.total = len(self._logs)
+        for partition in self.partitions:
+            if partition in self._paused or self.idle(partition) or self._rng.random() < 0.5:
+                continue
+            first = self._next[partition]
+            taken = self._logs[partition][first : first + min(self._rng.choice(AT_ONCE), room)]
+            self._next[partition] = first + len(taken)
+            room -= len(taken)
+            chunks.append(self._intake.chunk(partition, taken))
+        return [chunk for chunk in chunks if chunk.values]
+
+    def watch(self) -> None:
+        """Whoever runs the flow asks again by itself."""
+
+    def pause(self, partition: Partition) -> None:
+        """Hand out no more."""
+        self._paused.add(partition)
+
+    def resume(self, partition: Partition) -> None:
+        """Go on."""
+        self._paused.discard(partition)
+
+    def idle(self, partition: Partition) -> bool:
+        """Whether all that is to be seen of it has been handed out."""
+        return self._held(partition) or self._all_read(partition)
+
+    def ended(self, partition: Partition) -> bool:
+        """Whether all has been handed out and nothing more will come."""
+        return self._ending() and self._all_read(partition) and self._intake.settled
+
+    def _all_read(self, partition: Partition) -> bool:
+        return self._next[partition] == len(self._logs[partition])
+
+    def rest(self, partition: Partition) -> Rest:
+        """What has not been handed out."""
+        return Rest(self._next[partition], None)
+
+    def release(self, partition: Partition) -> Rest:
+        """Hand out no more of it for good."""
+        rest = self.rest(partition)
+        self.partitions.remove(partition)
+        del self._next[partition]
+        return rest
+
+    def adopt(self, partition: Partition, rest: Rest) -> None:
+        """Go on where another reader has stopped."""
+        self.partitions.append(partition)
+        self._paused.discard(partition)
+        self._next[partition] = rest.offset
+
+    def passed(self, partition: Partition, offset: int) -> None:
+        """Nobody watches the lag of a topic in memory."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+Row = tuple[bytes | None, bytes | None, Headers, int]
+"""Value, key, headers and partition of a record."""
+
+
+class TopicWriter(Unhurried):
+    """One worker's way onto a topic; implements `SinkWriter`."""
+
+    def __init__(
+        self,
+        spec: KafkaSink,
+        topic: Topic,
+        worker: WorkerId,
+        rng: random.Random,
+        now_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(rng)
+        self._rows = Rows(spec, worker, UNHEARD)
+        self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
+        self._topic, self._worker, self._now_ms = topic, worker, now_ms
+
+    def made(self, batch: Batch) -> Callable[[], None]:
+        """What appends it. Raises RowRefused for a row that cannot be written."""
+        values, keys, headers = self._rows.written(batch)
+        places = partitions_of_keys(keys, self._topic.partitions, 0)
+        headed: Iterable[Headers] = repeat((), len(values)) if headers is None else headers
+        made = results(self._worker, batch, keys, list(map(self._decode, values)))
+        rows = [*zip(values, keys, map(tuple, headed), places, strict=True)]
+        return partial(self._append, rows, made)
+
+    def tally(self, batch: Batch) -> Tally:
+        """Of a batch as it would lie there. Raises RowRefused as `made`."""
+        return self._rows.tally(batch)
+
+    def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:
+        now = self._now_ms()
+        for value, key, headers, partition in rows:
+            self._topic.append(value, key, headers, now, partition)
+        self._topic.results += made

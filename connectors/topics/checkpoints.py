@@ -1,0 +1,204 @@
+"""The checkpoints topic: which layers of the state topic a flow starts from, by its last record.
+
+Guarantees that a record is written only after all that it names, as whoever writes one has its
+places, and that what is read at an offset is a whole checkpoint; parts of a large one lie on the
+in-flight topic. Calls block, but for those of `CheckpointsTopic`; they are made at a start, and by
+whoever writes layers from outside of a flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.sink.record_producer import Sender
+from meander.connectors.topics.record_fetcher import read_places
+from meander.connectors.topics.state import Appending
+from meander.connectors.topics.topics import Names
+from meander.dataflow.checkpoint.recording import Recorded, Recording
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.topic import Place
+
+DURABLE = 60.0
+"""Seconds within which what is written must be durable."""
+_LOOK = 0.002
+"""Seconds between two looks whether it is."""
+
+
+class Unreadable(SetupError):
+    """What lies at an offset, if anything does, is no checkpoint that this release reads."""
+
+
+class CheckpointsTopic:
+    """The coordinator's way to write checkpoints while its flow runs: nothing here blocks."""
+
+    def __init__(self, settings: Settings, names: Names) -> None:
+        self._sender = Sender(settings, names.checkpoints)
+        self._in_flight = Appending(settings, names.in_flight, 0)
+        self._state = Sender(settings, names.state)
+
+    def write(self, checkpoint: Checkpoint) -> Callable[[], Recorded | None]:
+        """Begin to write one; what it is and where it lies, once it is durable."""
+        return Recording(checkpoint, self._in_flight, self._append).recorded
+
+    def _append(self, record: bytes) -> Callable[[], int | None]:
+        placed: list[int] = []
+        self._sender.place(record, None, placed.append)
+        return lambda: placed[0] if placed else None
+
+    def forget(self, places: Sequence[Place], chunks: Sequence[Place]) -> None:
+        """Have compaction take records in flight, and chunks of layers, that no checkpoint refers
+        to."""
+        self._in_flight.forget(places)
+        self._state.forget(chunks)
+
+    def pump(self) -> None:
+        """Hear of what has become durable. Raises what the broker refused."""
+        for sender in (self._sender, self._in_flight, self._state):
+            sender.pump()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        for sender in (self._sender, self._in_flight, self._state):
+            sender.close()
+
+
+def append(settings: Settings, names: Names, checkpoint: Checkpoint) -> int:
+    """Write a checkpoint; its offset, once it is durable. Raises Unreachable after `DURABLE`
+    seconds."""
+    deadline = time.monotonic() + DURABLE
+    with contextlib.closing(CheckpointsTopic(settings, names)) as topic:
+        recorded = topic.write(checkpoint)
+        while (found := recorded()) is None:
+            if time.monotonic() > deadline:
+                raise _late(names.checkpoints)
+            topic.pump()
+            time.sleep(_LOOK)
+    return found.offset
+
+
+def _late(topic: str) -> MeanderError:
+    return client.translate(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r}")
+
+
+class CheckpointsReader:
+    """Those that are there when it is made; each is read once, by one client, as that takes longer
+    to meet the broker than to read."""
+
+    def __init__(self, settings: Settings, names: Names, consumer: Consumer) -> None:
+        self._contact, self._settings, self._consumer = client.contact(settings), settings, consumer
+        self._topic, self._in_flight = names.checkpoints, names.in_flight
+        self._offsets = range(*client.watermarks(consumer, self._topic, 0))
+        self._read: dict[int, Checkpoint | Unreadable] = {}
+
+    def newest(
+        self, counts: Callable[[int, Checkpoint], bool] = lambda *_: True
+    ) -> tuple[int, Checkpoint] | None:
+        """The last that counts, and its offset; None where there is none. Raises Unreadable for a
+        later one of which nobody knows whether it does."""
+        found = ((offset, self.at(offset)) for offset in reversed(self._offsets))
+        return next((one for one in found if counts(*one)), None)
+
+    def last(self, most: int, end: int | None = None) -> range:
+        """The offsets of the last so many, before an `end` if there is one, the oldest first:
+        earlier ones may name what is there no longer."""
+        stop = self._offsets.stop if end is None else min(end, self._offsets.stop)
+        return self._offsets[: max(0, stop - self._offsets.start)][-most:]
+
+    def let_go(self, offset: int) -> bool:
+        """Whether a flow that runs has let go what lay at an offset."""
+        return offset < client.watermarks(self._consumer, self._topic, 0)[0]
+
+    @property
+    def number(self) -> int:
+        """The greatest that one has, or a greater: of those that cannot be read it is not known."""
+        for passed, offset in enumerate(reversed(self._offsets)):
+            if isinstance(one := self.read(offset), Checkpoint):
+                return one.number + passed
+        return self._offsets.stop
+
+    def read(self, offset: int) -> Checkpoint | Unreadable:
+        """The one that lies at an offset, or why it cannot be read."""
+        if offset not in self._read:
+            try:
+                self._read[offset] = self._fetched(offset)
+            except Unreadable as error:
+                self._read[offset] = error
+        return self._read[offset]
+
+    def at(self, offset: int) -> Checkpoint:
+        """The one that lies at an offset. Raises Unreadable where none does."""
+        one = self.read(offset)
+        if isinstance(one, Unreadable):
+            raise one
+        return one
+
+    def _fetched(self, offset: int) -> Checkpoint:
+        if offset in self._offsets:
+            deadline = time.monotonic() + DURABLE
+            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+            while (message := self._next(deadline)) is None:
+                pass
+            error = message.error()
+            if error is None and message.offset() == offset:
+                return self._decoded(offset, message.value() or b"")
+            if error is not None and not client.expired(error):
+                raise client.translate(error, f"topic {self._topic!r}")
+        raise Unreadable(
+            f"topic {self._topic!r}, offset {offset}",
+            "the checkpoint that was there is there no more",
+            "see who else writes to the topic, or deletes from it",
+        )
+
+    def _next(self, deadline: float) -> Fetched | None:
+        """The next message, or an error that waiting does not mend; None where neither has come.
+        Raises MeanderError at the deadline."""
+        self._contact.check()
+        if time.monotonic() >= deadline:
+            raise _late(self._topic)
+        message = cast(Fetched | None, self._consumer.poll(0.5))
+        error = None if message is None else message.error()
+        return None if error is not None and client.transient(error) else message
+
+    def _decoded(self, offset: int, data: bytes) -> Checkpoint:
+        try:
+            return Checkpoint.from_bytes(data, self._parts)
+        except SetupError:
+            raise
+        except MeanderError as error:
+            raise Unreadable(
+                f"topic {self._topic!r}, offset {offset}",
+                f"the checkpoint there is {error.concerns}: {error.cause}",
+                f"{error.remedy}, or have the flow start anew with meander reset",
+            ) from error
+
+    def _parts(self, places: Sequence[Place]) -> list[bytes]:
+        return read_places(self._settings, self._in_flight, places, DURABLE)
+
+
+@contextlib.contextmanager
+def reading(settings: Settings, names: Names) -> Iterator[CheckpointsReader]:
+    """The checkpoints of a flow, to the block's end. Raises MeanderError."""
+    with contextlib.closing(client.reader(settings, names.checkpoints)) as consumer:
+        yield CheckpointsReader(settings, names, consumer)
+
+
+def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None:
+    """Have compaction take the records of some layers off the state topic."""
+    layers = (layer for manifest in manifests for layer in manifest.layers)
+    tombstone(settings, topic, [place for layer in layers for place in layer.chunks])
+
+
+def tombstone(settings: Settings, topic: str, places: Sequence[Place]) -> None:
+    """Have compaction take records off a topic."""
+    with contextlib.closing(Sender(settings, topic)) as sender:
+        sender.forget(places)
+        sender.flush(DURABLE)

@@ -1,0 +1,153 @@
+"""The coordinator's two topics: commands come in, decisions go out.
+
+Guarantees that a flow reads each command that is produced after its first start, in the order of
+the topic, from the place on that its caller knows, as the group's offset expires; and that a
+decision's callback runs only once the decision is durable, in the order of decisions. Nothing here
+blocks but opening, beginning and closing. There is one partition each, so that the order is total.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from meander.connectors.kafka import client, topics
+from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.sink.record_producer import Sender, noted
+from meander.schemas.errors import MeanderError
+
+_MOST = 100
+"""Commands taken over per poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawCommand:
+    """A record of the control topic, not yet looked at."""
+
+    offset: int
+    value: bytes | None
+    millis: int
+    """When it was produced, milliseconds since 1970."""
+
+
+class ControlTopic:
+    """Reads the control topic of one flow; for the coordinator only."""
+
+    def __init__(self, settings: Settings, topic: str, group: str) -> None:
+        self._topic = topic
+        self._contact = client.contact(settings)
+        topics.partitions_of(client.admin(settings), topic)
+        self._group = group
+        self._consumer = client.consumer(settings, group)
+        try:
+            client.expect_group(settings, group)
+        except MeanderError:
+            self._consumer.close()
+            raise
+
+    def begin(self, place: int | None) -> int:
+        """Read from an offset on, which is returned. Where no place is known, that is what an older
+        release has left with the group, or else, at a first start, the end of the topic."""
+        low, high = client.watermarks(self._consumer, self._topic, 0)
+        if place is None:
+            committed = client.answered(self._committed, f"consumer group {self._group!r}")
+            place = committed if committed >= 0 else high
+        # Commands that have expired, or were given before the topic was made anew, are no more.
+        begins = place if low <= place <= high else low
+        start = TopicPartition(self._topic, 0, begins)
+        self._consumer.assign([start])
+        client.answered(
+            lambda: self._consumer.commit(offsets=[start], asynchronous=False),
+            f"consumer group {self._group!r}",
+        )
+        return begins
+
+    def poll(self) -> list[RawCommand]:
+        """What has come since the last call. Raises MeanderError when there is no way on."""
+        self._contact.check()
+        commands = []
+        for message in cast(list[Fetched], self._consumer.consume(_MOST, 0)):
+            error = message.error()
+            if error is None:
+                millis = message.timestamp()[1]
+                commands.append(RawCommand(message.offset(), message.value(), millis))
+            elif error.code() != KafkaError._PARTITION_EOF and not client.transient(error):
+                raise client.translate(error, f"topic {self._topic!r}")
+        return commands
+
+    def done(self, offset: int) -> None:
+        """The command there is dealt with. Lag tools see that; a later start asks the journal."""
+        place = TopicPartition(self._topic, 0, offset + 1)
+        self._consumer.commit(offsets=[place], asynchronous=True)
+
+    def close(self) -> None:
+        """Release connections."""
+        self._consumer.close()
+
+    def _committed(self) -> int:
+        place = TopicPartition(self._topic, 0)
+        (committed,) = self._consumer.committed([place], timeout=client.ANSWER)
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        return committed.offset
+
+
+def give(settings: Settings, topic: str, command: bytes) -> int:
+    """Put a command on the control topic; where it lies. Raises MeanderError if it is not taken."""
+    delivered: list[Message] = []
+    with contextlib.closing(Sender(settings, topic)) as sender:
+        sender.send(command, None, delivered.append, [])
+        sender.flush(client.ANSWER)
+    (message,) = delivered
+    offset = message.offset()
+    if offset is None:
+        # Sent once more, it might be obeyed twice.
+        raise MeanderError(
+            f"topic {topic!r}",
+            "Kafka has had the command before, and does not say where it lies",
+            "see what has become of it: meander status",
+        )
+    return offset
+
+
+class Decisions:
+    """Appends decisions to their topic; for the coordinator only."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        topics.partitions_of(client.admin(settings), topic)
+        self._sender = Sender(settings, topic)
+
+    def append(self, decision: bytes, then: Callable[[], None]) -> None:
+        """Write one decision; `then` is called from a later `pump`, once it is durable."""
+        self._sender.send(decision, None, _then(then), [])
+
+    def write(self, decision: bytes, seconds: float = client.ANSWER) -> None:
+        """Write one decision, and wait until it is durable. Raises Unreachable where it takes more
+        than some seconds; then it may still become durable."""
+        self._sender.send(decision, None, noted, [])
+        self.settle(seconds)
+
+    def settle(self, seconds: float = client.ANSWER) -> None:
+        """Wait until all is durable. Raises Unreachable where it takes too long."""
+        self._sender.flush(min(seconds, client.ANSWER))
+
+    def pump(self) -> None:
+        """Call back for what has become durable. Raises what the broker refused."""
+        self._sender.pump()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._sender.close()
+
+
+def _then(call: Callable[[], None]) -> Callable[[Message], None]:
+    return lambda _: call()

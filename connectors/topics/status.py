@@ -1,0 +1,210 @@
+"""The status topic: what became of commands, whether the flow lives, and whose it is.
+
+Guarantees that events arrive in the order written. Of all drivers that claim a flow one has it: the
+first on the topic that comes when no other lives, where a driver lives from its claim on until it
+says that it has ended, or is silent for its own lease by the broker's clock. As all read one order,
+all come to the same answer. What is recent is read in the same time after an hour and a week.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from meander.connectors.kafka import client, topics
+from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.sink.record_producer import Sender
+from meander.connectors.topics.topics import expect_ran
+from meander.schemas.errors import MeanderError
+from meander.schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
+
+log = logging.getLogger(__name__)
+
+RECENT = 4096
+"""Events that count as recent: an hour and more where nothing but heartbeats comes."""
+
+
+class StatusTopic:
+    """Writes the events of one flow."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        topics.partitions_of(client.admin(settings), topic)
+        self._settings, self._topic = settings, topic
+        self._sender = Sender(settings, topic)
+        self._taken: int | None = None
+        self._silence = 0
+
+    def claim(self, flow: str, claimed: Claimed) -> Holder:
+        """Claim a flow; who has it then: this driver, or another that was first."""
+        while True:
+            self.write(claimed)
+            self.flush(client.ANSWER)
+            if (found := self.holder(flow)) is not None:
+                return found
+            # It was another's when this claim came, and that one has ended meanwhile: do it anew.
+
+    def holder(self, flow: str) -> Holder | None:
+        """Who has a flow."""
+        with contextlib.closing(StatusReader(self._settings, self._topic, flow)) as reader:
+            return holder(reader.recent())
+
+    def write(self, event: Event) -> None:
+        """Append one event; never blocks."""
+        self._sender.send(event.to_bytes(), event.key.encode(), self._done, [])
+
+    def pump(self) -> None:
+        """Send what waits. Raises what the broker refused."""
+        self._sender.pump()
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all is written, at the end of a flow. Raises MeanderError if it takes more."""
+        self._sender.flush(seconds)
+
+    def silence(self) -> float:
+        """Return the longest time between two events by the broker's clock since the last call,
+        seconds. In so much of it another driver may have claimed the flow."""
+        silence, self._silence = self._silence, 0
+        return silence / 1000
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._sender.close()
+
+    def _done(self, message: Message) -> None:
+        last, self._taken = self._taken, message.timestamp()[1]
+        if last is not None:
+            self._silence = max(self._silence, self._taken - last)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event as it was found on the topic."""
+
+    offset: int
+    millis: int
+    """When the broker took it, milliseconds since 1970."""
+    event: Event
+
+
+class StatusReader:
+    """Reads the events of one flow; one iterator at a time.
+
+    Raises SetupError where no flow of that name has run.
+    """
+
+    def __init__(self, settings: Settings, topic: str, flow: str) -> None:
+        admin = client.admin(settings)
+        expect_ran(admin, topic, flow)
+        self._topic, self._bootstrap = topic, admin.bootstrap
+        self._consumer = client.consumer(settings, "meander.status")
+        try:
+            self.low, self.high = client.watermarks(self._consumer, topic, 0)
+        except MeanderError:
+            self._consumer.close()
+            raise
+
+    def recent(self) -> list[Told]:
+        """The last of what there was at the start, in order.
+
+        That is `RECENT` events, and more where no heartbeat is among them; all if there are fewer.
+        """
+        step = RECENT
+        while True:
+            start = max(self.low, self.high - step)
+            told = list(self._between(start, self.high))
+            if start == self.low or any(isinstance(t.event, Heartbeat) for t in told):
+                return told
+            step *= 2
+
+    def all(self) -> Iterator[Told]:
+        """All that there was at the start, in order."""
+        return self._between(self.low, self.high)
+
+    def follow(self) -> Iterator[Told | None]:
+        """What has come since the start, for ever.
+
+        None is yielded about twice a second while nothing comes, so that whoever reads can look at
+        the clock or stop.
+        """
+        return self._from(self.high)
+
+    def close(self) -> None:
+        """Release connections."""
+        self._consumer.close()
+
+    def _between(self, start: int, end: int) -> Iterator[Told]:
+        if start >= end:
+            return
+        heard = time.monotonic()
+        for told in self._from(start):
+            if told is not None:
+                yield told
+                if told.offset >= end - 1:
+                    return
+                heard = time.monotonic()
+            elif time.monotonic() - heard > client.ANSWER:
+                silence = KafkaError(KafkaError._TIMED_OUT)
+                raise client.translate(silence, f"topic {self._topic!r}", self._bootstrap)
+
+    def _from(self, start: int) -> Iterator[Told | None]:
+        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        while True:
+            message = cast(Fetched | None, self._consumer.poll(0.5))
+            error = None if message is None else message.error()
+            if message is not None and error is None:
+                event = self._event(message)
+                told = message.timestamp()[1]
+                yield None if event is None else Told(message.offset(), told, event)
+                continue
+            known = error is None or error.code() == KafkaError._PARTITION_EOF
+            if error is not None and not known and not client.transient(error):
+                raise client.translate(error, f"topic {self._topic!r}")
+            yield None
+
+    def _event(self, message: Fetched) -> Event | None:
+        """None for what another version of Meander, or somebody else, has written."""
+        try:
+            return parse_event(message.value() or b"")
+        except ValueError:
+            log.warning(
+                "topic %r, offset %d: no event of this version of Meander; it is passed over",
+                self._topic,
+                message.offset(),
+            )
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The driver that has a flow, as of its last word."""
+
+    driver: str
+    millis: int
+    """When the broker took that, milliseconds since 1970."""
+    lease: float
+
+
+def holder(events: Iterable[Told]) -> Holder | None:
+    """Who has the flow after these events, of which one is a heartbeat, or which are all."""
+    found: Holder | None = None
+    for told in events:
+        match told.event:
+            case Claimed() as word if found is None or _silent(found, told.millis):
+                found = Holder(word.driver, told.millis, word.lease)
+            case Heartbeat() as word if found is None or found.driver == word.driver:
+                # Another's is of one that had the flow, and was silent for its lease.
+                found = Holder(word.driver, told.millis, word.lease)
+            case Finished(driver=driver) | Failed(driver=driver):
+                if found is not None and found.driver == driver:
+                    found = None
+    return found
+
+
+def _silent(last: Holder, millis: int) -> bool:
+    return millis - last.millis >= last.lease * 1000

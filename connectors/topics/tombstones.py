@@ -1,0 +1,100 @@
+"""What lies on the state and the in-flight topic and nobody can name: whoever wrote it failed
+before saying where, or before letting it go.
+
+Guarantees that a tombstone is put behind what is to go by its key, and behind nothing that has one.
+Calls block. Cost: all that has been written to the topic since then is read again, one partition
+after the other, and a key is held per record that goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.sink.record_producer import Sender, noted
+from meander.connectors.topics.checkpoints import DURABLE
+from meander.connectors.topics.topics import STATE_PARTITIONS
+from meander.schemas.errors import MeanderError
+from meander.state.keys.ids import COORDINATOR, Incarnation, LayerId
+
+
+def ends(settings: Settings, topic: str) -> list[int]:
+    """By partition of a state topic, where the next record will lie."""
+    with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
+        return [client.watermarks(consumer, topic, p)[1] for p in range(STATE_PARTITIONS)]
+
+
+def written_by(incarnation: Incarnation) -> Callable[[bytes], bool]:
+    """Whether a key is of a layer that an incarnation's coordinator has had written."""
+    layers = LayerId(incarnation, COORDINATOR, 0).key(0).removesuffix(b"0/0")
+    return lambda key: key.startswith(layers)
+
+
+def _never(_: int) -> bool:
+    return False
+
+
+def erase(
+    settings: Settings,
+    topic: str,
+    spans: Sequence[range],
+    goes: Callable[[bytes], bool],
+    leave_off: Callable[[int], bool] = _never,
+) -> None:
+    """Have compaction take off what `goes` by its key, of all that lies within some offsets of each
+    partition. `leave_off` is told how many bytes come with each record. Raises MeanderError
+    where the broker does not answer."""
+    with (
+        contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer,
+        contextlib.closing(Sender(settings, topic)) as sender,
+    ):
+        for partition, span in enumerate(spans):
+            if leave_off(0):
+                return
+            low, high = client.watermarks(consumer, topic, partition)
+            found = set[bytes]()
+            first, end = max(low, span.start), min(high, span.stop)
+            if first < end:
+                place = TopicPartition(topic, partition, first)
+                for key, size in _records(settings, consumer, place, end):
+                    if goes(key):
+                        (found.add if size is not None else found.discard)(key)
+                    if leave_off(len(key) + (size or 0)):
+                        return
+            for key in found:
+                sender.send(None, key, noted, [], partition)
+            sender.flush(DURABLE)
+
+
+def _records(
+    settings: Settings, consumer: Consumer, place: TopicPartition, end: int
+) -> Iterator[tuple[bytes, int | None]]:
+    """The keys from one offset of a partition to another, and how much lies there: None of a
+    tombstone."""
+    contact, deadline = client.contact(settings), time.monotonic() + DURABLE
+    consumer.assign([place])
+    while time.monotonic() < deadline:
+        contact.check()
+        message = cast(Fetched | None, consumer.poll(0.5))
+        error = None if message is None else message.error()
+        if message is None or (error is not None and client.transient(error)):
+            continue
+        deadline = time.monotonic() + DURABLE
+        if error is None:
+            value = message.value()
+            if message.offset() < end:
+                yield message.key() or b"", None if value is None else len(value)
+        elif error.code() != KafkaError._PARTITION_EOF:
+            raise client.translate(error, f"topic {place.topic!r}")
+        if message.offset() >= end - (error is None):
+            return
+    raise MeanderError(
+        f"topic {place.topic!r}", f"nothing came from it for {DURABLE:g} s",
+        "see whether its brokers answer",
+    )  # fmt: skip
