@@ -56,7 +56,7 @@ def found(client: Admin, topic: str) -> Found:
 
 
 def seen(client: Admin, topic: str) -> Found:
-    """A topic as it is, with no partitions where there is none. Raises SetupError if it is refused."""
+    """A topic as it is, with no partitions where there is none. Raises SetupError if refused."""
     try:
         return look(client, topic, ANSWER)
     except KafkaException as error:
