@@ -23,7 +23,7 @@ from meander.connectors.topics.checkpoints import Unreadable
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.status import StatusTopic
 from meander.connectors.topics.topics import Names, delete, ensure_internal, expect_ran
-from meander.dataflow.decisions import Drops
+from meander.dataflow.control.decisions import Drops
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed, Finished
 from meander.state.keys.ids import Incarnation

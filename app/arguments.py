@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from meander.app.loader import Source
 from meander.app.messages import Again
 from meander.app.registry import Ticket
-from meander.dataflow.protocols import Wakeup, WorkerContext
-from meander.dataflow.pulse import Pulse
+from meander.dataflow.interfaces import Wakeup, WorkerContext
+from meander.dataflow.keepalive import Pulse
 from meander.state.keys.ids import WorkerId
 
 

@@ -38,10 +38,10 @@ from meander.app.savepoints import Known, expect_kept
 from meander.app.tenure import beat_seconds, beside, claimed
 from meander.connectors.topics import checkpoints, tombstones
 from meander.connectors.topics.control import Decisions
-from meander.dataflow.checkpoint.fitting import expect_fits
-from meander.dataflow.decisions import Takes
-from meander.dataflow.initial import Initial
-from meander.dataflow.nodes import KeyedNode
+from meander.dataflow.api.nodes import KeyedNode
+from meander.dataflow.checkpoint.compatibility import expect_fits
+from meander.dataflow.checkpoint.initial_state import Initial
+from meander.dataflow.control.decisions import Takes
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.layers.manifest import Manifest

@@ -28,8 +28,8 @@ from meander.app.loader import Source, load_flow
 from meander.app.messages import Failure
 from meander.connectors.kafka.source.values import plain
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.dataflow.initial import Initial
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.initial_state import Initial
 from meander.schemas.errors import MeanderError
 from meander.state.keys.bins import MAX_BITS, BinSpace
 from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId

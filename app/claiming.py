@@ -3,7 +3,7 @@
 Guarantees that every execution of a later claim has a greater incarnation than each of an earlier
 claim, whatever the hosts' clocks say: a claim looks at all earlier incarnations once it holds, and
 a driver counts its own up one by one. So a reader of the journal tells a late beginning by its
-incarnation (`dataflow.once.history`). Cost: one read of the journal per claim.
+incarnation (`dataflow.exactly_once.commit_history`). Cost: one read of the journal per claim.
 """
 
 from __future__ import annotations

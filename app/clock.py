@@ -4,7 +4,7 @@ import time
 
 
 class SystemClock:
-    """Implements `dataflow.protocols.Clock`."""
+    """Implements `dataflow.interfaces.Clock`."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from meander.app.journal import Journal
 from meander.app.rescaling import Rescaler
 from meander.connectors.topics.control import ControlTopic
-from meander.dataflow.controller import Controller
-from meander.dataflow.decisions import Obeys
-from meander.dataflow.migrate.command import Migrate, Refused
-from meander.dataflow.migrate.said import Event as EngineEvent
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.control.decisions import Obeys
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.migration.events import Event as EngineEvent
 from meander.schemas import control
 from meander.schemas.status import (
     Aborted,

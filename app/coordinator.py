@@ -48,12 +48,12 @@ from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, member_name
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.status import StatusReader
-from meander.dataflow.checkpoint.start import Start
-from meander.dataflow.checkpoint.taking import Checkpoints
-from meander.dataflow.controller import Controller
-from meander.dataflow.lost import WorkerLost
-from meander.dataflow.once.trimming import Trimming, untrimmed
-from meander.dataflow.waits import Wait, Waits
+from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.errors import WorkerLost
+from meander.dataflow.exactly_once.marker_retention import Trimming, untrimmed
+from meander.dataflow.metrics.stall_log import Wait, Waits
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import (
     BinMoved,

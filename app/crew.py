@@ -38,8 +38,8 @@ from meander.app.newcomers import Newcomers
 from meander.app.registry import Door
 from meander.app.survivors import Survivors, end
 from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
-from meander.dataflow.lost import lost
-from meander.dataflow.waits import Wait
+from meander.dataflow.errors import lost
+from meander.dataflow.metrics.stall_log import Wait
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import LongCall
 from meander.state.keys.ids import WorkerId

@@ -41,7 +41,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.connectors.topics.topics import names
-from meander.dataflow.batch import Int64s
+from meander.dataflow.records.batch import Int64s
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin

@@ -18,7 +18,7 @@ from meander.app.demo_report import Migration
 from meander.connectors.kafka.client import ANSWER
 from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.connectors.topics.topics import Names
-from meander.dataflow.batch import Int64s
+from meander.dataflow.records.batch import Int64s
 from meander.schemas.control import Migrate
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event, Started

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from meander.app.flows.flights import UNKNOWN
-from meander.dataflow.batch import Int64s
+from meander.dataflow.records.batch import Int64s
 from meander.schemas.errors import SetupError
 
 FIELDS = {

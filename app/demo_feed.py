@@ -24,7 +24,7 @@ from confluent_kafka import TopicPartition
 from meander.app.demo_data import Records, load
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Fetched
-from meander.dataflow.batch import Int64s
+from meander.dataflow.records.batch import Int64s
 from meander.schemas.errors import MeanderError
 
 REPORT_EVERY = 0.1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meander.dataflow.batch import Int64s
+from meander.dataflow.records.batch import Int64s
 
 PHASES = ("before", "during", "after")
 

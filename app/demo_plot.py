@@ -17,7 +17,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from meander.app.demo_latency import PHASES, Backlog, Band, Latency
-from meander.dataflow.batch import Int64s
+from meander.dataflow.records.batch import Int64s
 
 SLICE = 0.25
 """Seconds of one point."""

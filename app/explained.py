@@ -10,11 +10,11 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from meander.app.hand import Hand
 from meander.connectors.links.links import member_name
-from meander.dataflow.decisions import Decision, Joins, Leaves
-from meander.dataflow.migrate.rounds import Round
-from meander.dataflow.reading import Handing, Place
-from meander.dataflow.staff import Leaving
-from meander.dataflow.waits import Wait
+from meander.dataflow.control.decisions import Decision, Joins, Leaves
+from meander.dataflow.coordinator.partition_assignment import Handing, Place
+from meander.dataflow.coordinator.workers import Leaving
+from meander.dataflow.metrics.stall_log import Wait
+from meander.dataflow.migration.rounds import Round
 from meander.schemas.status import HeldBack, LongCall
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meander.app.messages import Beat, Durations, Operator, Reading
-from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.metrics.histogram import BOUNDS
 from meander.state.keys.ids import WorkerId
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)

@@ -13,19 +13,28 @@ from typing import Any
 
 from meander.app.numbers import lengthened, shortened
 from meander.connectors.topics.control import Decisions
-from meander.dataflow.decisions import Begins, Decision, Drops, Joins, Keeps, Leaves, Obeys, Takes
-from meander.dataflow.migrate.instructions import Revoke
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.migrate.parcels import Order
-from meander.dataflow.once.history import Written
-from meander.dataflow.protocols import Partition
+from meander.dataflow.control.decisions import (
+    Begins,
+    Decision,
+    Drops,
+    Joins,
+    Keeps,
+    Leaves,
+    Obeys,
+    Takes,
+)
+from meander.dataflow.control.instructions import Revoke
+from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.exactly_once.commit_history import Written
+from meander.dataflow.interfaces import Partition
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Anew
 from meander.state.keys.ids import Bin, Incarnation, WorkerId
 
 
 class Journal:
-    """Writes decisions of a life; implements `dataflow.decisions.Journal`."""
+    """Writes decisions of a life; implements `dataflow.control.decisions.Journal`."""
 
     def __init__(self, decisions: Decisions, incarnation: Incarnation) -> None:
         self._decisions, self._incarnation = decisions, incarnation

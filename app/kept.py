@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from meander.app.loader import Source, load_flow
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.plan import Plan
 from meander.state.store.store import Database
 
 

@@ -34,7 +34,7 @@ from pyspark.util import InheritableThread
 from meander.app import stderr
 from meander.app.messages import Failure
 from meander.connectors.local_broker.java import java
-from meander.dataflow.lost import KILLED
+from meander.dataflow.errors import KILLED
 from meander.schemas.errors import MeanderError, SetupError
 
 log = logging.getLogger(__name__)

@@ -28,13 +28,13 @@ from meander.connectors.topics import checkpoints
 from meander.connectors.topics.control import ControlTopic, Decisions
 from meander.connectors.topics.full_read import whole
 from meander.connectors.topics.topics import Names
-from meander.dataflow.checkpoint.fitting import come_twice, expect_fits, misplaced
-from meander.dataflow.checkpoint.start import Start, without_what_is_out
-from meander.dataflow.decisions import Begins, Joins, Obeys
-from meander.dataflow.migrate.parcels import Order
-from meander.dataflow.once.history import NO_HISTORY, History, Written, effective
-from meander.dataflow.once.marks import Mark
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits, misplaced
+from meander.dataflow.checkpoint.restore_plan import Start, without_what_is_out
+from meander.dataflow.control.decisions import Begins, Joins, Obeys
+from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
+from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.keys.ids import Incarnation, WorkerId
 

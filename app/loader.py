@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Never
 
-from meander.dataflow.flow import Flow
-from meander.dataflow.operators.errors import failure, told
+from meander.dataflow.api.flow import Flow
+from meander.dataflow.operators.error_policy import failure, told
 from meander.schemas.errors import MeanderError, SetupError
 
 MAX_BYTES = 16 * 2**20

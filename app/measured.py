@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from meander.app.heard import Heard, both
 from meander.app.messages import Durations
-from meander.dataflow.histogram import quantile
+from meander.dataflow.metrics.histogram import quantile
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis

@@ -62,17 +62,17 @@ from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer, m
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import Names, names
-from meander.dataflow.assembly import Site
-from meander.dataflow.bound import Bound
-from meander.dataflow.checkpoint.start import Start
-from meander.dataflow.histogram import Histogram
-from meander.dataflow.nodes import SinkNode
-from meander.dataflow.operators.errors import FunctionFailed, failure
-from meander.dataflow.plan import Plan
-from meander.dataflow.protocols import SinkWriter, WorkerContext
-from meander.dataflow.pulse import Pulse
-from meander.dataflow.waits import Wait, Waits
-from meander.dataflow.worker import Worker
+from meander.dataflow.api.nodes import SinkNode
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.interfaces import SinkWriter, WorkerContext
+from meander.dataflow.keepalive import Pulse
+from meander.dataflow.metrics.histogram import Histogram
+from meander.dataflow.metrics.stall_log import Wait, Waits
+from meander.dataflow.operators.error_policy import FunctionFailed, failure
+from meander.dataflow.runtime.operator_factory import Site
+from meander.dataflow.runtime.worker import Worker
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
 from meander.state.store.spill import Shelf

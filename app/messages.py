@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.links.links import LinkBroken
-from meander.dataflow.histogram import BOUNDS
-from meander.dataflow.lost import WorkerLost
-from meander.dataflow.operators.errors import told
+from meander.dataflow.errors import WorkerLost
+from meander.dataflow.metrics.histogram import BOUNDS
+from meander.dataflow.operators.error_policy import told
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
 
@@ -154,7 +154,7 @@ class _Part(BaseModel):
 
 
 class Durations(_Part):
-    """How often something took how long, by bucket (`dataflow.histogram.BOUNDS`)."""
+    """How often something took how long, by bucket (`dataflow.metrics.histogram.BOUNDS`)."""
 
     counts: Annotated[list[int], Field(min_length=len(BOUNDS) + 1, max_length=len(BOUNDS) + 1)]
     seconds: float

@@ -25,7 +25,7 @@ from meander.app.heard import Heard
 from meander.app.measured import partitions, queues
 from meander.app.messages import Durations
 from meander.app.observer import Figures
-from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 
 HOST = "127.0.0.1"

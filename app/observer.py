@@ -15,11 +15,11 @@ from meander.app.heard import Heard
 from meander.app.lag import Lag
 from meander.app.measured import stays
 from meander.connectors.links.links import member_name
-from meander.dataflow.controller import Controller
-from meander.dataflow.histogram import quantile
-from meander.dataflow.holding import Holding
-from meander.dataflow.nested import outer
-from meander.dataflow.protocols import Clock
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.frontier_blockers import Holding
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.metrics.histogram import quantile
+from meander.dataflow.records.loop_times import outer
 from meander.schemas.status import HeldBack, LongCall, Restoring, Throughput
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis

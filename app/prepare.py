@@ -23,8 +23,8 @@ from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, position
 from meander.connectors.kafka.topics import compacted, configs_of, group, identity, partitions_of
 from meander.connectors.topics.topics import Names, ensure_internal, internal
-from meander.dataflow.nodes import ProbeNode, SinkNode, has_keys
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
+from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Incarnation
 

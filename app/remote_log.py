@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from meander.app.messages import Log
-from meander.dataflow.protocols import Wakeup
+from meander.dataflow.interfaces import Wakeup
 
 MOST = 10_000
 PRINTED = "print"

@@ -17,12 +17,12 @@ from itertools import count
 
 from meander.app.crew import Crew
 from meander.connectors.links.links import member_name
-from meander.dataflow.controller import Controller
-from meander.dataflow.migrate.command import Migrate, Refused, used_before
-from meander.dataflow.migrate.said import Event as EngineEvent
-from meander.dataflow.migrate.said import round_ms
-from meander.dataflow.protocols import Clock
-from meander.dataflow.waits import Wait
+from meander.dataflow.control.command import Migrate, Refused, used_before
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.metrics.stall_log import Wait
+from meander.dataflow.migration.events import Event as EngineEvent
+from meander.dataflow.migration.events import round_ms
 from meander.schemas.control import Rescale
 from meander.schemas.status import (
     Aborted,

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from meander.connectors.topics.checkpoints import CheckpointsReader, Unreadable
 from meander.dataflow.checkpoint.recording import Recorded
-from meander.dataflow.decisions import Begins, Drops, Journal, Keeps, Takes
-from meander.dataflow.once.history import Written, effective
+from meander.dataflow.control.decisions import Begins, Drops, Journal, Keeps, Takes
+from meander.dataflow.exactly_once.commit_history import Written, effective
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.keys.ids import Incarnation

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meander.app.output import Output, at_millis, size
 from meander.app.overview import Overview
 from meander.app.staffing import sentence
-from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
 
 _DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from benchmarks.counting import asked
 from benchmarks.load import KEY
 from meander import Flow, KafkaSink, KafkaSource
-from meander.dataflow.operators.logic import Context
+from meander.dataflow.operators.keyed.logic import Context
 
 LATER = 5
 """Milliseconds until a timer is due, and so, of a history with a record a millisecond, how many of

@@ -16,10 +16,10 @@ import os
 from benchmarks.load import KEY
 from benchmarks.service import Service
 from meander import Checkpointing, Flow, KafkaSink, KafkaSource
-from meander.dataflow import pace
-from meander.dataflow.assembly import Assembly
-from meander.dataflow.operators.columns import ColumnFold, count
-from meander.dataflow.operators.keyed import Order
+from meander.dataflow.backpressure import throttle
+from meander.dataflow.operators.keyed.columns import ColumnFold, count
+from meander.dataflow.operators.keyed.operator import Order
+from meander.dataflow.runtime.operator_factory import Assembly
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.antichain import Antichain
@@ -58,7 +58,7 @@ def unmovable() -> None:
 
 def at_share(share: float) -> None:
     """Have what is moved ahead take as much of the workers' time whatever comes of it."""
-    pace.LEAST = pace.FIRST = pace.MOST = share
+    throttle.LEAST = throttle.FIRST = throttle.MOST = share
 
 
 def at_home(workers: int) -> None:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import load, running
 from benchmarks.running import PARTITIONS, ROOT, Running, Said
-from meander.dataflow.checkpoint.policy import Policy
+from meander.dataflow.api.checkpointing import Policy
 
 SLOW = ROOT / "benchmarks" / "slow.py"
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from meander.dataflow.sim import SimTopic
+from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.encoding.cells import pick
 from meander.state.encoding.codec import encode
 from meander.state.encoding.columns import Layout

@@ -14,8 +14,8 @@ from benchmarks.counting import asked
 from benchmarks.load import KEY
 from benchmarks.running import WORKERS
 from meander import Checkpointing, Flow, KafkaSink, KafkaSource
-from meander.dataflow.checkpoint.policy import POLICIES
-from meander.dataflow.operators.logic import Context
+from meander.dataflow.api.checkpointing import POLICIES
+from meander.dataflow.operators.keyed.logic import Context
 
 SLEEP, WORK = float(asked("SLEEP", "0.01")), bool(asked("WORK"))
 

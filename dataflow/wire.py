@@ -16,12 +16,8 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from meander.dataflow.arrow import Layout
-from meander.dataflow.batch import Batch
-from meander.dataflow.exact import count, whole
-from meander.dataflow.graph import EdgeId, Location
-from meander.dataflow.migrate.delivery import Delivery
-from meander.dataflow.migrate.instructions import (
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.instructions import (
     Instruction,
     Prepare,
     Revoke,
@@ -29,10 +25,14 @@ from meander.dataflow.migrate.instructions import (
     Spare,
     Stage,
 )
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.migrate.parcels import Order, Parcel
-from meander.dataflow.protocols import Frame, Partition
-from meander.dataflow.rulings import Ruling
+from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.strict import count, whole
+from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.graph.graph import EdgeId, Location
+from meander.dataflow.interfaces import Frame, Partition
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.columnar_encoding import Layout
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId, member_name

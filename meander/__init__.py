@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from meander.connectors.kafka.formats import field, header
     from meander.connectors.kafka.sink.sink import KafkaSink
     from meander.connectors.kafka.source.source import KafkaSource
-    from meander.dataflow.checkpoint.policy import Checkpointing
-    from meander.dataflow.declared import nondeterministic
-    from meander.dataflow.flow import Flow
-    from meander.dataflow.operators import columns
-    from meander.dataflow.operators.logic import Context
-    from meander.dataflow.stream import KeyedStream, Stream
+    from meander.dataflow.api.checkpointing import Checkpointing
+    from meander.dataflow.api.determinism import nondeterministic
+    from meander.dataflow.api.flow import Flow
+    from meander.dataflow.api.stream import KeyedStream, Stream
+    from meander.dataflow.operators.keyed import columns
+    from meander.dataflow.operators.keyed.logic import Context
     from meander.schemas.errors import MeanderError, SetupError
 
 __all__ = [

@@ -273,7 +273,7 @@ class Rescaled(_OfCommand):
 class Checkpointed(_OfCommand):
     """A checkpoint has been taken: the flow goes on from it when it is run again.
 
-    `policy` says how much was allowed to be in flight (see `dataflow.checkpoint.policy`).
+    `policy` says how much was allowed to be in flight (see `dataflow.api.checkpointing`).
     """
 
     type: Literal["checkpointed"] = "checkpointed"

@@ -11,19 +11,19 @@ from itertools import count
 
 import numpy as np
 
-from meander.dataflow.batch import Batch, Int64s
-from meander.dataflow.graph import Edge, Graph, Location
-from meander.dataflow.nested import Rounds, settled
-from meander.dataflow.operators.base import InputPort, Message, OutputPort
-from meander.dataflow.operators.calls import Calls, Why
-from meander.dataflow.operators.errors import Guard, OnError
-from meander.dataflow.operators.notices import Notices
-from meander.dataflow.operators.overflow import Disk, Overflow
-from meander.dataflow.operators.pool import Pool
-from meander.dataflow.operators.timers import Timers
-from meander.dataflow.progress import Progress
-from meander.dataflow.sim import SimLinks, SimNetwork
-from meander.dataflow.stay import Stay
+from meander.dataflow.graph.graph import Edge, Graph, Location
+from meander.dataflow.metrics.operator_latency import Stay
+from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.spill import Disk, Overflow
+from meander.dataflow.operators.error_policy import Guard, OnError
+from meander.dataflow.operators.keyed.callbacks import Calls, Why
+from meander.dataflow.operators.keyed.notifications import Notices
+from meander.dataflow.operators.keyed.timers import Timers
+from meander.dataflow.operators.ports import InputPort, Message, OutputPort
+from meander.dataflow.progress.progress import Progress
+from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.loop_times import Rounds, settled
+from meander.dataflow.simulation.simulator import SimLinks, SimNetwork
 from meander.dataflow.wire import Payload
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN, StateCodec

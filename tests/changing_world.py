@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import cast
 
-from meander.dataflow.capability import Capability
-from meander.dataflow.graph import Graph
-from meander.dataflow.membership import Roster
-from meander.dataflow.nested import outer
+from meander.dataflow.graph.graph import Graph
+from meander.dataflow.progress.capability import Capability
+from meander.dataflow.progress.membership import Roster
+from meander.dataflow.records.loop_times import outer
 from meander.dataflow.wire import CutFrame, DataFrame, MemberFrame, TakenFrame
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.times.time import MIN_TIME, Time
@@ -81,7 +81,7 @@ class Changing(World):
 
     def hand_over(self, member: Member, which: int, how: int) -> None:
         """Who has come to the time of an order lets go of its source; the parcel goes to another,
-        who may go on from there (see `dataflow.migrate.handover`)."""
+        who may go on from there (see `dataflow.migration.partition_handover`)."""
         readers = [m for m in self.members if self._held(m, "source") and self._ordered(m)]
         if not readers:
             return

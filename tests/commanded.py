@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate, Strategy
-from meander.dataflow.testing import ListSink
+from meander.dataflow.control.command import Migrate, Strategy
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.hand import HandFlow, HandSource

@@ -39,7 +39,7 @@ COUNTING = """
 import logging
 import time
 
-from meander.dataflow.worker import Worker
+from meander.dataflow.runtime.worker import Worker
 
 log = logging.getLogger("the user's own")
 

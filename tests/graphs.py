@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from meander.dataflow.graph import ROOT, Edge, Graph, Location, Scope
+from meander.dataflow.graph.graph import ROOT, Edge, Graph, Location, Scope
 from meander.state.times.time import Time, less_equal
 
 DEEPEST = 3

@@ -8,18 +8,24 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meander.dataflow.assembly import Assembly
-from meander.dataflow.batch import Batch
-from meander.dataflow.flow import Flow
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.migrate.migrator import Migrator
-from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.api.flow import Flow
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
+from meander.dataflow.migration.migrator import Migrator
+from meander.dataflow.operators.keyed.operator import Keyed
 from meander.dataflow.operators.loop import Enter
-from meander.dataflow.operators.source import SourceOperator
-from meander.dataflow.protocols import Chunk, Partition, SourceOptions
-from meander.dataflow.rulings import NO_PAST, Past
-from meander.dataflow.testing import ListReader, ListSink, ListSource, ListWriter, TestFlow
-from meander.dataflow.worker import Worker
+from meander.dataflow.operators.source.operator import SourceOperator
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.runtime.operator_factory import Assembly
+from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.simulated_flow import (
+    ListReader,
+    ListSink,
+    ListSource,
+    ListWriter,
+    TestFlow,
+)
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.store.store import Databases
 from meander.state.times.time import from_millis

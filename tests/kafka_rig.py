@@ -15,9 +15,9 @@ from meander.connectors.kafka.dead_letter import KafkaDeadLetters
 from meander.connectors.kafka.source.reader import KafkaReader
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.kafka.topics import found
-from meander.dataflow.batch import Batch
-from meander.dataflow.protocols import Chunk, Partition, Rests, SinkWriter, WorkerContext
-from meander.dataflow.pulse import UNHEARD, Pulse
+from meander.dataflow.interfaces import Chunk, Partition, Rests, SinkWriter, WorkerContext
+from meander.dataflow.keepalive import UNHEARD, Pulse
+from meander.dataflow.records.batch import Batch
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis, to_millis

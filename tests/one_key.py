@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.hand import HandFlow

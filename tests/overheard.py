@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meander.dataflow.controller import Controller
-from meander.dataflow.rulings import BEHIND_ALL, Ruling
+from meander.dataflow.control.timestamp_overrides import BEHIND_ALL, Ruling
+from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.wire import ProgressFrame, ProgressUpdate
 from meander.state.keys.ids import WorkerId
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meander.dataflow.progress import Progress
+from meander.dataflow.progress.progress import Progress
 from meander.dataflow.wire import PROGRESS, encode_member
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.progress_world import Link, Planted

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from meander.dataflow.capability import Capability
-from meander.dataflow.graph import Edge, Graph, Location, Node
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.operators.base import InputPort, Message, OutputPort
-from meander.dataflow.progress import Progress
-from meander.dataflow.protocols import Frame
-from meander.dataflow.stay import Stay
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.graph.graph import Edge, Graph, Location, Node
+from meander.dataflow.interfaces import Frame
+from meander.dataflow.metrics.operator_latency import Stay
+from meander.dataflow.operators.ports import InputPort, Message, OutputPort
+from meander.dataflow.progress.capability import Capability
+from meander.dataflow.progress.progress import Progress
 from meander.dataflow.wire import Anything, HeardFrame, Payload, ProgressFrame, decode
 from meander.state.keys.ids import WorkerId
 from meander.state.times.antichain import Antichain, minimal

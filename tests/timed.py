@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.rulings import NO_PAST, Past
+from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.interfaces import SourceOptions
 from meander.state.times.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource, lane_times
 from tests.overheard import overheard

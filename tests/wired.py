@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from typing import Self
 
 from meander.connectors.links.links import CurveLinks, Keys, Peer
-from meander.dataflow.controller import Controller
-from meander.dataflow.decisions import Decision
-from meander.dataflow.flow import Flow
-from meander.dataflow.protocols import Links
-from meander.dataflow.sim import SimClock, SimTopic
-from meander.dataflow.testing import TestFlow
-from meander.dataflow.worker import Worker, members_of
+from meander.dataflow.api.flow import Flow
+from meander.dataflow.control.decisions import Decision
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.interfaces import Links
+from meander.dataflow.runtime.worker import Worker, members_of
+from meander.dataflow.simulation.simulated_flow import TestFlow
+from meander.dataflow.simulation.simulator import SimClock, SimTopic
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.relay import Loss, relay
 

@@ -16,9 +16,9 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.formats import encoder, plain_key
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.record_producer import Sender, noted
-from meander.dataflow.batch import Batch
-from meander.dataflow.operators.errors import failure, shown
-from meander.dataflow.protocols import WorkerContext
+from meander.dataflow.interfaces import WorkerContext
+from meander.dataflow.operators.error_policy import failure, shown
+from meander.dataflow.records.batch import Batch
 from meander.state.encoding import codec
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from meander.connectors.kafka.wakeup import LoopWakeup
-from meander.dataflow.protocols import Frame
+from meander.dataflow.interfaces import Frame
 from meander.dataflow.wire import MAX_FRAME, check_size
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -83,7 +83,7 @@ class Peer:
 
 
 class CurveLinks:
-    """The real `dataflow.protocols.Links`: engine frames, and the app's messages beside them.
+    """The real `dataflow.interfaces.Links`: engine frames, and the app's messages beside them.
 
     `silence` is how many seconds a connected peer's process may fail to answer at all.
     Members call `admit` with their peers before any of them calls `connect`.

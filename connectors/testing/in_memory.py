@@ -19,11 +19,11 @@ from meander.connectors.kafka.formats import decoder
 from meander.connectors.kafka.sink.partitioner import partitions_of_keys
 from meander.connectors.kafka.sink.sink import KafkaSink, Rows
 from meander.connectors.kafka.source.chunks import Intake
-from meander.dataflow.batch import Batch
-from meander.dataflow.lists import Result, Unhurried, results
-from meander.dataflow.once.tally import Tally
-from meander.dataflow.protocols import Chunk, Partition, Rest
-from meander.dataflow.pulse import UNHEARD
+from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.interfaces import Chunk, Partition, Rest
+from meander.dataflow.keepalive import UNHEARD
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.in_memory import Result, Unhurried, results
 from meander.state.keys.ids import WorkerId
 
 AT_ONCE = (1, 8, 64, 512)

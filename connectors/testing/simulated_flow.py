@@ -2,7 +2,7 @@
 
 Guarantees that the flow is the user's own, unchanged: its sources and sinks read and write topics
 in memory through their real formats, and everything between is the engine. A run is a function of
-what is fed, its seed and its faults (`dataflow.faults`), and a failure says how to repeat it.
+what is fed, its seed and its faults (`meander.testing`), and a failure says how to repeat it.
 
 >>> from meander import KafkaSink, KafkaSource
 >>> from meander import Flow
@@ -37,15 +37,25 @@ from meander.connectors.testing.in_memory import (
     TopicReader,
     TopicWriter,
 )
-from meander.dataflow import testing
-from meander.dataflow.faults import At, Control, Crash, Fault, Jump, Pause, Planted, Raise, Slow
-from meander.dataflow.flow import Flow
-from meander.dataflow.nodes import SinkNode, SourceNode
-from meander.dataflow.once.simulated import InMemory
-from meander.dataflow.protocols import Partition, Rests, SourceReader
-from meander.dataflow.pulse import UNHEARD
-from meander.dataflow.sim import Command, Grow, HandOver, Join, Leave
-from meander.dataflow.testing import Answer, DeadLetter, Result
+from meander.dataflow.api.flow import Flow
+from meander.dataflow.api.nodes import SinkNode, SourceNode
+from meander.dataflow.interfaces import Partition, Rests, SourceReader
+from meander.dataflow.keepalive import UNHEARD
+from meander.dataflow.simulation import simulated_flow
+from meander.dataflow.simulation.faults import (
+    At,
+    Control,
+    Crash,
+    Fault,
+    Jump,
+    Pause,
+    Planted,
+    Raise,
+    Slow,
+)
+from meander.dataflow.simulation.simulated_flow import Answer, DeadLetter, Result
+from meander.dataflow.simulation.simulator import Command, Grow, HandOver, Join, Leave
+from meander.dataflow.simulation.transactions import InMemory
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 
@@ -100,7 +110,7 @@ class Idle(Fault):
     steps: int
 
 
-class TestFlow(testing.TestFlow):
+class TestFlow(simulated_flow.TestFlow):
     """A user's flow on simulated workers; each of its topics has so many `partitions`, and `states`
     are those that it starts from, by operator and key.
 
@@ -157,7 +167,7 @@ class TestFlow(testing.TestFlow):
             self.strike(Feed(topic, value, key, ms, partition, headers))
 
     def run(self) -> None:
-        """Play all faults, end the topics, and come to the end: see `dataflow.testing.TestFlow`."""
+        """Play all faults, end the topics, and come to the end: see the engine's `TestFlow`."""
         self.settle()
         while self._pending.left:
             self._hasten()

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Fetched, Settings
-from meander.dataflow.protocols import Wakeup
+from meander.dataflow.interfaces import Wakeup
 from meander.schemas.errors import MeanderError
 from meander.state.layers.topic import Place, RecordGone, Ticket
 

@@ -15,7 +15,7 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.record_fetcher import PlaceReader
 from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS
-from meander.dataflow.protocols import Wakeup
+from meander.dataflow.interfaces import Wakeup
 from meander.state.layers.topic import Place, Ticket
 
 

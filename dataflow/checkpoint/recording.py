@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from meander.dataflow.checkpoint.sending import Places, Sending
+from meander.dataflow.checkpoint.upload import Places, Sending
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.layers.parts import cut
 from meander.state.layers.topic import Appendable

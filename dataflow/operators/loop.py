@@ -15,19 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from meander.dataflow.batch import Batch
-from meander.dataflow.capability import Held
-from meander.dataflow.nested import rounds_of
-from meander.dataflow.operators.base import (
-    InputPort,
-    OutputPort,
-    Quiet,
-    Underway,
-    least_of,
-)
-from meander.dataflow.operators.errors import Guard
-from meander.dataflow.operators.pool import Pool
-from meander.dataflow.operators.rows import Rows
+from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.progress.capability import Held
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.loop_times import rounds_of
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 

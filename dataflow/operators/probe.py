@@ -5,7 +5,7 @@ The way out of a loop is no more than that: what a time becomes there is made by
 
 from __future__ import annotations
 
-from meander.dataflow.operators.base import InputPort, OutputPort, Quiet
+from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet
 
 
 class Probe(Quiet):

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from meander.dataflow.batch import Batch
-from meander.dataflow.capability import Capability
-from meander.dataflow.operators.base import InputPort, OutputPort, Underway
-from meander.dataflow.operators.errors import Guard
-from meander.dataflow.protocols import SinkWriter
+from meander.dataflow.interfaces import SinkWriter
+from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.ports import InputPort, OutputPort, Underway
+from meander.dataflow.progress.capability import Capability
+from meander.dataflow.records.batch import Batch
 from meander.schemas.refused import RowRefused
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from meander.dataflow.batch import Batch
-from meander.dataflow.operators.base import InputPort, Message, OutputPort, Quiet
-from meander.dataflow.operators.errors import Guard
-from meander.dataflow.operators.slices import Slices
-from meander.dataflow.operators.steps import ROWS, each
-from meander.dataflow.protocols import Clock
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.operators.adaptive_batch import Slices
+from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.ports import InputPort, Message, OutputPort, Quiet
+from meander.dataflow.operators.stateless import ROWS, each
+from meander.dataflow.records.batch import Batch
 
 
 class Split(Quiet):

@@ -2,7 +2,7 @@
 appended, and forget it.
 
 Nothing here blocks. A write is durable once `placed` names its place; a read is whole once
-`fetched` answers. `connectors.topics.state` is the real one, `dataflow.sim` keeps one in memory.
+`fetched` answers. `connectors.topics.state` is the real one, `simulation` keeps one in memory.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from meander.app.journal import Journal
 from meander.app.messages import Report
 from meander.app.newcomers import Stage
 from meander.connectors.topics.topics import names
-from meander.dataflow.checkpoint.start import Start
-from meander.dataflow.decisions import Decision, Joins, Leaves
+from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.control.decisions import Decision, Joins, Leaves
 from meander.schemas import status
 from meander.schemas.control import Rescale
 from meander.schemas.status import (

@@ -18,8 +18,8 @@ import zmq
 
 from meander import Flow
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines, meander

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from tests.fault.test_links_hostile import counted
 from tests.integration.test_links import A, B, until
 from tests.pair import Pair

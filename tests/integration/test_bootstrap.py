@@ -23,8 +23,8 @@ from meander.connectors.kafka.client import admin
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import ensure_internal, names
-from meander.dataflow import initial
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint import initial_state
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import Incarnation
@@ -90,7 +90,7 @@ class Rig:
         ensure_internal(admin(settings), self.prefix, "orders")
         topic = KafkaStateTopic(settings, self.names.state, 0, threading.Event())
         with contextlib.closing(topic):
-            manifests = initial.write(plan, states, topic)
+            manifests = initial_state.write(plan, states, topic)
         checkpoint = Checkpoint(1, Incarnation(1), plan.flow.space, 0, tuple(manifests))
         checkpoints.append(settings, self.names, checkpoint)
         return checkpoint

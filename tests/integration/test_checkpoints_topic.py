@@ -22,7 +22,7 @@ from meander.connectors.topics.checkpoints import (
 from meander.connectors.topics.topics import Names, names
 from meander.connectors.topics.truncation import TrimmedTopic
 from meander.dataflow.checkpoint.recording import Recorded
-from meander.dataflow.decisions import Begins, Keeps
+from meander.dataflow.control.decisions import Begins, Keeps
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, Incarnation, WorkerId

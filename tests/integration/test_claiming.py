@@ -21,7 +21,7 @@ from meander.app.prepare import Prepared, prepare
 from meander.app.savepoints import Known
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.status import StatusReader, StatusTopic
-from meander.dataflow.decisions import Begins, Joins
+from meander.dataflow.control.decisions import Begins, Joins
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed
 from meander.state.keys.ids import Incarnation, WorkerId

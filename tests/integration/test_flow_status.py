@@ -18,7 +18,7 @@ from meander.app.options import Options
 from meander.app.overview import Overview, overview
 from meander.app.prepare import Prepared, prepare
 from meander.connectors.topics.status import StatusReader, StatusTopic
-from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Accepted, Completed, Heartbeat, HeldBack, LongCall, Throughput
 from meander.state.keys.ids import WorkerId

@@ -13,9 +13,9 @@ from meander.app.journal import to_bytes
 from meander.app.lives import history_of
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.topics import names
-from meander.dataflow.decisions import Begins
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.ids import Bin, Incarnation, WorkerId
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic

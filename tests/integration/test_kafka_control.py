@@ -14,9 +14,9 @@ from meander.connectors.kafka.client import admin as admin_client
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics.control import ControlTopic, Decisions, RawCommand, give
 from meander.connectors.topics.topics import Names, ensure_internal
-from meander.dataflow.decisions import Begins, Decision
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.plan import MOST_BINS
+from meander.dataflow.api.plan import MOST_BINS
+from meander.dataflow.control.decisions import Begins, Decision
+from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.bins import MAX_BITS
 from meander.state.keys.ids import Bin, Incarnation, WorkerId
 from tests.brokers import Broker

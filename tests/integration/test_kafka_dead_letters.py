@@ -15,7 +15,7 @@ from meander.connectors.kafka.dead_letter import (
     Unreadable,
 )
 from meander.connectors.kafka.sink.producer import Headers
-from meander.dataflow.batch import Batch
+from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.times.time import from_millis

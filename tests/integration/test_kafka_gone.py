@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from meander.connectors.kafka.source.source import KafkaSource, assigned, gone
-from meander.dataflow.protocols import Rest
+from meander.dataflow.interfaces import Rest
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig

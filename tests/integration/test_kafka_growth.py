@@ -12,7 +12,7 @@ from confluent_kafka.admin import ClusterMetadata, NewPartitions
 from meander import KafkaSource
 from meander.connectors.kafka import client, topics
 from meander.connectors.kafka.source import topic_watch
-from meander.dataflow.protocols import Partition, Rest
+from meander.dataflow.interfaces import Partition, Rest
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig

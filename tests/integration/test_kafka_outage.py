@@ -19,9 +19,9 @@ from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics import topics
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import STATE_PARTITIONS
-from meander.dataflow.bound import Bound
-from meander.dataflow.lost import WorkerLost
-from meander.dataflow.protocols import Partition
+from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.errors import WorkerLost
+from meander.dataflow.interfaces import Partition
 from meander.schemas.errors import SetupError
 from meander.state.layers.topic import Place, Ticket
 from tests.kafka_rig import Reading, Rig, await_ticket, batch

@@ -12,8 +12,8 @@ from meander import KafkaSink
 from meander.connectors.kafka.client import admin as client_admin
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.kafka.topics import configs_of
-from meander.dataflow.batch import Batch
-from meander.dataflow.pulse import Pulse
+from meander.dataflow.keepalive import Pulse
+from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.refused import RowRefused
 from meander.state.times.time import from_millis

@@ -13,8 +13,8 @@ from meander.connectors.kafka import topics
 from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.kafka.source import reader
 from meander.connectors.kafka.source.source import assigned
-from meander.dataflow.protocols import Partition
-from meander.dataflow.pulse import Pulse
+from meander.dataflow.interfaces import Partition
+from meander.dataflow.keepalive import Pulse
 from meander.schemas.errors import MeanderError, SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig

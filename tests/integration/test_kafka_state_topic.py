@@ -18,8 +18,8 @@ from meander.connectors.kafka.sink.record_producer import Delivered, Sender
 from meander.connectors.topics import record_fetcher
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
-from meander.dataflow.checkpoint.sending import Sending
-from meander.dataflow.sim import SimTopic
+from meander.dataflow.checkpoint.upload import Sending
+from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Incarnation, LayerId, WorkerId
 from meander.state.layers.parts import wholes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meander import Flow, KeyedStream
-from meander.dataflow.operators.logic import Context
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from tests.wired import WiredFlow
 
 RANKS = {n: (3 * n + 1) % 20 for n in range(20)}

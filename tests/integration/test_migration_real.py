@@ -26,7 +26,7 @@ from meander.connectors.kafka.client import admin
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics.control import ControlTopic
 from meander.connectors.topics.topics import Names, ensure_internal
-from meander.dataflow.migrate.command import Migrate
+from meander.dataflow.control.command import Migrate
 from meander.schemas.avro import Format
 from meander.schemas.status import (
     Accepted,
@@ -92,7 +92,7 @@ define({kind!r}, read({source!r}, "source").key_by(key), other).sink(KafkaSink({
 IMPORTS = """
 from meander import KafkaSink, KafkaSource, header
 from meander import Flow, Stream
-from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.interfaces import SourceOptions
 """
 
 

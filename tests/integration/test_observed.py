@@ -31,7 +31,7 @@ SILENT = 3
 HELD = """
 from meander import KafkaSink, KafkaSource
 from meander import Flow
-from meander.dataflow.protocols import SourceOptions
+from meander.dataflow.interfaces import SourceOptions
 
 # A worker has read as much as it may before it has read all of its partitions.
 flow = Flow("held", max_inflight=6000)

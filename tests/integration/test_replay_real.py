@@ -10,9 +10,9 @@ from pathlib import Path
 
 from meander import Flow
 from meander.connectors.topics.topics import names
-from meander.dataflow.once.marks import Mark
-from meander.dataflow.rulings import Past, Ruling
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.control.timestamp_overrides import Past, Ruling
+from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from tests.brokers import Broker
 from tests.flow_process import meander
 from tests.kafka_tools import Record, await_records, consume_all, create_topic, produce

@@ -16,7 +16,7 @@ from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.tombstones import ends
 from meander.connectors.topics.topics import Names, ensure_internal
-from meander.dataflow.decisions import Begins, Decision, Keeps
+from meander.dataflow.control.decisions import Begins, Decision, Keeps
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.checkpoint.delta_bundles import Bundle, key_of
 from meander.state.checkpoint.in_flight import Header

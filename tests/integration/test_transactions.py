@@ -15,8 +15,8 @@ from meander.connectors.kafka.sink.transactional_producer import Committer, Parc
 from meander.connectors.kafka.sink.transactions import KafkaTransactions
 from meander.connectors.topics.full_read import whole
 from meander.connectors.topics.truncation import TrimmedTopic
-from meander.dataflow.bound import Bound
-from meander.dataflow.once.marks import Mark
+from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Incarnation, WorkerId
 from meander.state.times.time import from_millis

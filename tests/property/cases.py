@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from meander.dataflow.migrate.command import Migrate, Order, Overlap, Strategy
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.sim import Abort, Command, Grow, HandOver, Join, Leave
+from meander.dataflow.control.command import Migrate, Order, Overlap, Strategy
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation.simulator import Abort, Command, Grow, HandOver, Join, Leave
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.property.shrinking import shrunk

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from meander.dataflow.capability import Capability
-from meander.dataflow.checkpoint import persisting, resuming, states
-from meander.dataflow.operators import inflight
+from meander.dataflow.backpressure import inflight
+from meander.dataflow.checkpoint import in_flight_restore, state_writer, writer
+from meander.dataflow.progress.capability import Capability
 from meander.state.layers import layer_writer, parts
 from meander.state.store.store import Databases
 from tests.property import shrinking
@@ -19,17 +19,17 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks hold few entries, so that layers of few keys have tables; and bundles little, so that
     some bins have more to be put into a layer."""
     monkeypatch.setattr(layer_writer, "CHUNK_ENTRIES", 8)
-    monkeypatch.setattr(states, "LITTLE", 60)
-    monkeypatch.setattr(states, "BYTES", 200)
+    monkeypatch.setattr(state_writer, "LITTLE", 60)
+    monkeypatch.setattr(state_writer, "BYTES", 200)
     # What is in flight lies in many pieces, of which some are asked for at once.
-    monkeypatch.setattr(persisting, "ROWS", 2)
+    monkeypatch.setattr(writer, "ROWS", 2)
     # Most checkpoints, and some pieces, are larger than a record.
     monkeypatch.setattr(parts, "PART", 300)
-    monkeypatch.setattr(resuming, "AHEAD_BYTES", 400)
+    monkeypatch.setattr(in_flight_restore, "AHEAD_BYTES", 400)
     # Next to nothing may be in the flow, where no other bound is asked for.
     monkeypatch.setattr(inflight, "LEAST", 200)
     # A turn writes little, so that states change meanwhile.
-    monkeypatch.setattr(states, "ENTRIES", 1)
+    monkeypatch.setattr(state_writer, "ENTRIES", 1)
 
 
 @pytest.fixture(autouse=True)

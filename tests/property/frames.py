@@ -24,11 +24,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from meander.dataflow import wire
-from meander.dataflow.batch import Batch
-from meander.dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.migrate.parcels import Order, Parcel
-from meander.dataflow.protocols import Frame, Rest
+from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.interfaces import Frame, Rest
+from meander.dataflow.records.batch import Batch
 from tests.property.real_frames import KINDS, Kind
 
 PATIENCE = 30.0

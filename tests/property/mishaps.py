@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from meander.dataflow.faults import Fault
-from meander.dataflow.sim import SimTopic
+from meander.dataflow.simulation.faults import Fault
+from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.layers.topic import Place
 from tests.property.watched import Watched, WatchedTopic, of_the_next_version
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow import sim
+from meander.dataflow.simulation import simulator
 from meander.schemas.errors import MeanderError
 
 MOST_ACTIONS = 30_000
@@ -26,7 +26,7 @@ def plant(
 ) -> None:
     """Put a bug in the place of a method."""
     monkeypatch.setattr(owner, method, bug)
-    monkeypatch.setattr(sim, "MOST_ACTIONS", MOST_ACTIONS)
+    monkeypatch.setattr(simulator, "MOST_ACTIONS", MOST_ACTIONS)
 
 
 def expect_caught(

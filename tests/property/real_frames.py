@@ -41,15 +41,15 @@ from meander.app.messages import (
     _Message,
 )
 from meander.dataflow import wire
-from meander.dataflow.batch import Batch, Int64s
-from meander.dataflow.graph import EdgeId, Location
-from meander.dataflow.histogram import BOUNDS
-from meander.dataflow.migrate.delivery import Delivery
-from meander.dataflow.migrate.instructions import Prepare, Revoke, Rewrite, Spare, Stage
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.migrate.parcels import Order, Parcel
-from meander.dataflow.protocols import Frame, Partition, Rest
-from meander.dataflow.rulings import Ruling
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.graph.graph import EdgeId, Location
+from meander.dataflow.interfaces import Frame, Partition, Rest
+from meander.dataflow.metrics.histogram import BOUNDS
+from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace

@@ -18,15 +18,23 @@ from typing import Any
 from unittest import mock
 
 from meander import Flow
-from meander.dataflow import sim
-from meander.dataflow.migrate.parcels import Order
-from meander.dataflow.nested import outer
-from meander.dataflow.once.history import begins
-from meander.dataflow.operators.lanes import Lane
-from meander.dataflow.operators.source import SourceOperator
-from meander.dataflow.rulings import Past, Ruling
-from meander.dataflow.sim import NOW_MS, Command, Grow, HandOver, Join, Leave, SimClock
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.timestamp_overrides import Past, Ruling
+from meander.dataflow.exactly_once.commit_history import begins
+from meander.dataflow.operators.source.operator import SourceOperator
+from meander.dataflow.operators.source.partitions import Lane
+from meander.dataflow.records.loop_times import outer
+from meander.dataflow.simulation import simulator
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import (
+    NOW_MS,
+    Command,
+    Grow,
+    HandOver,
+    Join,
+    Leave,
+    SimClock,
+)
 from meander.state.encoding import codec
 from tests.overheard import overheard
 from tests.property import shapes
@@ -146,7 +154,7 @@ def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | N
     marks: dict[int, Mark] = {}
     inflight = told = 0
     with (
-        mock.patch.object(sim, "SimClock", partial(SimClock, variant.now_ms)),
+        mock.patch.object(simulator, "SimClock", partial(SimClock, variant.now_ms)),
         mock.patch.object(SourceOperator, "_rule", watch),
         TestFlow(flow, variant.workers, variant.schedule, commands, past=past) as run,
     ):

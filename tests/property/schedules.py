@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
-from meander.dataflow import updates
+from meander.dataflow.progress import broadcast
 from tests.changing_world import MOST, Changing
 from tests.graphs import Walks, handed_graph
 from tests.progress_world import SOUND, Planted, Step
@@ -72,7 +72,7 @@ def random_script(rng: random.Random, steps: int) -> tuple[Step, ...]:
 def run(schedule: Schedule, walks: Walks, planted: Planted = SOUND) -> Counter[str]:
     """From the opening to the end, all frontiers held against the truth at every step; what
     happened."""
-    with patch.object(updates, "WINDOW", schedule.window):
+    with patch.object(broadcast, "WINDOW", schedule.window):
         return _run(schedule, walks, planted)
 
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 from unittest import mock
 
-from meander.dataflow import sim
+from meander.dataflow.simulation import simulator
 from tests.property.planted import MOST_ACTIONS
 
 SECONDS = 60.0
@@ -44,7 +44,7 @@ def shrunk(
     _say(case.seed)
     until = now() + SECONDS
     # What does not come to its end is noticed after as many steps as any run takes.
-    with mock.patch.object(sim, "MOST_ACTIONS", MOST_ACTIONS):
+    with mock.patch.object(simulator, "MOST_ACTIONS", MOST_ACTIONS):
         return shortest(case, lambda other: now() < until and fails(other))
 
 

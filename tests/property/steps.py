@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from meander.dataflow.faults import Fault
+from meander.dataflow.simulation.faults import Fault
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
 T = TypeVar("T")

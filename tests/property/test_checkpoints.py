@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.checkpoint.policy import POLICIES, Checkpointing
-from meander.dataflow.faults import Fault
-from meander.dataflow.migrate.migrator import Outlet
-from meander.dataflow.nested import outer
-from meander.dataflow.sim import Command, Freeze, Join, World
-from meander.dataflow.testing import ListSink, Result
-from meander.dataflow.worker import Worker
+from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
+from meander.dataflow.migration.migrator import Outlet
+from meander.dataflow.records.loop_times import outer
+from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.faults import Fault
+from meander.dataflow.simulation.simulated_flow import ListSink, Result
+from meander.dataflow.simulation.simulator import Command, Freeze, Join, World
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec

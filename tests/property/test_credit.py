@@ -18,18 +18,19 @@ import msgpack
 import numpy as np
 import pytest
 
-from meander.dataflow import packing
-from meander.dataflow.batch import Batch
-from meander.dataflow.capability import CapabilityError
-from meander.dataflow.credit import Credit
-from meander.dataflow.operators import overflow, pool, router, steps
-from meander.dataflow.operators.base import least_of
-from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.backpressure.credit import Credit
+from meander.dataflow.interfaces import Frame
+from meander.dataflow.operators import exchange, stateless
+from meander.dataflow.operators.buffer import buffer, spill
+from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.keyed.operator import Keyed
 from meander.dataflow.operators.loop import Enter
-from meander.dataflow.operators.pool import Pool
-from meander.dataflow.operators.router import Router
-from meander.dataflow.protocols import Frame
-from meander.dataflow.testing import TestFlow
+from meander.dataflow.operators.ports import least_of
+from meander.dataflow.progress.capability import CapabilityError
+from meander.dataflow.records import packing
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.simulated_flow import TestFlow
 from meander.dataflow.wire import DATA, Anything, DataFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -173,11 +174,11 @@ def _frugal(receive: Callable[[Any], bool]) -> Callable[[Any], bool]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies on disk comes back in many slices, and whoever takes messages has room for them."""
-    for module in (overflow, pool):
+    for module in (spill, buffer):
         monkeypatch.setattr(module, "SLICE_ROWS", SLICE)
-    monkeypatch.setattr(router, "MESSAGE_BYTES", MESSAGE)
+    monkeypatch.setattr(exchange, "MESSAGE_BYTES", MESSAGE)
     monkeypatch.setattr(packing, "PIECE", MESSAGE // 2)
-    monkeypatch.setattr(steps, "BYTES", MESSAGE)
+    monkeypatch.setattr(stateless, "BYTES", MESSAGE)
     for operator in (Router, Keyed):
         monkeypatch.setattr(operator, "_receive", _frugal(operator._receive))
 

@@ -12,10 +12,10 @@ from itertools import count
 
 import pytest
 
-from meander.dataflow.faults import Fault
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.sim import HandOver, Join, Leave
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation.faults import Fault
+from meander.dataflow.simulation.simulator import HandOver, Join, Leave
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, WorkerId
 from tests.property.budget import (

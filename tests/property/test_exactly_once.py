@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from meander.dataflow.nodes import Guarantee
-from meander.dataflow.testing import Result, TestFlow
+from meander.dataflow.api.nodes import Guarantee
+from meander.dataflow.simulation.simulated_flow import Result, TestFlow
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database

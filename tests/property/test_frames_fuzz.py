@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from meander.app.messages import FromWorker, Knock, Leaves, Reply, ToWorker
-from meander.dataflow.protocols import Frame
-from meander.dataflow.testing import TestFlow
+from meander.dataflow.interfaces import Frame
+from meander.dataflow.simulation.simulated_flow import TestFlow
 from meander.dataflow.wire import (
     CUTS,
     DATA,

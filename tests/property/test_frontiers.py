@@ -13,10 +13,10 @@ from itertools import count
 import pytest
 
 from meander import Flow
-from meander.dataflow.capability import Capability
-from meander.dataflow.graph import Graph, Location
-from meander.dataflow.progress import Progress
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.graph.graph import Graph, Location
+from meander.dataflow.progress.capability import Capability
+from meander.dataflow.progress.progress import Progress
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from meander.dataflow.wire import DATA, DataFrame, decode
 from meander.state.store.store import Databases
 from meander.state.times.time import Time

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meander.dataflow import snapshots
+from meander.dataflow.migration import incremental_snapshots
 from meander.state.store.store import Databases
 from tests.property.cases import random_case, with_aborts, with_comings_and_goings, with_full_bins
 from tests.property.test_migration_oracle import Run
@@ -17,7 +17,7 @@ SEEDS = range(12, 18)
 def test_a_bin_that_leaves_while_others_are_written_is_its_new_owners(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "AT_ONCE", 1)
+    monkeypatch.setattr(incremental_snapshots, "AT_ONCE", 1)
     for seed in SEEDS:
         case = replace(with_full_bins(random_case(seed)), snapshot_interval=0.001)
         Run(with_comings_and_goings(with_aborts(case))).check(databases, 98_000_000 + seed)

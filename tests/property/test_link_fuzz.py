@@ -11,7 +11,7 @@ from copy import copy
 import pytest
 
 from meander.connectors.links.links import CurveLinks, Keys
-from meander.dataflow.protocols import Frame
+from meander.dataflow.interfaces import Frame
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from tests.property.budget import FIRST_SEED, LINKS, seeds

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.capability import Capability
-from meander.dataflow.operators.base import OutputPort
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.graph.path_summary import Summary
+from meander.dataflow.operators.buffer.rows import Waiting
 from meander.dataflow.operators.loop import Again
-from meander.dataflow.operators.rows import Waiting
-from meander.dataflow.plan import Plan
-from meander.dataflow.summary import Summary
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.operators.ports import OutputPort
+from meander.dataflow.progress.capability import Capability
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.store.store import Databases
 from tests.property import flows

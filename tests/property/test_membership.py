@@ -15,8 +15,8 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from meander.dataflow import updates
-from meander.dataflow.progress import Progress
+from meander.dataflow.progress import broadcast
+from meander.dataflow.progress.progress import Progress
 from tests.changing_world import Changing
 from tests.graphs import chain, some_graph
 from tests.progress_bugs import LeavesAtOnce, OpensTwice, OpensWithNothing, WaitsForNobody
@@ -73,7 +73,7 @@ def test_frontiers_stay_safe_in_random_scripts(
     for seed in seeds(MEMBERS, FLOOR):
         rng = random.Random(f"members {seed}")
         script = random_script(rng, rng.randint(SHORT, LONG))
-        schedule = Schedule(seed, 0, rng.randint(1, 3), True, updates.WINDOW, script)
+        schedule = Schedule(seed, 0, rng.randint(1, 3), True, broadcast.WINDOW, script)
         try:
             played(schedule)
         except Exception:

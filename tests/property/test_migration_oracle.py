@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream
-from meander.dataflow import nested
-from meander.dataflow.controller import Controller
-from meander.dataflow.migrate.groups import TOGETHER
-from meander.dataflow.nodes import (
-    Guarantee,
-)
-from meander.dataflow.operators.overflow import Disk
-from meander.dataflow.testing import ListSink, ListSource, Result, TestFlow
-from meander.dataflow.worker import Worker
+from meander.dataflow.api.nodes import Guarantee
+from meander.dataflow.control.colocation import TOGETHER
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.operators.buffer.spill import Disk
+from meander.dataflow.records import loop_times
+from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Result, TestFlow
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
@@ -315,7 +313,7 @@ def check_queues(worker: Worker) -> None:
     for outlet in assembly(worker).outlets:
         queue = outlet.keyed._queue
         if len(queue) > 1 and outlet.keyed._order == "time":
-            places = [nested.place(nested.at(least, rows.rounds)) for least, rows in queue]
+            places = [loop_times.place(loop_times.at(least, rows.rounds)) for least, rows in queue]
             assert places == sorted(places), "what is queued is in the total order (I3)"
 
 

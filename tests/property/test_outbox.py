@@ -12,9 +12,9 @@ from unittest import mock
 import pytest
 
 from meander import KeyedStream, Stream, nondeterministic
-from meander.dataflow.checkpoint import taking
-from meander.dataflow.once import simulated
-from meander.dataflow.testing import Result, TestFlow
+from meander.dataflow.checkpoint import checkpoint_coordinator
+from meander.dataflow.simulation import transactions
+from meander.dataflow.simulation.simulated_flow import Result, TestFlow
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from tests.property.budget import OUTBOX, SCHEDULES, seeds
@@ -81,10 +81,10 @@ class OutboxLives(OnceLives):
 
     def survive(self) -> None:
         """Outboxes are full soon, or not."""
-        room = random.Random(f"room {self.case.seed}").choice([1, 3, simulated.ROOM])
+        room = random.Random(f"room {self.case.seed}").choice([1, 3, transactions.ROOM])
         with (
-            mock.patch.object(simulated, "ROOM", room),
-            mock.patch.object(taking, "FAILED_PAUSE", 0.01),
+            mock.patch.object(transactions, "ROOM", room),
+            mock.patch.object(checkpoint_coordinator, "FAILED_PAUSE", 0.01),
         ):
             super().survive()
 

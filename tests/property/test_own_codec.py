@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.migrate.said import Event
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.migration.events import Event
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.property import reference

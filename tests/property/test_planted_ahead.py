@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.migrate.arrivals import Arrivals
-from meander.dataflow.migrate.delivery import Delivery
-from meander.dataflow.migrate.migrator import Migrator
-from meander.dataflow.migrate.staging import NOTHING, Staging
-from meander.dataflow.operators.keyed import Keyed
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.migration.migrator import Migrator
+from meander.dataflow.operators.keyed.incoming_bins import Arrivals
+from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.prefetch import NOTHING, Staging
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer import NO_REMAINDER

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.assembly import Assembly
-from meander.dataflow.capability import Capability
-from meander.dataflow.migrate.arrivals import Arrivals
-from meander.dataflow.migrate.handover import Handover
-from meander.dataflow.migrate.migrator import Migrator
-from meander.dataflow.migrate.routing import Routing
-from meander.dataflow.operators.columns import Columnar
-from meander.dataflow.operators.keyed import Keyed
-from meander.dataflow.operators.logic import Process
-from meander.dataflow.operators.outputs import Outputs
-from meander.dataflow.operators.router import Router
-from meander.dataflow.operators.rows import Rows
-from meander.dataflow.operators.source import SourceOperator
-from meander.dataflow.operators.timers import Timers
-from meander.dataflow.progress import Progress
-from meander.dataflow.reading import Reading
-from meander.dataflow.sim import Lane, SimNetwork
+from meander.dataflow.control.routing import Routing
+from meander.dataflow.coordinator.partition_assignment import Reading
+from meander.dataflow.migration.migrator import Migrator
+from meander.dataflow.migration.partition_handover import Handover
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.keyed.columns import Columnar
+from meander.dataflow.operators.keyed.incoming_bins import Arrivals
+from meander.dataflow.operators.keyed.logic import Process
+from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.timers import Timers
+from meander.dataflow.operators.output_group import Outputs
+from meander.dataflow.operators.source.operator import SourceOperator
+from meander.dataflow.progress.capability import Capability
+from meander.dataflow.progress.progress import Progress
+from meander.dataflow.runtime.operator_factory import Assembly
+from meander.dataflow.simulation.simulator import Lane, SimNetwork
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases

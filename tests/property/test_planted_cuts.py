@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meander.dataflow.checkpoint import states
-from meander.dataflow.checkpoint.freezing import Freezing
-from meander.dataflow.checkpoint.persisting import Persisting
-from meander.dataflow.checkpoint.resuming import Resuming
-from meander.dataflow.checkpoint.sending import Sending
-from meander.dataflow.checkpoint.states import States
-from meander.dataflow.operators.base import InputPort
-from meander.dataflow.operators.keyed import Keyed
-from meander.dataflow.operators.router import Router
-from meander.dataflow.operators.source import SourceOperator
-from meander.dataflow.protocols import Rest
+from meander.dataflow.checkpoint import state_writer
+from meander.dataflow.checkpoint.in_flight_restore import Resuming
+from meander.dataflow.checkpoint.snapshot import Freezing
+from meander.dataflow.checkpoint.state_writer import States
+from meander.dataflow.checkpoint.upload import Sending
+from meander.dataflow.checkpoint.writer import Persisting
+from meander.dataflow.interfaces import Rest
+from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.ports import InputPort
+from meander.dataflow.operators.source.operator import SourceOperator
 from meander.state.checkpoint.orphans import Unnamed
 from meander.state.keys.ids import life_of
 from meander.state.layers.retention import Retention
@@ -136,8 +136,8 @@ SHOWN = {
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug == LATER:
         # Layers alone, one after the other: they take long enough for states to change.
-        monkeypatch.setattr(states, "LITTLE", -1)
-        monkeypatch.setattr(states, "AT_ONCE", 1)
+        monkeypatch.setattr(state_writer, "LITTLE", -1)
+        monkeypatch.setattr(state_writer, "AT_ONCE", 1)
 
     def survive(seed: int) -> None:
         case = with_some_comings_and_goings(with_aborts(random_case(seed)))

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meander.dataflow.checkpoint import start
-from meander.dataflow.decisions import Decisions
-from meander.dataflow.migrate.routing import Routing
-from meander.dataflow.once import history
-from meander.dataflow.once.committing import Committing
-from meander.dataflow.once.history import NOBODY, Earlier, History
-from meander.dataflow.once.replay import Replay, Replays
-from meander.dataflow.once.simulated import Ledger, ListTransactions
-from meander.dataflow.once.sink import OnceSink
-from meander.dataflow.once.trimming import Trimming
-from meander.dataflow.operators import overflow, pool
-from meander.dataflow.sim import World
+from meander.dataflow.checkpoint import restore_plan
+from meander.dataflow.control.decisions import Decisions
+from meander.dataflow.control.routing import Routing
+from meander.dataflow.exactly_once import commit_history
+from meander.dataflow.exactly_once.commit_history import NOBODY, Earlier, History
+from meander.dataflow.exactly_once.marker_retention import Trimming
+from meander.dataflow.exactly_once.ordered_sink import OnceSink
+from meander.dataflow.exactly_once.replay_check import Replay, Replays
+from meander.dataflow.exactly_once.transaction_loop import Committing
+from meander.dataflow.operators.buffer import buffer, spill
+from meander.dataflow.simulation.simulator import World
+from meander.dataflow.simulation.transactions import Ledger, ListTransactions
 from meander.state.checkpoint.checkpoint import Anew
 from tests.property.budget import LIMIT
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
@@ -89,7 +89,7 @@ def _altered(replay: Any, whose: Any, batch: Any) -> None:
     _add(replay, whose, batch.with_values([*batch.values[1:], "other"]))
 
 
-_claims = history._Life.claims
+_claims = commit_history._Life.claims
 
 
 def _in_part(life: Any, sink: str, anew: int) -> Any:
@@ -130,7 +130,7 @@ def _without_uncommitted(sink: Any) -> Any:
 
 
 def _without_disk(sink: Any) -> Any:
-    kept, sink._stored = sink._stored, pool.Pool(_nothing)  # type: ignore[arg-type]
+    kept, sink._stored = sink._stored, buffer.Pool(_nothing)  # type: ignore[arg-type]
     found = [*_underway(sink)]
     sink._stored = kept
     return found
@@ -160,7 +160,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a mark is not committed with its results": (Ledger, "settle", _without_its_mark),
     "only the latest life's marks are consulted": (History, "of", _of_the_last_life),
     "the greatest mark counts for all workers": (Earlier, "whose", _by_the_greatest),
-    "bins have their first owners throughout": (history._Life, "routing", _without_moves),
+    "bins have their first owners throughout": (commit_history._Life, "routing", _without_moves),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),
     "marks are read before others are fenced off": (World, "begin", _read_before_fencing),
     "rulings are not committed": (Committing, "hear", _nothing),
@@ -173,12 +173,14 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     ),
     "marks are forgotten while they are needed": (Trimming, "begins", _at_once),
     "a decision is sent before it is durable": (Decisions, "send", _before_it_is_durable),
-    "an execution forgets added partitions": (start, "_with_newer_partitions", _without_newer),
+    "an execution forgets added partitions": (
+        restore_plan, "_with_newer_partitions", _without_newer,
+    ),
     "a result that comes again is another": (Replay, "add", _altered),
     "a result does not come again": (Replay, "add", _coming_again(lambda rows: [*rows][1:])),
     "a result comes again twice": (Replay, "add", _coming_again(lambda rows: [*rows, 0])),
     "repeats count for the latest execution alone": (Earlier, "whose", _whose_it_was_last),
-    "a transaction counts that comes again in part": (history._Life, "claims", _in_part),
+    "a transaction counts that comes again in part": (commit_history._Life, "claims", _in_part),
     "results of a bin that came leave while those of before have not": (
         OnceSink, "_held_back", lambda _: []
     ),
@@ -206,7 +208,7 @@ SHOWN = {
 @pytest.mark.timeout(LIMIT)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (overflow, pool):
+    for module in (spill, buffer):
         monkeypatch.setattr(module, "SLICE_ROWS", 2)
 
     def survive(seed: int) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.checkpoint import start
-from meander.dataflow.checkpoint.taking import Checkpoints
-from meander.dataflow.once.history import History
-from meander.dataflow.once.outbox import OutboxSink
-from meander.dataflow.once.simulated import Ledger, ListTransactions
-from meander.dataflow.operators import overflow, pool
+from meander.dataflow.checkpoint import restore_plan
+from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.exactly_once.commit_history import History
+from meander.dataflow.exactly_once.outbox_sink import OutboxSink
+from meander.dataflow.operators.buffer import buffer, spill
+from meander.dataflow.simulation.transactions import Ledger, ListTransactions
 from tests.property.planted import expect_caught, runs
 from tests.property.test_outbox import OutboxLives, case_of
 
@@ -89,7 +89,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "results leave before their checkpoint exists": (OutboxSink, "freeze", _let_go_by_a_freeze),
     "results leave that their checkpoint has not": (OutboxSink, "complete", _let_go_of_all),
     "an outbox is left out of a cut": (OutboxSink, "underway", lambda _: ()),
-    "what is out is put back": (start, "without_what_is_out", _all_that_lay_there),
+    "what is out is put back": (restore_plan, "without_what_is_out", _all_that_lay_there),
     "who has sent is not asked": (History, "sent", _whoever_has_sent),
     "a mark does not say what has left with it": (ListTransactions, "commit", _unsaid),
     "a checkpoint begins while another leaves": (Checkpoints, "_finish", _though_not_all_is_out),
@@ -113,7 +113,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (overflow, pool):
+    for module in (spill, buffer):
         monkeypatch.setattr(module, "SLICE_ROWS", 2)
 
     def survive(seed: int) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.operators.rows import Rows
-from meander.dataflow.operators.source import SourceOperator
-from meander.dataflow.progress import Progress
-from meander.dataflow.rulings import Past, Ruling, Track
+from meander.dataflow.control.timestamp_overrides import Past, Ruling, Track
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.source.operator import SourceOperator
+from meander.dataflow.progress.progress import Progress
 from tests.property.budget import FIRST_SEED, REPLAYS, SCHEDULES, seeds
 from tests.property.planted import plant
 from tests.property.replay import (

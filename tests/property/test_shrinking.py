@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.dataflow import sim
+from meander.dataflow.simulation import simulator
 from tests.property import shrinking
 from tests.property.cases import Case, random_case, shortest
 
@@ -53,7 +53,7 @@ def test_a_case_is_made_shorter_as_long_as_there_is_time(monkeypatch: pytest.Mon
 
     def fails(other: Case) -> bool:
         tried.append(other)
-        assert sim.MOST_ACTIONS <= 30_000, "what does not come to its end is given up soon"
+        assert simulator.MOST_ACTIONS <= 30_000, "what does not come to its end is given up soon"
         return True
 
     assert sum(map(len, case.partitions)) > 20

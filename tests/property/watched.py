@@ -14,16 +14,16 @@ from typing import Any, Self, TypeVar
 
 import msgpack
 
-from meander.dataflow.checkpoint.taking import Checkpoints
-from meander.dataflow.decisions import Decision
-from meander.dataflow.once.marks import Mark
-from meander.dataflow.once.simulated import Ledger, Show
-from meander.dataflow.plan import Plan
-from meander.dataflow.protocols import Frame, Links
-from meander.dataflow.rulings import Past
-from meander.dataflow.sim import SimClock, SimTopic, World
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.timestamp_overrides import Past
+from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.interfaces import Frame, Links
+from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.simulator import SimClock, SimTopic, World
+from meander.dataflow.simulation.transactions import Ledger, Show
 from meander.dataflow.wire import CUT, DATA
-from meander.dataflow.worker import Worker
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
 from meander.state.layers.topic import Place, Ticket

@@ -10,9 +10,9 @@ import random
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from meander.dataflow.checkpoint.policy import POLICIES, Policy
-from meander.dataflow.nodes import Guarantee
-from meander.dataflow.operators.keyed import Order
+from meander.dataflow.api.checkpointing import POLICIES, Policy
+from meander.dataflow.api.nodes import Guarantee
+from meander.dataflow.operators.keyed.operator import Order
 
 Operators = Literal["one", "two", "rekeyed"]
 """A fold; two folds by the same key; or two by different ones, each with results of its own."""

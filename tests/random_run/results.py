@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from meander.dataflow.nodes import Guarantee
+from meander.dataflow.api.nodes import Guarantee
 from tests.kafka_tools import PATIENCE, admin, partitions_of
 from tests.random_run.configuration import GROUPS
 

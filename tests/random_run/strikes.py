@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import ClassVar, Protocol, Self, get_args
 
-from meander.dataflow.checkpoint.policy import POLICIES
-from meander.dataflow.migrate.command import Strategy
+from meander.dataflow.api.checkpointing import POLICIES
+from meander.dataflow.control.command import Strategy
 from tests.random_run.drivers import LEASE
 from tests.random_run.nonsense import NONSENSE
 from tests.random_run.world import World

@@ -11,9 +11,9 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 
-from meander.dataflow.flow import Flow
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.rulings import NO_PAST, Past
+from meander.dataflow.api.flow import Flow
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
 from meander.state.store.store import Databases
 from tests.hand import HandFlow
 

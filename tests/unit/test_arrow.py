@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.arrow import Layout
+from meander.dataflow.records.columnar_encoding import Layout
 
 SCHEMA = pa.schema([("a", pa.int64()), ("key", pa.binary()), ("b", pa.uint64())])
 LAYOUT = Layout(SCHEMA)

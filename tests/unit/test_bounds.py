@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.histogram import Histogram
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.operators.inflight import Inflight, Sent
-from meander.dataflow.protocols import Partition, SourceOptions
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.backpressure.inflight import Inflight, Sent
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.interfaces import Partition, SourceOptions
+from meander.dataflow.metrics.histogram import Histogram
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.antichain import Antichain

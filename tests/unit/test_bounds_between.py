@@ -9,9 +9,9 @@ import pytest
 
 from meander import Flow
 from meander.dataflow import operators
-from meander.dataflow.credit import Credit
-from meander.dataflow.graph import EdgeId
-from meander.dataflow.testing import ListSink
+from meander.dataflow.backpressure.credit import Credit
+from meander.dataflow.graph.graph import EdgeId
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, assembly, keyed, until

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meander.dataflow.capability import Capability, CapabilityError, Held
-from meander.dataflow.changes import ChangeBatch
-from meander.dataflow.graph import Location
+from meander.dataflow.graph.graph import Location
+from meander.dataflow.progress.capability import Capability, CapabilityError, Held
+from meander.dataflow.progress.change_batch import ChangeBatch
 from meander.state.times.time import Time
 
 AT = Location(3)

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meander import Flow, columns
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.operators.columns import Columnar, ColumnFold
-from meander.dataflow.operators.errors import Guard
-from meander.dataflow.operators.logic import Sealing
-from meander.dataflow.operators.rows import Rows
-from meander.dataflow.pulse import Pulse
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.keepalive import Pulse
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.keyed.columns import Columnar, ColumnFold
+from meander.dataflow.operators.keyed.logic import Sealing
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN

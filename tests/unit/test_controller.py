@@ -9,8 +9,8 @@ import re
 import pytest
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate, Refused
-from meander.dataflow.testing import ListSink
+from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.commanded import Commanded

@@ -9,20 +9,19 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from meander import Flow
-from meander.dataflow import restore
-from meander.dataflow.checkpoint import persisting, taking
-from meander.dataflow.checkpoint.fitting import expect_fits
-from meander.dataflow.checkpoint.policy import ON_COMMAND, POLICIES, Checkpointing, Policy
-from meander.dataflow.checkpoint.settling import Settling
-from meander.dataflow.checkpoint.states import States
-from meander.dataflow.lists import Unhurried
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.operators.keyed import Order
-from meander.dataflow.operators.logic import Context
-from meander.dataflow.plan import Plan
-from meander.dataflow.sim import Freeze, Join, World
-from meander.dataflow.stream import KeyedStream, Stream
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.api.checkpointing import ON_COMMAND, POLICIES, Checkpointing, Policy
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.api.stream import KeyedStream, Stream
+from meander.dataflow.checkpoint import checkpoint_coordinator, state_restore, writer
+from meander.dataflow.checkpoint.alignment import Settling
+from meander.dataflow.checkpoint.compatibility import expect_fits
+from meander.dataflow.checkpoint.state_writer import States
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.operator import Order
+from meander.dataflow.simulation.in_memory import Unhurried
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Freeze, Join, World
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
@@ -34,7 +33,7 @@ LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in flight lies in many."""
-    monkeypatch.setattr(persisting, "ROWS", 4)
+    monkeypatch.setattr(writer, "ROWS", 4)
 
 
 def counting(checkpoints: Checkpointing = ON_COMMAND) -> Flow:
@@ -76,7 +75,7 @@ def test_a_bin_of_which_a_part_is_loaded_is_in_the_cut_as_it_lies_on_the_topic(
 ) -> None:
     flow = counting()
     world = first_life(flow, seed)
-    monkeypatch.setattr(restore, "ENTRIES", 3)
+    monkeypatch.setattr(state_restore, "ENTRIES", 3)
     with TestFlow(flow, 2, seed, world=world) as run:
         while not any(worker.state()["n"] for worker in run.workers):
             run.act()
@@ -234,7 +233,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
 
 def test_a_flow_ends_where_too_many_in_a_row_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(States, "done", property(lambda _: False))
-    monkeypatch.setattr(taking, "FAILED_PAUSE", 0.0)
+    monkeypatch.setattr(checkpoint_coordinator, "FAILED_PAUSE", 0.0)
     how = Checkpointing(interval=0.01, timeout=0.02, failures=2)
     with (
         TestFlow(counting(how), 2) as run,
@@ -520,7 +519,7 @@ def test_a_loop_goes_on_round_which_keys_come_and_go(
     seed: int, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5, I7: what lies at a place of the loop with keys, and at another without."""
-    monkeypatch.setattr(persisting, "ROWS", 4)
+    monkeypatch.setattr(writer, "ROWS", 4)
     flow, sink = Flow("round", bins=2), ListSink()
     going_round(flow.source(ListSource(FEW)), sink, order)
     with TestFlow(flow, 2, seed) as run:
@@ -540,7 +539,7 @@ def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: what they are to come behind goes on first, though their operator is a later one."""
-    monkeypatch.setattr(persisting, "ROWS", 4)
+    monkeypatch.setattr(writer, "ROWS", 4)
     flow = Flow("loop", bins=2)
     source = flow.source(ListSource(FEW))
 

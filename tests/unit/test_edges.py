@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from meander import Flow, KafkaSink, KafkaSource, columns, field, header
 from meander.connectors.kafka.source.chunks import times_of
 from meander.connectors.testing.simulated_flow import TestFlow
-from meander.dataflow.operators.logic import LARGEST
-from meander.dataflow.operators.steps import MOST_OUTPUTS
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.testing import ListSink
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.operators.keyed.logic import LARGEST
+from meander.dataflow.operators.stateless import MOST_OUTPUTS
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.schemas.control import MAX_MILLIS
 from meander.state.layers.layer_writer import KEY_LIMIT
 from meander.state.times.time import MIN_TIME, from_millis

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.operators.columns import ColumnFold
-from meander.dataflow.operators.errors import OnError
-from meander.dataflow.operators.logic import LARGEST
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.logic import LARGEST
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN

@@ -14,10 +14,10 @@ from meander.app.hand import Hand
 from meander.app.launcher import SparkTask
 from meander.app.member import links
 from meander.app.rescaling import Rescaler
-from meander.dataflow.decisions import Joins, Leaves
-from meander.dataflow.migrate.parcels import Order
-from meander.dataflow.sim import Join, SimClock
-from meander.dataflow.waits import Wait
+from meander.dataflow.control.decisions import Joins, Leaves
+from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.metrics.stall_log import Wait
+from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale
 from meander.schemas.status import HeldBack
 from meander.state.keys.ids import WorkerId

@@ -27,9 +27,9 @@ from meander.connectors.testing.simulated_flow import (
     Slow,
     TestFlow,
 )
-from meander.dataflow.faults import Fault
-from meander.dataflow.lost import KILLED, lost
-from meander.dataflow.testing import Answer
+from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.simulation.faults import Fault
+from meander.dataflow.simulation.simulated_flow import Answer
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import parse_event
 from meander.state.keys.bins import BinSpace

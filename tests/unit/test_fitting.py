@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.checkpoint.fitting import expect_fits, fitting, misplaced
-from meander.dataflow.decisions import Begins
-from meander.dataflow.lists import ListSink, ListSource
-from meander.dataflow.plan import Plan
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.compatibility import expect_fits, fitting, misplaced
+from meander.dataflow.control.decisions import Begins
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, Position
 from meander.state.keys.bins import BinSpace

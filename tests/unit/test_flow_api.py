@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream, columns
-from meander.dataflow.nodes import ExchangeNode, StepsNode
-from meander.dataflow.plan import MOST_BINS, Plan
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.api.nodes import ExchangeNode, StepsNode
+from meander.dataflow.api.plan import MOST_BINS, Plan
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import to_millis
 from tests.hand import HandSource, assembly

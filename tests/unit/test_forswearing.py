@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from meander.dataflow.decisions import Decision
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.sim import SimClock
-from meander.dataflow.speed import Speed
+from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.coordinator.time_rate import Speed
+from meander.dataflow.simulation.simulator import SimClock
 from meander.dataflow.wire import PROGRESS
 from meander.state.keys.ids import COORDINATOR
 from meander.state.times.time import from_millis, to_millis

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.graph import ROOT, Edge, Graph, Location, Scope
-from meander.dataflow.summary import Summary, least
+from meander.dataflow.graph.graph import ROOT, Edge, Graph, Location, Scope
+from meander.dataflow.graph.path_summary import Summary, least
 from meander.schemas.errors import SetupError
 from meander.state.times.antichain import minimal
 from meander.state.times.time import Time, less_equal

@@ -16,9 +16,9 @@ from meander.app.crew import Crew
 from meander.app.journal import Journal
 from meander.app.rescaling import Rescaler
 from meander.connectors.topics.control import ControlTopic, RawCommand
-from meander.dataflow.decisions import Decision, Obeys
-from meander.dataflow.sim import Simulation
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.control.decisions import Decision, Obeys
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Simulation
 from meander.schemas.status import (
     Aborted,
     Accepted,

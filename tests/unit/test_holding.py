@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.faults import At
-from meander.dataflow.holding import Holding
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.sim import HandOver
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.coordinator.frontier_blockers import Holding
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation.faults import At
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import HandOver
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
 from tests.hand import HandFlow, HandSink, HandSource

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from meander import Flow
-from meander.dataflow.batch import Batch
-from meander.dataflow.graph import EdgeId, Location
-from meander.dataflow.migrate.delivery import Delivery
-from meander.dataflow.migrate.instructions import (
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.instructions import (
     Instruction,
     Prepare,
     Revoke,
@@ -20,11 +18,13 @@ from meander.dataflow.migrate.instructions import (
     Spare,
     Stage,
 )
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.migrate.parcels import Order, Parcel
-from meander.dataflow.protocols import Frame, Partition, Rest
-from meander.dataflow.rulings import Ruling
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.graph.graph import EdgeId, Location
+from meander.dataflow.interfaces import Frame, Partition, Rest
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name

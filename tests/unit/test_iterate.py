@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow, KeyedStream, Stream
-from meander.dataflow.holding import Holders
-from meander.dataflow.nested import at, settled
-from meander.dataflow.operators.logic import Context
-from meander.dataflow.operators.rows import Rows, in_order
-from meander.dataflow.plan import Plan
-from meander.dataflow.rulings import Past
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.timestamp_overrides import Past
+from meander.dataflow.coordinator.frontier_blockers import Holders
+from meander.dataflow.operators.buffer.rows import Rows, in_order
+from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.records.loop_times import at, settled
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.times.antichain import Antichain

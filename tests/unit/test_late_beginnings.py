@@ -7,10 +7,10 @@ import random
 import numpy as np
 
 from meander.app.savepoints import Known
-from meander.dataflow.decisions import Begins, Decision, Joins, Keeps, Takes
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.once.history import History, Written
-from meander.dataflow.once.marks import Mark
+from meander.dataflow.control.decisions import Begins, Decision, Joins, Keeps, Takes
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.exactly_once.commit_history import History, Written
+from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, Incarnation, WorkerId
 from tests.property.budget import FIRST_SEED

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from meander import Flow, Stream
-from meander.dataflow.operators import overflow, pool
+from meander.dataflow.operators.buffer import buffer, spill
 from meander.dataflow.operators.loop import Enter
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from tests import bench
@@ -28,7 +28,7 @@ Both = tuple[Any, Any]
 @pytest.fixture(autouse=True)
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies on disk comes back in many."""
-    for module in (overflow, pool):
+    for module in (spill, buffer):
         monkeypatch.setattr(module, "SLICE_ROWS", 7)
 
 

@@ -7,7 +7,7 @@ import pytest
 from meander.app.messages import Failure
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.links.links import LinkBroken
-from meander.dataflow.lost import WorkerLost, lost
+from meander.dataflow.errors import WorkerLost, lost
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
 

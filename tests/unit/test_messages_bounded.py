@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow
-from meander.dataflow import packing
-from meander.dataflow.batch import Batch
-from meander.dataflow.operators import router
-from meander.dataflow.operators.slices import BYTES
-from meander.dataflow.packing import joined, pieces, size_of
-from meander.dataflow.protocols import Frame
-from meander.dataflow.sim import SimLinks
-from meander.dataflow.testing import ListSink
+from meander.dataflow.interfaces import Frame
+from meander.dataflow.operators import exchange
+from meander.dataflow.operators.adaptive_batch import BYTES
+from meander.dataflow.records import packing
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.packing import joined, pieces, size_of
+from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.simulator import SimLinks
 from meander.dataflow.wire import MAX_FRAME, MESSAGE_BYTES, RECORD_BYTES
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
@@ -106,7 +106,7 @@ def test_what_functions_give_in_one_turn_is_bounded_by_bytes(start: Start) -> No
 def test_a_record_that_no_link_takes_is_its_own_failure_wherever_it_would_go(
     start: Start, monkeypatch: pytest.MonkeyPatch, policy: Any, workers: int
 ) -> None:
-    monkeypatch.setattr(router, "RECORD_BYTES", 1_000)
+    monkeypatch.setattr(exchange, "RECORD_BYTES", 1_000)
     monkeypatch.setattr(packing, "PIECE", 1_000)
     source, sink = HandSource(), ListSink()
     flow = Flow("f", bins=4)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow
-from meander.dataflow.histogram import BOUNDS, Histogram
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.testing import ListSink
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.metrics.histogram import BOUNDS, Histogram
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, assembly, until
 from tests.unit.conftest import Start

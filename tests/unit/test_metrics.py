@@ -13,7 +13,7 @@ from meander.app.heard import Heard
 from meander.app.messages import FROM_WORKER, Beat, Durations, Operator, Reading
 from meander.app.metrics import COUNTERS, Board, serving
 from meander.app.observer import Figures
-from meander.dataflow.histogram import BOUNDS
+from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 from meander.schemas.status import HeldBack
 from meander.state.keys.ids import WorkerId

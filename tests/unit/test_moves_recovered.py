@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 
 from meander import Checkpointing, Flow
-from meander.dataflow.faults import At
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.nodes import Guarantee
-from meander.dataflow.operators.logic import Context
-from meander.dataflow.operators.router import Router
-from meander.dataflow.sim import Freeze
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.api.nodes import Guarantee
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.simulation.faults import At
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Freeze
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.hand import HandSource

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream, columns
-from meander.dataflow.faults import At, Control
-from meander.dataflow.migrate.command import Migrate, Refused
-from meander.dataflow.nodes import ExchangeNode, Moving
-from meander.dataflow.plan import Plan
-from meander.dataflow.sim import Join
-from meander.dataflow.testing import Answer, ListSink, ListSource, TestFlow
+from meander.dataflow.api.nodes import ExchangeNode, Moving
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.simulation.faults import At, Control
+from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, WorkerId
 from tests.hand import HandFlow, HandSource, keyed, until

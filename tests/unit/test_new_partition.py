@@ -13,14 +13,14 @@ from meander import Flow, KafkaSink, KafkaSource
 from meander.app import explained
 from meander.app.journal import written
 from meander.connectors.testing import simulated_flow as topics
-from meander.dataflow.decisions import Decision
-from meander.dataflow.faults import Pause
-from meander.dataflow.migrate.command import Refused
-from meander.dataflow.migrate.parcels import Order
-from meander.dataflow.protocols import Partition
-from meander.dataflow.rulings import Past
-from meander.dataflow.sim import Grow, HandOver, Join, Leave
-from meander.dataflow.testing import ListReader, ListSink, ListSource, TestFlow
+from meander.dataflow.control.command import Refused
+from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.timestamp_overrides import Past
+from meander.dataflow.interfaces import Partition
+from meander.dataflow.simulation.faults import Pause
+from meander.dataflow.simulation.simulated_flow import ListReader, ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Grow, HandOver, Join, Leave
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis

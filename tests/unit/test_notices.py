@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow, KeyedStream
-from meander.dataflow.operators.logic import Context
-from meander.dataflow.operators.notices import Notices
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.notifications import Notices
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.times.antichain import Antichain, minimal
 from meander.state.times.time import Time
 from tests.bench import calls

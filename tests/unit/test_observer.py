@@ -10,9 +10,9 @@ from meander.app.heard import Heard
 from meander.app.messages import Beat, Durations, Operator, Reading
 from meander.app.metrics import Board
 from meander.app.observer import Figures, Observer
-from meander.dataflow.histogram import BOUNDS
-from meander.dataflow.holding import Holding, Kind
-from meander.dataflow.sim import NOW_MS, SimClock
+from meander.dataflow.coordinator.frontier_blockers import Holding, Kind
+from meander.dataflow.metrics.histogram import BOUNDS
+from meander.dataflow.simulation.simulator import NOW_MS, SimClock
 from meander.state.keys.ids import WorkerId
 from tests.unit.test_metrics import durations, read, text
 

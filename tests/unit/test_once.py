@@ -10,15 +10,15 @@ import pytest
 
 from meander import Flow, Stream
 from meander.app.prepare import _expect_committable
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.once import committing
-from meander.dataflow.once.marks import Mark
-from meander.dataflow.once.tally import Out, Tally
-from meander.dataflow.plan import Plan
-from meander.dataflow.protocols import Partition
-from meander.dataflow.rulings import Ruling
-from meander.dataflow.sim import NOW_MS, Freeze, Join, Leave
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.exactly_once import transaction_loop
+from meander.dataflow.exactly_once.checksum import Out, Tally
+from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.interfaces import Partition
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import NOW_MS, Freeze, Join, Leave
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, Incarnation, WorkerId
 
@@ -182,7 +182,7 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
 
 def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """I6: a worker whose results are few does not keep all that it hears."""
-    monkeypatch.setattr(committing, "RULINGS", 2)
+    monkeypatch.setattr(transaction_loop, "RULINGS", 2)
     with TestFlow(future(ListSink(), 40), 2, 0, commands=[Freeze()]) as run:
         run.run()
         marks = run.world.ledger.marks

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.dataflow.once.sink import OnceSink
-from meander.dataflow.sim import Freeze
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.exactly_once.ordered_sink import OnceSink
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Freeze
 from meander.schemas.errors import MeanderError
 
 MOST = 20_000

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import pytest
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate, Order, Refused
-from meander.dataflow.migrate.outlook import Speed
-from meander.dataflow.migrate.rounds import Fetch, Running, Way
-from meander.dataflow.migrate.sizes import Sizes
-from meander.dataflow.testing import ListSink
+from meander.dataflow.control.command import Migrate, Order, Refused
+from meander.dataflow.migration.bin_stats import Sizes
+from meander.dataflow.migration.estimate import Speed
+from meander.dataflow.migration.rounds import Fetch, Running, Way
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis

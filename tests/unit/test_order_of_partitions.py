@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from meander import Checkpointing, Flow, Stream, nondeterministic
-from meander.dataflow.faults import At, Control
-from meander.dataflow.nodes import Guarantee
-from meander.dataflow.sim import Freeze, HandOver
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.api.nodes import Guarantee
+from meander.dataflow.simulation.faults import At, Control
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Freeze, HandOver
 from meander.state.keys.ids import WorkerId
 
 SEEDS = range(10)

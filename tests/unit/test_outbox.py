@@ -10,17 +10,17 @@ from unittest import mock
 import pytest
 
 from meander import Checkpointing, Flow, KafkaSink, KafkaSource, nondeterministic
-from meander.dataflow.checkpoint.fitting import come_twice, expect_fits
-from meander.dataflow.checkpoint.policy import Policy
-from meander.dataflow.checkpoint.start import without_what_is_out
-from meander.dataflow.decisions import Begins
-from meander.dataflow.once import simulated
-from meander.dataflow.once.history import History
-from meander.dataflow.once.marks import Mark
-from meander.dataflow.operators.columns import ColumnFold
-from meander.dataflow.plan import Plan
-from meander.dataflow.sim import Freeze, Leave
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.api.checkpointing import Policy
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits
+from meander.dataflow.checkpoint.restore_plan import without_what_is_out
+from meander.dataflow.control.decisions import Begins
+from meander.dataflow.exactly_once.commit_history import History
+from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.simulation import transactions
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Freeze, Leave
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.keys.bins import BinSpace
@@ -76,7 +76,7 @@ def test_a_flow_goes_on_where_its_outboxes_are_full(seed: int, policy: Policy) -
     """And a checkpoint does not wait for what they have no room for."""
     sink = ListSink()
     flow = counting(ListSource([words(60)]), sink, Checkpointing(0.01, policy))
-    with mock.patch.object(simulated, "ROOM", 1), TestFlow(flow, 2, seed) as run:
+    with mock.patch.object(transactions, "ROOM", 1), TestFlow(flow, 2, seed) as run:
         run.run()
     assert len(sink.values) == 60
 
@@ -86,7 +86,7 @@ def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
     """Though it takes a checkpoint that nobody else has asked for."""
     sink = ListSink()
     flow = counting(ListSource([words(400)]), sink, Checkpointing(0.05))
-    room = mock.patch.object(simulated, "ROOM", 1 + seed % 3)
+    room = mock.patch.object(transactions, "ROOM", 1 + seed % 3)
     with room, TestFlow(flow, 2, seed) as run:
         until_taken(run, 1)
         run.strike(Leave("l", run.owner("w0")))

@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from meander import Checkpointing, Flow
-from meander.dataflow.checkpoint import persisting
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.once import simulated
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.sim import Freeze
-from meander.dataflow.testing import ListSink, TestFlow
+from meander.dataflow.checkpoint import writer
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation import transactions
+from meander.dataflow.simulation.simulated_flow import ListSink, TestFlow
+from meander.dataflow.simulation.simulator import Freeze
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
@@ -147,8 +147,8 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: those records would themselves wait for room at the sink."""
-    monkeypatch.setattr(persisting, "ROWS", 1)
-    monkeypatch.setattr(simulated, "ROOM", 4)
+    monkeypatch.setattr(writer, "ROWS", 1)
+    monkeypatch.setattr(transactions, "ROOM", 4)
     source, sink = HandSource(), ListSink()
     flow = numbered(source, sink)
     with TestFlow(flow, 2, seed) as run:
@@ -181,8 +181,8 @@ def test_results_that_were_held_back_leave_in_order_after_two_recoveries(
     key: int, steps: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint that is taken amid the first one has some of them, and refers to the others."""
-    monkeypatch.setattr(persisting, "ROWS", 1)
-    monkeypatch.setattr(persisting, "BYTES", 1)
+    monkeypatch.setattr(writer, "ROWS", 1)
+    monkeypatch.setattr(writer, "BYTES", 1)
     moving = Moving(key)
     with TestFlow(moving.flow, 2) as run:
         moving.there_and_back(run, RESULTS)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream
-from meander.dataflow.operators.logic import Context
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from tests.hand import HandSource, keyed
 from tests.one_key import KEY, move

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meander.dataflow.pace import FIRST, LEAST, MOST, SLICE, TURN, Pace, Room
+from meander.dataflow.backpressure.throttle import FIRST, LEAST, MOST, SLICE, TURN, Pace, Room
 
 
 class Clock:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from meander import Flow
-from meander.dataflow.batch import Batch
-from meander.dataflow.checkpoint.persisting import BYTES, ROWS, Held, Persisting, _in_pieces
-from meander.dataflow.graph import Location
-from meander.dataflow.operators.base import Underway
-from meander.dataflow.plan import Plan
-from meander.dataflow.sim import SimTopic
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.writer import BYTES, ROWS, Held, Persisting, _in_pieces
+from meander.dataflow.graph.graph import Location
+from meander.dataflow.operators.ports import Underway
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import Checkpoint, Piece
 from meander.state.keys.ids import Incarnation, WorkerId

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate, Refused
-from meander.dataflow.pace import Pace
-from meander.dataflow.sim import Abort, Join, SimTopic
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
+from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Abort, Join, SimTopic
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.topic import Ticket

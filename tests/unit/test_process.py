@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream
-from meander.dataflow.operators.logic import Context, Fold, Sealing
-from meander.dataflow.operators.rows import Rows
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.keyed.logic import Context, Fold, Sealing
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
 from tests.bench import bins_of, calls, contents, guard, records, store

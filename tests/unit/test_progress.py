@@ -13,10 +13,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from meander.dataflow.capability import Capability, CapabilityError
-from meander.dataflow.graph import Graph
-from meander.dataflow.progress import Progress
-from meander.dataflow.sim import SimLinks, SimNetwork
+from meander.dataflow.graph.graph import Graph
+from meander.dataflow.progress.capability import Capability, CapabilityError
+from meander.dataflow.progress.progress import Progress
+from meander.dataflow.simulation.simulator import SimLinks, SimNetwork
 from meander.dataflow.wire import Base, MemberFrame, OpeningFrame, ProgressFrame, decode
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.times.antichain import Antichain

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from meander.dataflow.nodes import Guarantee
+from meander.dataflow.api.nodes import Guarantee
 from tests.random_run.results import Place, Sequences
 from tests.random_run.strikes import SHARES, strikes
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from meander.dataflow.checkpoint.recording import Recording
-from meander.dataflow.checkpoint.sending import Sending
-from meander.dataflow.sim import SimTopic
+from meander.dataflow.checkpoint.upload import Sending
+from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Unnamed

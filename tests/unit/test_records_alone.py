@@ -14,12 +14,12 @@ from meander import KafkaSink, KafkaSource, header
 from meander.connectors.kafka.client import Fetched
 from meander.connectors.kafka.sink.sink import HEADERS, OVERHEAD, Rows, Taken
 from meander.connectors.testing.in_memory import Message, Record
-from meander.dataflow.batch import Batch
-from meander.dataflow.lists import ListDead
-from meander.dataflow.operators.errors import Guard
+from meander.dataflow.interfaces import Chunk, Partition, WorkerContext
+from meander.dataflow.keepalive import UNHEARD, Pulse
+from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.sink import written
-from meander.dataflow.protocols import Chunk, Partition, WorkerContext
-from meander.dataflow.pulse import UNHEARD, Pulse
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.in_memory import ListDead
 from meander.schemas.errors import MeanderError
 from meander.schemas.refused import RowRefused
 from meander.state.keys.ids import WorkerId

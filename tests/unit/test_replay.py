@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meander.dataflow.decisions import Begins
-from meander.dataflow.migrate.instructions import Revoke
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.once.history import NOBODY, History, Predecessor, Written
-from meander.dataflow.once.marks import Mark
-from meander.dataflow.once.replay import Replays
-from meander.dataflow.once.tally import Out, Tally
+from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.instructions import Revoke
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.exactly_once.checksum import Out, Tally
+from meander.dataflow.exactly_once.commit_history import NOBODY, History, Predecessor, Written
+from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.replay_check import Replays
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Anew
 from meander.state.keys.bins import BinSpace

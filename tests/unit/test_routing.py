@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.migrate.routing import Routing, Transfer, evenly_owned
-from meander.dataflow.operators.errors import OnError
-from meander.dataflow.operators.router import Router
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.routing import Routing, Transfer, evenly_owned
+from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.exchange import Router
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace

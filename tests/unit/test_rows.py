@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.batch import ROW_BYTES, Batch
-from meander.dataflow.operators.rows import ARRIVED, Rows, Waiting, later
+from meander.dataflow.operators.buffer.rows import ARRIVED, Rows, Waiting, later
+from meander.dataflow.records.batch import ROW_BYTES, Batch
 from meander.state.encoding import codec
 from meander.state.times.antichain import Antichain
 from tests.bench import records

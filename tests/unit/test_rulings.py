@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from meander.dataflow.protocols import Partition
-from meander.dataflow.rulings import Past, Ruling
-from meander.dataflow.sim import NOW_MS
+from meander.dataflow.control.timestamp_overrides import Past, Ruling
+from meander.dataflow.interfaces import Partition
+from meander.dataflow.simulation.simulator import NOW_MS
 from tests.hand import lane_times
 from tests.timed import IDLE, Timed, at
 from tests.unit.conftest import Start

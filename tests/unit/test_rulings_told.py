@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.once.simulated import ListTransactions
-from meander.dataflow.sim import Join
-from meander.dataflow.testing import ListSink, TestFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, TestFlow
+from meander.dataflow.simulation.simulator import Join
+from meander.dataflow.simulation.transactions import ListTransactions
 from tests.hand import HandSource
 
 
@@ -24,7 +24,7 @@ class Hanging(ListTransactions):
 def test_a_newcomer_is_told_of_rulings_that_are_being_committed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meander.dataflow.testing.ListTransactions", Hanging)
+    monkeypatch.setattr("meander.dataflow.simulation.simulated_flow.ListTransactions", Hanging)
     source, sink = HandSource(2), ListSink()
     flow = Flow("f", bins=1, delivery="exactly_once")
     flow.source(source).key_by(lambda value: 0).fold("n", int, lambda n, v: (n + 1, n)).sink(sink)

@@ -10,7 +10,7 @@ import pytest
 from meander.app.journal import from_bytes, to_bytes
 from meander.app.savepoints import Kept, Known, Writing, earlier, expect_kept
 from meander.dataflow.checkpoint.recording import Recorded
-from meander.dataflow.decisions import Begins, Decision, Drops, Keeps, Takes
+from meander.dataflow.control.decisions import Begins, Decision, Drops, Keeps, Takes
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
 from meander.state.keys.bins import BinSpace

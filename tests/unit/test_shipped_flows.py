@@ -43,7 +43,7 @@ from meander.connectors.testing.simulated_flow import (
     Slow,
     TestFlow,
 )
-from meander.dataflow.lost import KILLED, lost
+from meander.dataflow.errors import KILLED, lost
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from tests.readme import example

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.operators.inflight import LEAST, ROW
-from meander.dataflow.operators.source import ROWS
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.testing import ListSink
+from meander.dataflow.backpressure.inflight import LEAST, ROW
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.operators.source.operator import ROWS
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import to_millis
 from tests.hand import HandSource, lane_times, source_operator, until

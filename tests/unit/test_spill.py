@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meander import Flow
-from meander.dataflow.batch import Batch
-from meander.dataflow.operators.overflow import SLICE_BYTES, SLICE_ROWS
-from meander.dataflow.operators.pool import Pool
-from meander.dataflow.operators.rows import ARRIVED, Rows
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.testing import ListSink
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.rows import ARRIVED, Rows
+from meander.dataflow.operators.buffer.spill import SLICE_BYTES, SLICE_ROWS
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace

@@ -12,7 +12,7 @@ import pytest
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.transaction_buffer import Spool
 from meander.connectors.kafka.sink.transactional_producer import Parcel
-from meander.dataflow.bound import Bound
+from meander.dataflow.backpressure.memory_limit import Bound
 from meander.schemas.errors import SetupError
 
 DISK = Bound("transactions of 'a'", 1 << 20, "max_spill")

@@ -13,12 +13,12 @@ import pytest
 from meander import Flow
 from meander.app.crew import Crew
 from meander.app.rescaling import Rescaler
-from meander.dataflow.decisions import Decision, Joins, Leaves
-from meander.dataflow.faults import At, Control
-from meander.dataflow.migrate.command import Refused
-from meander.dataflow.migrate.parcels import Order
-from meander.dataflow.sim import Join, Simulation
-from meander.dataflow.testing import Answer, ListSink, ListSource, TestFlow
+from meander.dataflow.control.command import Refused
+from meander.dataflow.control.decisions import Decision, Joins, Leaves
+from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.simulation.faults import At, Control
+from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Join, Simulation
 from meander.schemas.control import Rescale
 from meander.schemas.status import Rescaling
 from meander.state.keys.ids import WorkerId

@@ -11,12 +11,12 @@ import pytest
 
 from meander import Flow, columns
 from meander.connectors.kafka.source.values import plain
-from meander.dataflow.initial import Initial
-from meander.dataflow.lists import ListSink, ListSource
-from meander.dataflow.operators.columns import ColumnFold
-from meander.dataflow.plan import Plan
-from meander.dataflow.sim import Join
-from meander.dataflow.testing import TestFlow
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.initial_state import Initial
+from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.dataflow.simulation.simulated_flow import TestFlow
+from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 from meander.state.times.time import from_millis

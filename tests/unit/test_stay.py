@@ -13,11 +13,11 @@ import pytest
 
 from meander import Flow, Stream
 from meander.app.member import beat_of
-from meander.dataflow.histogram import BOUNDS, Histogram
-from meander.dataflow.operators.keyed import Order
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.sim import SimTopic
-from meander.dataflow.testing import ListSink
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.metrics.histogram import BOUNDS, Histogram
+from meander.dataflow.operators.keyed.operator import Order
+from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.keys.ids import WorkerId
 from tests.hand import HandFlow, HandSink, HandSource, keyed, until
 from tests.unit.conftest import Start

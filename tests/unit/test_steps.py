@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.batch import Batch
-from meander.dataflow.operators.steps import (
+from meander.dataflow.operators.stateless import (
     INDEX_BITS,
     Filter,
     FlatMap,
@@ -22,7 +21,8 @@ from meander.dataflow.operators.steps import (
     Steps,
     append_index,
 )
-from meander.dataflow.sim import SimClock
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.simulator import SimClock
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from tests.bench import Bench, guard, records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.operators.timers import SPARE, Timer, Timers
+from meander.dataflow.operators.keyed.timers import SPARE, Timer, Timers
 from meander.state.keys.ids import Bin
 
 A, B = Bin(0), Bin(1)

@@ -12,8 +12,8 @@ from meander import Flow, KafkaSink, KafkaSource, Stream, field, header
 from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.testing.in_memory import Record
 from meander.connectors.testing.simulated_flow import TestFlow
-from meander.dataflow.protocols import SourceOptions
-from meander.dataflow.testing import ListSink, ListSource
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import from_millis
 

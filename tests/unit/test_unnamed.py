@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.checkpoint.persisting import Persisting
-from meander.dataflow.sim import Freeze, World
-from meander.dataflow.testing import ListSink, ListSource, TestFlow
-from meander.dataflow.worker import Worker
+from meander.dataflow.checkpoint.writer import Persisting
+from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulator import Freeze, World
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import life_of
 from meander.state.layers.bin_layers import Trace

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow import updates
-from meander.dataflow.graph import Location
-from meander.dataflow.protocols import Frame, Partition
-from meander.dataflow.rulings import Ruling
-from meander.dataflow.updates import Updates
+from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.graph.graph import Location
+from meander.dataflow.interfaces import Frame, Partition
+from meander.dataflow.progress import broadcast
+from meander.dataflow.progress.broadcast import Updates
 from meander.dataflow.wire import Change, HeardFrame, ProgressFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -58,7 +58,7 @@ def test_a_peer_hears_of_all_changes_and_never_has_more_than_a_window_to_take(
     steps: list[tuple[list[Change], bool]], window: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(updates, "WINDOW", window)
+        patch.setattr(broadcast, "WINDOW", window)
         wire, made, come, heard = Wire(), list[list[Change]](), list[list[Change]](), 0
         sender = Updates(wire)
         sender.meet(PEER)
@@ -83,12 +83,12 @@ def test_one_that_lags_keeps_no_other_waiting() -> None:
     sender = Updates(wire)
     for peer in (PEER, OTHER):
         sender.meet(peer)
-    for n in range(3 * updates.WINDOW):
+    for n in range(3 * broadcast.WINDOW):
         sender.tell([(Location(0), n, 1)])
         if wire.frames.get(OTHER):
             sender.heard(OTHER, n + 1)
             wire.take(OTHER)
-    assert len(wire.frames[PEER]) == updates.WINDOW
+    assert len(wire.frames[PEER]) == broadcast.WINDOW
     assert sender.behind
 
 
@@ -96,27 +96,27 @@ def test_one_that_lags_hears_of_all_rulings_and_of_the_last_about_a_place() -> N
     wire = Wire()
     sender = Updates(wire)
     sender.meet(PEER)
-    for n in range(updates.WINDOW + 6):
+    for n in range(broadcast.WINDOW + 6):
         sender.tell([], [Ruling(0, Partition(0), n // 2, n)])
     told = [ruling for frame in wire.take(PEER) for ruling in frame.rulings]
-    assert [ruling.time for ruling in told] == [*range(updates.WINDOW)]
-    sender.heard(PEER, updates.WINDOW)
+    assert [ruling.time for ruling in told] == [*range(broadcast.WINDOW)]
+    sender.heard(PEER, broadcast.WINDOW)
     (frame,) = wire.take(PEER)
-    assert [ruling.time for ruling in frame.rulings] == [updates.WINDOW + n for n in (1, 3, 5)]
+    assert [ruling.time for ruling in frame.rulings] == [broadcast.WINDOW + n for n in (1, 3, 5)]
 
 
 def test_of_bases_for_one_that_lags_the_last_is_sent_behind_the_updates() -> None:
     wire = Wire()
     sender = Updates(wire)
     sender.meet(PEER)
-    for n in range(updates.WINDOW + 5):
+    for n in range(broadcast.WINDOW + 5):
         sender.tell([(Location(0), n, 1)])
     sender.tell_base([b"M first"])
     sender.tell_base([b"M second"])
-    sender.heard(PEER, updates.WINDOW)
+    sender.heard(PEER, broadcast.WINDOW)
     *_, kept, base = wire.frames[PEER]
     assert decode(kept) == ProgressFrame(
-        [(Location(0), updates.WINDOW + n, 1) for n in range(5)], 5
+        [(Location(0), broadcast.WINDOW + n, 1) for n in range(5)], 5
     )
     assert base == [b"M second"]
 
@@ -125,9 +125,9 @@ def test_who_takes_updates_says_so_every_quarter_of_a_window() -> None:
     wire = Wire()
     receiver = Updates(wire)
     receiver.meet(PEER)
-    for n in range(1, updates.WINDOW + 1):
+    for n in range(1, broadcast.WINDOW + 1):
         receiver.taken(PEER, n)
-    quarter = updates.WINDOW // 4
+    quarter = broadcast.WINDOW // 4
     told = [decode(frame) for frame in wire.frames[PEER]]
     assert told == [HeardFrame(quarter * n) for n in range(1, 5)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meander.dataflow.sim import SimClock
-from meander.dataflow.waits import GRACE, Wait, Waits
+from meander.dataflow.metrics.stall_log import GRACE, Wait, Waits
+from meander.dataflow.simulation.simulator import SimClock
 
 SLOT = Wait("a slot of Spark", "it comes when another task ends")
 BIN = Wait("bin 7", "it comes when worker 1 has fetched it")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from meander import Checkpointing, Flow, nondeterministic
-from meander.dataflow.checkpoint.fitting import expect_fits, fitting
-from meander.dataflow.lists import ListSink, ListSource
-from meander.dataflow.nodes import Guarantee
-from meander.dataflow.plan import Plan
-from meander.dataflow.stream import KeyedStream, Stream
+from meander.dataflow.api.nodes import Guarantee
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.api.stream import KeyedStream, Stream
+from meander.dataflow.checkpoint.compatibility import expect_fits, fitting
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.keys.bins import BinSpace

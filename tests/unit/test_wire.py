@@ -16,10 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from meander.dataflow.batch import Batch, Int64s
-from meander.dataflow.graph import EdgeId, Location
-from meander.dataflow.migrate.delivery import Delivery
-from meander.dataflow.migrate.instructions import (
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.instructions import (
     Instruction,
     Prepare,
     Revoke,
@@ -27,9 +25,11 @@ from meander.dataflow.migrate.instructions import (
     Spare,
     Stage,
 )
-from meander.dataflow.migrate.moves import Moves
-from meander.dataflow.protocols import Frame, Partition
-from meander.dataflow.rulings import Ruling
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.graph.graph import EdgeId, Location
+from meander.dataflow.interfaces import Frame, Partition
+from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.wire import (
     DATA,
     PROGRESS,
@@ -337,7 +337,7 @@ def test_coding_a_batch_does_not_make_a_worker_wait_for_pandas() -> None:
 _CODES = """
 import sys
 import numpy as np
-from meander.dataflow.batch import Batch
+from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import decode, encode_data
 column = np.arange(2)
 batch = Batch(column, column, column, column, column, [1, 2], [b"a", b""], column.view(np.uint64))

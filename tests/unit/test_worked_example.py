@@ -11,8 +11,8 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.migrate.command import Migrate
-from meander.dataflow.testing import ListSink
+from meander.dataflow.control.command import Migrate
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId

@@ -12,7 +12,7 @@ from itertools import chain
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from meander.connectors.kafka.client import GRACE, Settings, contact, producer, transient, translate
-from meander.dataflow.bound import Bound
+from meander.dataflow.backpressure.memory_limit import Bound
 from meander.schemas.errors import MeanderError
 
 Header = tuple[str, bytes | str | None]

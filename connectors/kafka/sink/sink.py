@@ -26,11 +26,11 @@ from meander.connectors.kafka.formats import (
 )
 from meander.connectors.kafka.sink.batch_producer import Freight
 from meander.connectors.kafka.sink.producer import Header, Headers
-from meander.dataflow.batch import Batch, Int64s
-from meander.dataflow.once.tally import Tally
-from meander.dataflow.operators.errors import failure, shown, told
-from meander.dataflow.protocols import WorkerContext
-from meander.dataflow.pulse import Pulse
+from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.interfaces import WorkerContext
+from meander.dataflow.keepalive import Pulse
+from meander.dataflow.operators.error_policy import failure, shown, told
+from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.refused import RowRefused
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId

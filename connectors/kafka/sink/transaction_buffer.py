@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.transactional_producer import Parcel
-from meander.dataflow.bound import Bound
+from meander.dataflow.backpressure.memory_limit import Bound
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 

@@ -27,7 +27,7 @@ from meander.connectors.kafka.client import (
     translate,
 )
 from meander.connectors.kafka.sink.producer import ANYWHERE, Headers, Report, size_of
-from meander.dataflow.lost import WorkerLost
+from meander.dataflow.errors import WorkerLost
 
 PAUSE = 0.1
 """Seconds before a lot that was given back is tried again."""

@@ -15,12 +15,12 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.sink import KafkaSink, Rows, Taken
 from meander.connectors.kafka.sink.transaction_buffer import Spool
 from meander.connectors.kafka.sink.transactional_producer import Committer, Parcel
-from meander.dataflow.batch import Batch
-from meander.dataflow.bound import Bound
-from meander.dataflow.once.marks import Mark
-from meander.dataflow.once.tally import Tally
-from meander.dataflow.once.transactions import Keeper, Keeping, Tallying
-from meander.dataflow.protocols import Wakeup, WorkerContext
+from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.interfaces import Keeper, Keeping, Tallying
+from meander.dataflow.interfaces import Wakeup, WorkerContext
+from meander.dataflow.records.batch import Batch
 from meander.state.keys.ids import WorkerId
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from meander.connectors.kafka.client import Fetched
 from meander.connectors.kafka.dead_letter import Unreadable
 from meander.connectors.kafka.source.deserializer import Readable, Reading
-from meander.dataflow.batch import Batch, Int64s
-from meander.dataflow.protocols import Chunk, DeadLetters, Partition
+from meander.dataflow.interfaces import Chunk, DeadLetters, Partition
+from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import MeanderError
 from meander.state.times.time import MIN_TIME, from_millis

@@ -20,8 +20,8 @@ from meander.connectors.kafka.formats import (
     decoder,
     read_all,
 )
-from meander.dataflow.operators.errors import failure, told
-from meander.dataflow.pulse import Pulse
+from meander.dataflow.keepalive import Pulse
+from meander.dataflow.operators.error_policy import failure, told
 from meander.state.times.time import whole
 
 Readable = tuple[object, int]

@@ -29,7 +29,7 @@ from meander.connectors.kafka.source.lost_records import Lost
 from meander.connectors.kafka.source.topic_ids import TopicIds
 from meander.connectors.kafka.source.topic_watch import Commits, Look
 from meander.connectors.kafka.topics import Found
-from meander.dataflow.protocols import Chunk, Partition, Rest, WorkerContext
+from meander.dataflow.interfaces import Chunk, Partition, Rest, WorkerContext
 from meander.schemas.errors import MeanderError
 
 ROWS = 3000

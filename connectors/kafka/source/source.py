@@ -23,7 +23,7 @@ from meander.connectors.kafka.source.deserializer import Reading
 from meander.connectors.kafka.source.lost_records import Lost
 from meander.connectors.kafka.source.reader import Bounds, KafkaReader
 from meander.connectors.kafka.source.topic_ids import TopicIds, made_anew
-from meander.dataflow.protocols import (
+from meander.dataflow.interfaces import (
     DeadLetters,
     Partition,
     Rest,
@@ -31,7 +31,7 @@ from meander.dataflow.protocols import (
     SourceOptions,
     WorkerContext,
 )
-from meander.dataflow.pulse import Pulse
+from meander.dataflow.keepalive import Pulse
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import whole
 

@@ -1,0 +1,92 @@
+"""What the records at an input are: what they have come through, and where they go on to.
+
+Guarantees that a place of two flows with one way is one place of both, as far as names tell: the
+names of steps, splits and exchanges follow from the order of definition, so they alone say nothing.
+Two readers of one output lead to different ends, as each input has one upstream. Cost: O(operators
+squared), once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from meander.dataflow.api.nodes import (
+    AgainNode,
+    KeyedNode,
+    LoopNode,
+    Node,
+    Output,
+    ProbeNode,
+    ProcessLogic,
+    SinkNode,
+    SourceNode,
+    SplitNode,
+    upstreams,
+)
+from meander.state.checkpoint.checkpoint import Way
+
+Ways = Mapping[tuple[str, int], Way]
+"""By operator and number of its input."""
+Readers = Mapping[str, Sequence[tuple[Node, int]]]
+"""Of each operator, with the number of the input by which they read."""
+
+
+def ways(nodes: Sequence[Node], outboxes: Collection[str]) -> Ways:
+    """Of each input that takes records, in order of definition."""
+    readers = defaultdict[str, list[tuple[Node, int]]](list)
+    coming = dict[tuple[str, int], tuple[Node, tuple[str, ...]]]()
+    for node in nodes:
+        for number, upstream in enumerate(upstreams(node)):
+            readers[upstream.node.name].append((node, number))
+            coming[node.name, number] = node, _behind(upstream)
+        match node:
+            case AgainNode(loop=loop):
+                readers[node.name].append((loop, 1))
+                coming[loop.name, 1] = loop, (*_behind(node.upstream), f"operator {node.name!r}")
+            case SinkNode() if node.name in outboxes:
+                coming[node.name, 1] = coming[node.name, 0]
+    return {
+        (name, number): Way(name, number, behind, tuple(sorted(_ends(node, number, readers))))
+        for (name, number), (node, behind) in coming.items()
+    }
+
+
+def _behind(output: Output) -> tuple[str, ...]:
+    """What records of an output have come through."""
+    found = list[str]()
+    while True:
+        match output.node:
+            case SourceNode(name=name):
+                return (f"source {name!r}", *reversed(found))
+            case KeyedNode(name=name, logic=ProcessLogic(side=side)) if output.number:
+                return (_output(side[output.number - 1], name), *reversed(found))
+            case KeyedNode(name=name):
+                return (f"operator {name!r}", *reversed(found))
+            case SplitNode(name=name, outputs=outputs):
+                found.append(_output(outputs[output.number], name))
+            case LoopNode(name=name):
+                found.append(f"loop {name!r}")
+            case ProbeNode():
+                pass
+            case node:
+                found.append(f"operator {node.name!r}")
+        (output,) = upstreams(output.node)
+
+
+def _output(name: str, node: str) -> str:
+    return f"output {name!r} of operator {node!r}"
+
+
+def _ends(node: Node, number: int, readers: Readers) -> set[str]:
+    """Where records of an input go on to; behind a probe, which only shows them, also further."""
+    match node:
+        case KeyedNode(name=name):
+            return {f"input {number} of operator {name!r}" if len(node.upstreams) > 1
+                    else f"operator {name!r}"}  # fmt: skip
+        case SinkNode(name=name):
+            return {f"sink {name!r}"}
+        case LoopNode(name=name):
+            return {f"loop {name!r}"}
+    shown = {f"probe {node.name!r}"} if isinstance(node, ProbeNode) else set[str]()
+    return shown.union(*(_ends(one, at, readers) for one, at in readers[node.name]))

@@ -1,0 +1,399 @@
+"""From a flow to its graph: the same on every member, as locations are numbered by definition.
+
+Chains of stateless steps without a fork become one operator. Behind the user's operators stand the
+control source (at the coordinator) and, where state can move, the migrator with an edge to each
+stateful operator. Cost: once per start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property, partial
+
+from meander.dataflow.api.determinism import varies
+from meander.dataflow.api.flow import Flow
+from meander.dataflow.api.lineage import Ways, ways
+from meander.dataflow.api.nodes import (
+    AgainNode,
+    ExchangeNode,
+    KeyedNode,
+    LoopNode,
+    Node,
+    Output,
+    ProbeNode,
+    SinkNode,
+    SourceNode,
+    SplitNode,
+    StepsNode,
+    has_keys,
+    outputs,
+    scope_of,
+    upstreams,
+)
+from meander.dataflow.api.validation import functions_of
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.colocation import Groups
+from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.graph.graph import EdgeId, Graph, Location
+from meander.dataflow.graph.graph import Node as Ports
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.wire import Payload
+from meander.schemas.errors import SetupError
+from meander.state.checkpoint.checkpoint import Piece
+
+MOST_BINS = 1 << 19
+"""In all groups together: the owners of all are one decision, which is one record."""
+
+
+class Plan:
+    """A flow's graph, and where in it everything is."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.nodes = _fused(flow.nodes)
+        self.graph = Graph()
+        self.ports: dict[str, Ports] = {}
+        self.sources = [n for n in self.nodes if isinstance(n, SourceNode)]
+        self.keyed = [n for n in self.nodes if isinstance(n, KeyedNode)]
+        self.exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
+        if not self.sources:
+            raise SetupError(f"flow {flow.name!r}", "it has no source", "call flow.source(...)")
+        # The control source has two outputs: commands, and demands of commands without a time.
+        self.control = self.graph.node("control", 0, 2)
+        self.migrator = self.graph.node("migrator", 1, len(self.keyed))
+        self.handover = self.graph.node("handover", 1, len(self.sources))
+        self.snapshots = self.graph.node("snapshots", 0, 0)
+        self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
+        self.graph.edge(self.control.outputs[0], self.handover.inputs[0], credit=False)
+        self.graph.boards.add(self.control.outputs[1])
+        if self.groups.total > MOST_BINS:
+            raise _too_many(flow.name, self.groups)
+        if self.outboxes and flow.checkpoints.interval is None:
+            raise _never_sent(min(self.outboxes))
+        for node in self.nodes:
+            self._add(node)
+        for node in self.nodes:
+            for upstream, target in zip(
+                upstreams(node), self.ports[node.name].inputs, strict=False
+            ):
+                self.graph.edge(self._leaving(upstream), target)
+            if isinstance(node, AgainNode):
+                back = self.ports[node.loop.name].inputs[1]
+                self.graph.feedback(self.ports[node.name].outputs[0], back)
+        for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
+            self.graph.edge(output, self.pointers(keyed), credit=False)
+        for output, source in zip(self.handover.outputs, self.sources, strict=True):
+            self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
+            self.graph.boards.add(self.ports[source.name].outputs[1])
+
+    def _add(self, node: Node) -> None:
+        back = isinstance(node, KeyedNode | SourceNode | LoopNode) or node.name in self.outboxes
+        inputs = len(upstreams(node)) + back
+        boards = int(isinstance(node, SourceNode))
+        self.ports[node.name] = self.graph.node(
+            node.name, inputs, outputs(node) + boards, scope_of(node)
+        )
+
+    def _leaving(self, output: Output) -> Location:
+        return self.ports[output.node.name].outputs[output.number]
+
+    def pointers(self, keyed: KeyedNode) -> Location:
+        """The input by which state comes to a stateful operator."""
+        return self.ports[keyed.name].inputs[-1]
+
+    def input_at(self, name: str, number: int) -> Location:
+        """An operator's input, by its number."""
+        return self.ports[name].inputs[number]
+
+    def origin(self, node: SourceNode | KeyedNode) -> int:
+        """The number under which a node's records stand in the total order: sources first."""
+        names = [*(n.name for n in self.sources), *(n.name for n in self.keyed)]
+        return names.index(node.name)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Which stateful operators' bins move together."""
+        alone = {keyed.name: keyed.moves == "alone" for keyed in self.keyed}
+        return Groups(self.flow.space.count, alone)
+
+    @cached_property
+    def crossing(self) -> dict[EdgeId, tuple[type, ...]]:
+        """The edges that lead from member to member, and what travels on each."""
+        instructions = Moves, Revoke, Prepare, Stage, Spare, Rewrite
+        carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
+        carried[self.handover.inputs[0]] = (Order,)
+        carried.update((self.pointers(keyed), (Delivery,)) for keyed in self.keyed)
+        carried.update((self.ports[source.name].inputs[0], (Parcel,)) for source in self.sources)
+        outputs = {self.ports[exchange.name].outputs[0] for exchange in self.exchanges}
+        carried.update((e.target, (Batch,)) for e in self.graph.edges if e.source in outputs)
+        return {e.id: carried[e.target] for e in self.graph.edges if e.target in carried}
+
+    @cached_property
+    def placed(self) -> set[Location]:
+        """Where records come in that have no keys, and belong to the owners of their partitions'
+        bins."""
+        outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.keyless}
+        targets = {edge.target for edge in self.graph.edges if edge.source in outputs}
+        # What lay in an outbox goes on where the results behind it come in.
+        inputs = (self.ports[sink].inputs for sink in self.outboxes)
+        return targets | {before for results, before in inputs if results in targets}
+
+    @cached_property
+    def with_keys(self) -> set[Location]:
+        """The inputs whose records have keys. At one input all have, or none: what is joined,
+        sorted, spilled and restored there is of one kind."""
+        return {
+            at for node in self.nodes for at, output in self._taken_in(node) if has_keys(output)
+        }
+
+    def takes(self, at: Location, payload: Payload) -> bool:
+        """Whether an input takes this, as far as it is records: with keys, or without."""
+        if not isinstance(payload, Batch):
+            return True
+        return (payload.keys is not None) == (at in self.with_keys)
+
+    def _taken_in(self, node: Node) -> Iterator[tuple[Location, Output]]:
+        """The inputs of a node by which records come, and from where."""
+        inputs = self.ports[node.name].inputs
+        yield from zip(inputs, upstreams(node), strict=False)
+        if node.name in self.outboxes:
+            yield inputs[1], upstreams(node)[0]
+        if isinstance(node, LoopNode):
+            # What comes back gives up its keys there where the loop's stream has none.
+            yield inputs[1], node.upstream
+
+    @cached_property
+    def reached(self) -> dict[int, set[str]]:
+        """The sinks to which each source leads, by its number."""
+        found = {self.origin(source): set[str]() for source in self.sources}
+        for node in self.nodes:
+            if isinstance(node, SinkNode):
+                for source in self._sources_of(node):
+                    found[self.origin(source)].add(node.name)
+        return found
+
+    def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
+        """From which a sink's records may come."""
+        return [one for one in self._nodes_before(sink).values() if isinstance(one, SourceNode)]
+
+    @cached_property
+    def before(self) -> dict[str, list[str]]:
+        """The user's functions that each sink's records have come through, by operator."""
+        sinks = {node.name: self._nodes_before(node) for node in self.nodes
+                 if isinstance(node, SinkNode)}  # fmt: skip
+        return {
+            sink: [
+                name for node in self.nodes if node.name in before for name in _functions(node)
+            ]
+            for sink, before in sinks.items()
+        }  # fmt: skip
+
+    @cached_property
+    def outboxes(self) -> set[str]:
+        """The sinks of a flow that delivers exactly once whose results a replay would not give
+        again: they wait for checkpoints of them."""
+        if self.flow.delivery == "at_least_once":
+            return set()
+        sinks = [node for node in self.nodes if isinstance(node, SinkNode)]
+        if any(keyed.order == "arrival" for keyed in self.keyed):
+            # Where one goes on from a checkpoint, sources give records other times than before.
+            return {sink.name for sink in sinks}
+        through = {sink.name: [sink, *self._nodes_before(sink).values()] for sink in sinks}
+        return {sink for sink, nodes in through.items() if any(map(_varies, nodes))}
+
+    def written(self, node: KeyedNode | ExchangeNode) -> list[Location]:
+        """Where sinks write as it comes what leaves a node, and no stateful operator lies between:
+        their outputs."""
+        if self.flow.delivery == "exactly_once":
+            return []
+        behind = self._before_stateful(node)
+        sinks = (one.name for one in self.nodes if isinstance(one, SinkNode))
+        return [self.ports[sink].outputs[0] for sink in sinks if sink in behind]
+
+    def applied(self, node: KeyedNode) -> list[Location]:
+        """The inputs where the next stateful operators apply as it arrives what leaves one."""
+        behind = self._before_stateful(node)
+        return [
+            at for one in self.keyed if one.order == "arrival"
+            for at, upstream in zip(self.ports[one.name].inputs, upstreams(one), strict=False)
+            if upstream.node.name in behind
+        ]  # fmt: skip
+
+    def _before_stateful(self, node: Node) -> set[str]:
+        """A node, and those to which its records come before another stateful operator."""
+        behind, known = {node.name}, set[str]()
+        while behind != known:
+            known = {*behind}
+            behind |= {
+                node.name for node in self.nodes
+                if not isinstance(node, KeyedNode)
+                and any(one.name in known for one in self._feeding(node))
+            }  # fmt: skip
+        return behind
+
+    @cached_property
+    def timed(self) -> dict[str, list[str]]:
+        """The other sinks of such a flow, with the user's functions before each."""
+        if self.flow.delivery == "at_least_once":
+            return {}
+        return {one: names for one, names in self.before.items() if one not in self.outboxes}
+
+    @cached_property
+    def ways(self) -> Ways:
+        """How records come to each input that takes any, and where they go on to."""
+        return ways(self.nodes, self.outboxes)
+
+    def in_outbox(self, piece: Piece) -> bool:
+        """Whether these records lay in an outbox, which their sink may have no more."""
+        return piece.input > 0 and piece.node in self.before
+
+    def _reached_unsorted(self, sink: SinkNode) -> bool:
+        """Whether any records come to a sink around all stateful operators, as some leave a loop
+        before they come to those within."""
+        before = self._nodes_before(sink, KeyedNode).values()
+        return any(isinstance(one, SourceNode) for one in before)
+
+    def _nodes_before(self, sink: SinkNode, up_to: type | tuple[()] = ()) -> Mapping[str, Node]:
+        """The operators ahead of a sink, by name; the search backward stops at those of a kind."""
+        left, seen = [sink.upstream.node], dict[str, Node]()
+        while left:
+            node = left.pop()
+            if node.name not in seen:
+                seen[node.name] = node
+                left += [] if isinstance(node, up_to) else self._feeding(node)
+        return seen
+
+    def _feeding(self, node: Node) -> list[Node]:
+        """Those whose records come to a node, also by the way back of a loop."""
+        again = (n for n in self.nodes if isinstance(n, AgainNode) and n.loop is node)
+        return [one.node for one in (*upstreams(node), *(one.upstream for one in again))]
+
+    @cached_property
+    def commanded(self) -> set[Location]:
+        """Where only the coordinator's word counts."""
+        return {self.migrator.inputs[0], self.handover.inputs[0]}
+
+    @cached_property
+    def names(self) -> dict[Location, str]:
+        """The operator to which each port of the user's flow belongs."""
+        return {
+            at: name for name, ports in self.ports.items() for at in (*ports.inputs, *ports.outputs)
+        }
+
+    @property
+    def arrivals(self) -> list[Location]:
+        """Where records come in that are applied in the order of their arrival."""
+        ordered = [keyed for keyed in self.keyed if keyed.order == "arrival"]
+        return [at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]]
+
+    @cached_property
+    def unsorted(self) -> list[Location]:
+        """Where records come in, or go out, as they arrive, as nothing has sorted them by time: who
+        begins to read a partition waits until what was sent of it before is through."""
+        sinks = (node for node in self.nodes if isinstance(node, SinkNode))
+        plain = [one for one in sinks if one.name not in self.timed and self._reached_unsorted(one)]
+        return [*self.arrivals, *(self.ports[sink.name].outputs[0] for sink in plain)]
+
+    def ahead(self, here: Location) -> set[Location]:
+        """Where records of one partition could be overtaken by those that are at an operator's
+        input, as nothing sorts either on its way. What the operator itself holds goes first anyway,
+        and what goes round with them is not ahead of them: no loop keeps an order of arrival. A
+        stateful operator ends the way: what it has taken, its timers too, nothing overtakes, and
+        might wait for the frontier that these records hold back (I7)."""
+        ends = {at for keyed in self.keyed for at in self.ports[keyed.name].outputs}
+        unsorted = {*self.unsorted}
+        reached = partial(self.graph.reached_around, around=self.sorting | ends)
+        behind = [at for at in reached(here) if self.names[at] != self.names[here]]
+        return {at for at in behind if here not in (there := reached(at)) and there & unsorted}
+
+    @cached_property
+    def sorting(self) -> set[Location]:
+        """Where records come in that are sorted by time before all else."""
+        ordered = [keyed for keyed in self.keyed if keyed.order == "time"]
+        inputs = {at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]}
+        return inputs | {self.ports[sink].inputs[0] for sink in self.timed}
+
+    @property
+    def source_locations(self) -> list[Location]:
+        """Where sources hold their partitions' frontiers."""
+        return [self.ports[source.name].outputs[0] for source in self.sources]
+
+    @cached_property
+    def read_locations(self) -> list[Location]:
+        """Where sources hold what they have read, sent or not."""
+        return [at for source in self.sources for at in self.ports[source.name].outputs]
+
+    @property
+    def waiting_locations(self) -> list[Location]:
+        """Where something may be held that waits for the sources."""
+        others = {*self.source_locations, *self.control.outputs}
+        return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
+
+    @cached_property
+    def ends(self) -> list[Location]:
+        """The outputs that nothing reads: together, the flow's probe."""
+        read = {edge.source for edge in self.graph.edges} | self.graph.boards
+        return [at for n in self.nodes for at in self.ports[n.name].outputs if at not in read]
+
+    @cached_property
+    def probes(self) -> dict[str, Location]:
+        """The places whose frontiers are shown: probes and sinks, by name."""
+        shown = (n for n in self.nodes if isinstance(n, ProbeNode | SinkNode))
+        return {n.name: self.ports[n.name].outputs[0] for n in shown}
+
+
+def _too_many(flow: str, groups: Groups) -> SetupError:
+    return SetupError(
+        f"flow {flow!r}",
+        f"it has {groups.total:,} bins, {groups.count:,} for all operators that move together and "
+        f"as many for each that moves alone, and {MOST_BINS:,} is the most",
+        "let it have fewer bins, or fewer operators with moves='alone'",
+    )
+
+
+def _never_sent(sink: str) -> SetupError:
+    return SetupError(
+        f"sink {sink!r}",
+        "before it are records that are applied as they arrive, or a function that is not"
+        " deterministic, so results wait for a checkpoint, and the flow takes none by itself",
+        "give the flow checkpoints=Checkpointing(interval=1.0), the seconds that results may wait",
+    )
+
+
+def _varies(node: Node) -> bool:
+    """Whether a function of a node may give something else when the same comes again, also one by
+    which it reads or writes."""
+    functions = [function for _, function in functions_of(node)]
+    spec: object = node.spec if isinstance(node, SourceNode | SinkNode) else None
+    if is_dataclass(spec):
+        functions += [getattr(spec, one.name) for one in fields(spec)]
+    return any(map(varies, functions))
+
+
+def _functions(node: Node) -> list[str]:
+    match node:
+        case StepsNode(steps=steps):
+            return [step.name for step in steps]
+        case KeyedNode() | SplitNode():
+            return [node.name]
+    return []
+
+
+def _fused(nodes: list[Node]) -> list[Node]:
+    """The nodes with chains of stateless steps made one each, without exchanges to nobody."""
+    readers = Counter(upstream.node.name for node in nodes for upstream in upstreams(node))
+    result: dict[str, Node] = {}
+    for node in nodes:
+        if isinstance(node, ExchangeNode) and not readers[node.name]:
+            continue
+        if isinstance(node, StepsNode):
+            before = result[node.upstream.node.name]
+            if isinstance(before, StepsNode) and readers[before.name] == 1:
+                del result[before.name]
+                node = StepsNode(node.name, before.upstream, (*before.steps, *node.steps))
+        result[node.name] = node
+    return list(result.values())

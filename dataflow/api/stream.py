@@ -1,0 +1,411 @@
+"""Streams of a flow that is being defined: what each method adds, runs once the flow does.
+
+A stream is a value: using it twice forks it. A keyed stream stays keyed through map, filter,
+flat_map, split, inspect and probe. Whatever cannot run is refused here, by a SetupError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+
+from meander.dataflow.api.builder import Definition
+from meander.dataflow.api.nodes import (
+    AgainNode,
+    ExchangeNode,
+    FoldLogic,
+    KeyedNode,
+    LeaveNode,
+    Logic,
+    LoopNode,
+    Moving,
+    Node,
+    Output,
+    ProbeNode,
+    ProcessLogic,
+    SinkNode,
+    SplitNode,
+    StepsNode,
+    group_of,
+    scope_of,
+)
+from meander.dataflow.control.colocation import TOGETHER
+from meander.dataflow.interfaces import SinkSpec
+from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.logic import Context, OnTimer, OnValue
+from meander.dataflow.operators.keyed.operator import Order
+from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from meander.schemas.errors import SetupError
+from meander.state.encoding.codec import PLAIN, StateCodec
+
+T = TypeVar("T")
+U = TypeVar("U")
+S = TypeVar("S")
+Left = TypeVar("Left", bound="Stream[Any]")
+
+How = tuple[Order, StateCodec, OnError, Moving]
+"""What is said of any stateful operator."""
+
+
+class Stream(Generic[T]):
+    """Records on their way through a flow."""
+
+    def __init__(self, flow: Definition, at: Output) -> None:
+        self._flow, self._at = flow, at
+
+    def map(self, function: Callable[[T], U], *, on_error: OnError = "dead_letter") -> Stream[U]:
+        """Each value through a function."""
+        return Stream(self._flow, self._step(Map(self._name("map"), function, on_error)))
+
+    def filter(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> Stream[T]:
+        """The values for which a function is true."""
+        return Stream(self._flow, self._step(Filter(self._name("filter"), function, on_error)))
+
+    def flat_map(
+        self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
+    ) -> Stream[U]:
+        """Any number of values for each."""
+        return Stream(self._flow, self._step(FlatMap(self._name("flat_map"), function, on_error)))
+
+    def inspect(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> Stream[T]:
+        """Call a function for its effect."""
+        return Stream(self._flow, self._step(Inspect(self._name("inspect"), function, on_error)))
+
+    def key_by(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[T]:
+        """Group by a key, any plain value, and bring each group to one worker. Keys that are equal
+        and of the same types are one group, and have one form behind this."""
+        name = self._name("key_by")
+        keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
+        exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)
+        return KeyedStream(self._flow, self._add(exchange))
+
+    def split(
+        self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
+    ) -> tuple[Stream[T], ...]:
+        """One stream per output named, in that order: each value goes to the one that the function
+        names. A value for which it names none has failed.
+
+        >>> from meander import Flow
+        >>> from meander.dataflow.simulation.simulated_flow import ListSource
+        >>> numbers = Flow("numbers").source(ListSource([[(1, 5), (2, 8)]]))
+        >>> even, odd = numbers.split(lambda n: "odd" if n % 2 else "even", "even", "odd")
+        """
+        name = self._name("split")
+        if not outputs or len(set(outputs)) < len(outputs):
+            raise SetupError(f"operator {name!r}", f"its outputs are {outputs!r}",
+                             "name each of its outputs once")  # fmt: skip
+        node = self._flow.add(SplitNode(name, self._at, function, outputs, on_error))
+        return tuple(Stream(self._flow, Output.of(node, n)) for n in range(len(outputs)))
+
+    def iterate(
+        self,
+        name: str,
+        body: Callable[[Stream[T]], tuple[Stream[T], Left]],
+        *,
+        max_rounds: int = 1000,
+        on_error: OnError = "dead_letter",
+    ) -> Left:
+        """A loop: `body` gets the loop's stream and returns what goes round again, a round later,
+        and what leaves. A value that would begin more than `max_rounds` rounds has failed.
+
+        What goes round joins a stream without keys, so keys that it has got end with the round.
+
+        Streams of outside may be connected inside. Records are applied to state in the order
+        (time, round, ...), so results do not depend on how the loop's workers run.
+
+        >>> from meander import Flow
+        >>> from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+        >>> flow, sink = Flow("collatz"), ListSink()
+        >>> def step(value):
+        ...     start, steps, n = value
+        ...     return start, steps + 1, 3 * n + 1 if n % 2 else n // 2
+        >>> def body(numbers):
+        ...     stepped = numbers.map(step)
+        ...     return stepped.split(lambda v: "done" if v[2] == 1 else "again", "again", "done")
+        >>> starts = flow.source(ListSource([[(1, 6), (2, 27)]])).map(lambda n: (n, 0, n))
+        >>> starts.iterate("steps", body).sink(sink)
+        >>> with TestFlow(flow, workers=2) as run:
+        ...     run.run()
+        >>> sorted(sink.values)
+        [(6, 8, 1), (27, 111, 1)]
+        """
+        loop = LoopNode(self._flow.own_name(name), self._at)
+        entered = Stream[T](self._flow, Output.of(self._flow.add(loop)))
+        return self._closed(loop, body(entered), max_rounds, on_error)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name in {"fold", "process", "connect"}:
+                raise SetupError(f"operator {self._at.node.name!r}",
+                                 f"{name} needs records with keys, and these have none",
+                                 f"call key_by before {name}")  # fmt: skip
+            raise AttributeError(name)
+
+    def probe(self, name: str) -> Stream[T]:
+        """A place whose frontier `meander status` shows under this name."""
+        return Stream(self._flow, self._probe(name))
+
+    def sink(
+        self, spec: SinkSpec, name: str = "sink", *, on_error: OnError = "dead_letter"
+    ) -> None:
+        """Send the values out of the flow; `on_error` is for those that the sink cannot encode."""
+        at = self._placed(on_error) if self._flow.delivery == "exactly_once" else self._at
+        self._flow.add(SinkNode(self._name(name), at, spec, on_error))
+
+    def _placed(self, on_error: OnError) -> Output:
+        """Where each record is on one worker that follows from itself and its time."""
+        return self._flow.placed(self._at, on_error)
+
+    def _closed(
+        self, loop: LoopNode, ends: tuple[Stream[T], Left], most: int, on_error: OnError
+    ) -> Left:
+        _check_ends(loop, ends)
+        again, leaving = ends
+        if most < 1:
+            raise SetupError(f"loop {loop.name!r}", f"its max_rounds is {most}",
+                             "give it a number of rounds from 1")  # fmt: skip
+        back = self._name(f"{loop.name} again")
+        self._flow.add(AgainNode(back, again._at, loop, most, on_error))
+        out = LeaveNode(self._name(f"{loop.name} leave"), leaving._at)
+        return type(leaving)(self._flow, self._add(out))
+
+    def _name(self, wanted: str) -> str:
+        return self._flow.name_for(wanted)
+
+    def _add(self, node: Node) -> Output:
+        return Output.of(self._flow.add(node))
+
+    def _step(self, step: Step) -> Output:
+        return self._add(StepsNode(step.name, self._at, (step,)))
+
+    def _probe(self, name: str) -> Output:
+        return self._add(ProbeNode(self._flow.own_name(name), self._at))
+
+
+class KeyedStream(Stream[T]):
+    """Records grouped by key, each group on the worker that owns its bin."""
+
+    @overload
+    def fold(
+        self,
+        name: str,
+        init: ColumnFold,
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+        moves: Moving = "together",
+    ) -> KeyedStream[Any]: ...
+
+    @overload
+    def fold(
+        self,
+        name: str,
+        init: Callable[[], S],
+        step: Callable[[S, T], tuple[S, U]],
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+        moves: Moving = "together",
+    ) -> KeyedStream[U]: ...
+
+    def fold(
+        self,
+        name: str,
+        init: Any,
+        step: Any = None,
+        *,
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+        moves: Moving = "together",
+    ) -> KeyedStream[Any]:
+        """One result per record: `(state, value) -> (state, result)`, or a fold over columns
+        (`dataflow.columns`) in place of `init` and `step`.
+
+        `moves="alone"`: its bins move only when a command names it, and not with those of others.
+        """
+        if isinstance(init, ColumnFold) is (step is not None):
+            raise SetupError(f"operator {name!r}",
+                             "a fold needs an init and a step, or a fold over columns alone",
+                             "give it a step (state, value) -> (state, result), or in place of both"
+                             " a fold such as columns.count()")  # fmt: skip
+        logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
+        how = order, codec, on_error, moves
+        return KeyedStream(self._flow, self._keyed(name, (self,), logic, how))
+
+    def process(
+        self,
+        name: str,
+        init: Callable[[], S],
+        step: Callable[[Context, S, T], S],
+        on_timer: Callable[[Context, S], S] | None = None,
+        *,
+        on_notify: Callable[[Context, S], S] | None = None,
+        side: Sequence[str] = (),
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+        moves: Moving = "together",
+    ) -> ProcessedStream:
+        """Any number of results per record, and timers: `(context, state, value) -> state`.
+
+        `on_notify` is called for a key that asked by `context.notify()`, once all records of that
+        time have been applied, in a loop all of that round: what they add up to can be sent then.
+
+        `side` names further outputs: `context.emit(value, to="late")` sends to one of them, and
+        `.side("late")` of the stream returned is what comes there.
+        """
+        return self._process(
+            name, (self,), init, (cast(OnValue, step),), (on_timer, on_notify), side,
+            (order, codec, on_error, moves),
+        )  # fmt: skip
+
+    def connect(
+        self,
+        other: KeyedStream[U],
+        name: str,
+        init: Callable[[], S],
+        left: Callable[[Context, S, T], S],
+        right: Callable[[Context, S, U], S],
+        on_timer: Callable[[Context, S], S] | None = None,
+        *,
+        on_notify: Callable[[Context, S], S] | None = None,
+        side: Sequence[str] = (),
+        order: Order = "time",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+        moves: Moving = "together",
+    ) -> ProcessedStream:
+        """One state per key for two streams with one key space: as `process`, one function each."""
+        if other._flow is not self._flow:
+            raise SetupError(f"operator {name!r}",
+                             f"its second stream belongs to flow {other._flow.name!r}",
+                             "connect streams of one flow")  # fmt: skip
+        functions = (cast(OnValue, left), cast(OnValue, right))
+        how = order, codec, on_error, moves
+        back = on_timer, on_notify
+        return self._process(name, (self, other), init, functions, back, side, how)
+
+    def map(
+        self, function: Callable[[T], U], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[U]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().map(function, on_error=on_error)._at)
+
+    def filter(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[T]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().filter(function, on_error=on_error)._at)
+
+    def flat_map(
+        self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[U]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().flat_map(function, on_error=on_error)._at)
+
+    def inspect(
+        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+    ) -> KeyedStream[T]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, super().inspect(function, on_error=on_error)._at)
+
+    def split(
+        self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
+    ) -> tuple[KeyedStream[T], ...]:
+        """As on any stream; the key stays."""
+        streams = super().split(function, *outputs, on_error=on_error)
+        return tuple(KeyedStream(self._flow, stream._at) for stream in streams)
+
+    def iterate(
+        self,
+        name: str,
+        body: Callable[[KeyedStream[T]], tuple[Stream[T], Left]],
+        *,
+        max_rounds: int = 1000,
+        on_error: OnError = "dead_letter",
+    ) -> Left:
+        """As on any stream; the key stays, so what goes round again must have one too."""
+        loop = LoopNode(self._flow.own_name(name), self._at)
+        ends = body(KeyedStream[T](self._flow, Output.of(self._flow.add(loop))))
+        _check_ends(loop, ends)
+        if not isinstance(ends[0], KeyedStream):
+            raise SetupError(f"loop {name!r}", "what enters has a key, what goes round again none",
+                             "end that stream with key_by")  # fmt: skip
+        again = self._flow.exchanged(ends[0]._at, group_of(self._at.node), on_error)
+        return self._closed(loop, (Stream(self._flow, again), ends[1]), max_rounds, on_error)
+
+    def probe(self, name: str) -> KeyedStream[T]:
+        """As on any stream; the key stays."""
+        return KeyedStream(self._flow, self._probe(name))
+
+    def _placed(self, _: OnError) -> Output:
+        return self._at
+
+    def _process(
+        self,
+        name: str,
+        streams: Sequence[KeyedStream[Any]],
+        init: Callable[[], object],
+        on_values: tuple[OnValue, ...],
+        back: tuple[Callable[[Context, S], S] | None, Callable[[Context, S], S] | None],
+        side: Sequence[str],
+        how: How,
+    ) -> ProcessedStream:
+        if isinstance(side, str) or len(set(side)) < len(side):
+            raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
+                             "name each of them once, in a list")  # fmt: skip
+        on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
+        logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
+        at = self._keyed(name, streams, logic, how)
+        return ProcessedStream(self._flow, at, logic.side)
+
+    def _keyed(
+        self,
+        name: str,
+        streams: Sequence[KeyedStream[Any]],
+        logic: Logic,
+        how: How,
+    ) -> Output:
+        """A stateful operator, and exchanges where its bins may have other owners than its
+        records' so far."""
+        *_, on_error, moves = how
+        group = name if moves == "alone" else TOGETHER
+        upstreams = tuple(self._flow.exchanged(one._at, group, on_error) for one in streams)
+        return self._add(KeyedNode(self._flow.own_name(name), upstreams, logic, *how))
+
+
+def _check_ends(loop: LoopNode, ends: object) -> None:
+    """Raises SetupError for what a body has returned if no loop can be made of it."""
+    match ends:
+        case (Stream() as again, Stream() as left) if (
+            again._at.scope == left._at.scope == scope_of(loop)
+        ):
+            return
+    raise SetupError(f"loop {loop.name!r}", "its body did not return two streams of the loop",
+                     "return what goes round again, and what leaves")  # fmt: skip
+
+
+class ProcessedStream(KeyedStream[Any]):
+    """What a process function emits to its first output; `side` is what it emits to others."""
+
+    def __init__(self, flow: Definition, at: Output, side: Sequence[str] = ()) -> None:
+        super().__init__(flow, at)
+        self._side = side
+
+    def side(self, name: str) -> KeyedStream[Any]:
+        """What goes to the side output of a name. Raises SetupError where there is none."""
+        if name not in self._side:
+            raise SetupError(f"operator {self._at.node.name!r}", f"it has no side output {name!r}",
+                             "name it in the `side` of the operator")  # fmt: skip
+        return KeyedStream(self._flow, Output.of(self._at.node, 1 + self._side.index(name)))

@@ -1,0 +1,111 @@
+"""What can be said of an operator before it runs: a flow that could not work is not defined.
+
+Guarantees that functions can be called, that policies, orders and codecs are ones that there are,
+and that nothing stands in a loop that has no meaning there. Cost: once per operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from meander.dataflow.api.nodes import (
+    AgainNode,
+    ExchangeNode,
+    FoldLogic,
+    KeyedNode,
+    Moving,
+    Node,
+    ProcessLogic,
+    SinkNode,
+    SourceNode,
+    SplitNode,
+    StepsNode,
+    scope_of,
+)
+from meander.dataflow.graph.graph import ROOT
+from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.keyed.operator import Order
+from meander.schemas.errors import SetupError
+
+
+def check(node: Node) -> None:
+    """Raises SetupError for an operator that could not work."""
+    for what, function in functions_of(node):
+        if not callable(function):
+            raise SetupError(
+                f"operator {node.name!r}", f"its {what} is {function!r}", "give it a function"
+            )
+    match node:
+        case SourceNode(name, spec):
+            _check_end(f"source {name!r}", spec, "KafkaSource('topic')")
+        case SinkNode(name, _, spec):
+            _check_end(f"sink {name!r}", spec, "KafkaSink('topic')")
+        case KeyedNode():
+            _check_keyed(node)
+    for policy in _policies(node):
+        _expect_one("on_error", node.name, policy, get_args(OnError))
+
+
+def functions_of(node: Node) -> Iterator[tuple[str, object]]:
+    """What users have written, and as what."""
+    match node:
+        case StepsNode():
+            yield from (("function", step.function) for step in node.steps)
+        case SplitNode():
+            yield "function", node.choose
+        case KeyedNode(logic=FoldLogic(init, step)):
+            yield from (("init", init), ("step", step))
+        case KeyedNode(logic=ColumnFold(step=step)):
+            yield "step", step
+        case KeyedNode(logic=ProcessLogic() as logic):
+            yield "init", logic.init
+            yield from (("step", function) for function in logic.on_values)
+            back = (("on_timer", logic.on_timer), ("on_notify", logic.on_notify))
+            yield from ((what, function) for what, function in back if function is not None)
+
+
+def _policies(node: Node) -> Iterator[str]:
+    match node:
+        case StepsNode():
+            yield from (step.on_error for step in node.steps)
+        case SplitNode() | ExchangeNode() | KeyedNode() | AgainNode() | SinkNode():
+            yield node.on_error
+
+
+def _check_end(end: str, spec: object, such: str) -> None:
+    if not callable(getattr(spec, "open", None)):
+        raise SetupError(end, f"it is {spec!r}", f"give it such as {such}")
+
+
+def _check_keyed(node: KeyedNode) -> None:
+    _expect_one("order", node.name, node.order, get_args(Order))
+    _expect_one("moves", node.name, node.moves, get_args(Moving))
+    if not all(hasattr(node.codec, what) for what in ("name", "encode", "decode")):
+        raise SetupError(
+            f"operator {node.name!r}",
+            f"its codec is {node.codec!r}",
+            "give it an object with a name, encode and decode",
+        )
+    if scope_of(node) == ROOT:
+        return
+    if node.order == "arrival":
+        raise SetupError(
+            f"operator {node.name!r}",
+            "order='arrival' has no meaning in a loop: records of one partition overtake each other"
+            " there",
+            "leave out the order, or the loop",
+        )
+    if isinstance(node.logic, ProcessLogic) and node.logic.on_timer is not None:
+        raise SetupError(
+            f"operator {node.name!r}",
+            "it sets timers in a loop, and a timer is for a time of the flow, not for a round",
+            "set them before or behind the loop",
+        )
+
+
+def _expect_one(what: str, name: str, given: object, known: tuple[str, ...]) -> None:
+    if given not in known:
+        allowed = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+        raise SetupError(f"operator {name!r}", f"its {what} is {given!r}", f"give {allowed}")

@@ -1,0 +1,170 @@
+"""Records in flight of a checkpoint, put back where they go on: read lazily, a few pieces ahead.
+
+Guarantees I3 and I9 through a recovery: each worker reads what is its own by the new map,
+downstream first, and what comes anew waits behind it, so of one key or partition nothing overtakes
+what was ahead of it. Around a move operators and sinks keep the order (`Migrator.resume`). And I1:
+what has not been read counts with its least time, from the opening on. A checkpoint that is taken
+meanwhile refers to what was not read. Cost: every worker reads the pieces of keyed streams that any
+of its bins may be in, and keeps the rows of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from meander.dataflow.api.nodes import group_of
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.graph.graph import Location
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.operators.ports import InputPort, Message
+from meander.dataflow.progress.progress import Progress
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.loop_times import at, outer
+from meander.state.checkpoint import in_flight
+from meander.state.checkpoint.checkpoint import Piece
+from meander.state.checkpoint.in_flight import Columns
+from meander.state.keys.ids import WorkerId
+from meander.state.layers.parts import wholes
+from meander.state.layers.topic import StateTopic
+
+AHEAD_BYTES = 1 << 20
+"""What is asked for at once: a piece alone takes as long as some."""
+
+
+class Resuming:
+    """One worker's reading of them."""
+
+    def __init__(
+        self,
+        me: WorkerId,
+        plan: Plan,
+        start: Start,
+        inputs: Mapping[Location, InputPort],
+        progress: Progress,
+        topic: StateTopic,
+        clock: Clock,
+    ) -> None:
+        self._me, self._plan, self._start = me, plan, start
+        self._inputs, self._progress, self._clock = inputs, progress, clock
+        self._owners = np.array(start.owners, np.int64)
+        self._mine = np.flatnonzero(self._owners == me)
+        self._nodes = {node.name: (n, node) for n, node in enumerate(plan.nodes)}
+        pieces = [piece for piece in start.cut.pieces if self._may_have(piece)]
+        self._led_to = Counter(at for leading in plan.graph.reach.values() for at in leading)
+        # Downstream first, so that who waits for what is ahead waits for no piece behind; of one
+        # operator in the order in which they were persisted.
+        self._left = deque(sorted(pieces, key=self._turn))
+        self._found = wholes(topic, [piece.places for piece in self._left], AHEAD_BYTES)
+        self._left_at = Counter(map(self._location, self._left))
+        """How many of these pieces there are by input."""
+        self._payload: bytes | None = None
+        """Of the next piece, once it is here."""
+        self.read, self.total = 0, sum(piece.size for piece in pieces)
+        """Bytes, and of how many."""
+        keyless = {self._location(piece) for piece in pieces if not piece.keyed}
+        self._ahead = {at: plan.ahead(at) for at in keyless}
+        for piece in self._left:
+            progress.changes.add(self._location(piece), piece.time, 1)
+        for location in self._left_at.keys() - plan.sorting:
+            inputs[location].keep_behind()
+
+    @property
+    def unread(self) -> list[Piece]:
+        """What has not gone on yet, of this worker's own."""
+        left = map(self._restricted, self._left)
+        return [piece for piece in left if piece.bins is None or any(piece.bins)]
+
+    def _turn(self, piece: Piece) -> tuple[int, int, bool]:
+        """By what pieces are sorted: a place leads to fewer others than those that lead to it, and
+        to as many where both lie on one loop. A sink takes nothing before what lay in its outbox.
+        """
+        led_to = self._led_to[self._location(piece)]
+        return led_to, -self._nodes[piece.node][0], not self._plan.in_outbox(piece)
+
+    def step(self) -> bool:
+        """Put the next piece back, once those before it have been taken; whether it was."""
+        if not self._left:
+            return False
+        piece = self._left[0]
+        location = self._location(piece)
+        if self._payload is None:
+            self._payload = next(self._found)
+        if self._payload is None or not self._may_go_on(piece) or not self._inputs[location].taken:
+            return False
+        payload, self._payload = self._payload, None
+        self._left.popleft()
+        self._left_at[location] -= 1
+        self.read += piece.size
+        _, columns = in_flight.decode(payload)
+        self._put(piece, columns)
+        self._admit(location)
+        return True
+
+    def _admit(self, here: Location) -> None:
+        """Once all that was at an input has been put back, what came anew follows."""
+        if not self._left_at[here]:
+            self._inputs[here].admit()
+
+    def _may_go_on(self, piece: Piece) -> bool:
+        """Before records without keys go on to where nobody sorts them, nothing as early may be
+        left ahead of them on any worker: of one partition that is what could be overtaken."""
+        if piece.keyed:
+            return True
+        least = self._progress.least(self._ahead[self._location(piece)])
+        return least is None or outer(least) > outer(piece.time)
+
+    def _put(self, piece: Piece, columns: Columns) -> None:
+        location, changes = self._location(piece), self._progress.changes
+        rows = self._own_rows(piece, columns)
+        if len(rows):
+            batch = self._batch(location, columns).take(rows)
+            time = at(int(batch.times.min()), columns.rounds)
+            changes.add(location, time, 1)
+            message = Message(time, batch, None, self._clock.monotonic())
+            self._inputs[location].put_back(message)
+        changes.add(location, piece.time, -1)
+
+    def _batch(self, at: Location, columns: Columns) -> Batch:
+        """As its input takes it; a loop's stream without keys used to have some that had them."""
+        keys = columns.keys if at in self._plan.with_keys else None
+        return Batch(
+            columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
+            columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
+        )  # fmt: skip
+
+    def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
+        if columns.bins is None:
+            return np.arange(len(columns))
+        mine = self._owners[columns.bins + self._first(piece)] == self._me
+        if piece.bins is not None:
+            mine &= np.isin(columns.bins, in_flight.bins_of(piece.bins))
+        return np.flatnonzero(mine)
+
+    def _may_have(self, piece: Piece) -> bool:
+        """Records without a key go on at one worker, others at the owners of their bins."""
+        if not piece.keyed:
+            return self._start.rank(piece.worker) == self._me
+        left = self._restricted(piece).bins
+        return left is None or any(left)
+
+    def _restricted(self, piece: Piece) -> Piece:
+        """What of a piece is this worker's."""
+        if not piece.keyed:
+            return piece._replace(worker=self._me)
+        first, count = self._first(piece), self._plan.flow.space.count
+        mine = self._mine
+        bins = mine[(mine >= first) & (mine < first + count)] - first
+        if piece.bins is not None:
+            bins = np.intersect1d(bins, in_flight.bins_of(piece.bins))
+        return piece._replace(worker=self._me, bins=in_flight.mask_of(bins.tolist(), count))
+
+    def _location(self, piece: Piece) -> Location:
+        return self._plan.input_at(*piece.at)
+
+    def _first(self, piece: Piece) -> int:
+        """The number of the first bin of whoever owns records at an operator's input."""
+        return self._plan.groups.first(group_of(self._nodes[piece.node][1]))

@@ -1,0 +1,148 @@
+"""What comes again of results that were out: a life's replay must give what earlier lives gave.
+
+Guarantees, where a difference is found, that some function gave other results than before: what is
+suppressed is summed up by who had committed it (`Earlier.whose`), and each of these sums is equal
+to that of its transactions' marks, of all those whose results all come again (`History.claims`).
+Invariant: each worker that has ever been a member says once what it has suppressed of a sink, when
+it can suppress nothing more, and so before it leaves, as nobody does at or before a mark of earlier
+lives; the coordinator compares once all have. Cost: results that are suppressed are encoded; a
+report per worker, sink and life.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from meander.dataflow.exactly_once.checksum import Out, Tally
+from meander.dataflow.exactly_once.commit_history import Earlier, History, Predecessor
+from meander.dataflow.exactly_once.interfaces import Tallying
+from meander.dataflow.operators.sink import without
+from meander.dataflow.records.batch import Batch, Int64s
+from meander.schemas.errors import MeanderError
+from meander.schemas.refused import RowRefused
+from meander.state.checkpoint.checkpoint import Anew
+from meander.state.keys.ids import Incarnation, WorkerId, member_name
+
+NEVER = 1 << 62
+Event = dict[str, object]
+
+
+class Replay:
+    """Of one sink on one worker."""
+
+    def __init__(self, sink: str, earlier: Earlier, writer: Tallying) -> None:
+        self._sink, self._earlier, self._writer = sink, earlier, writer
+        claims = (earlier.claims.get(one) for one in earlier.predecessors)
+        self._since = np.array([NEVER if one is None else one.since for one in claims], np.int64)
+        """By number of who has committed: from when on what it has counts."""
+        self._found = defaultdict[int, Tally](Tally)
+        self._over = False
+        self._told = not earlier.replays
+
+    def add(self, whose: Int64s, batch: Batch) -> None:
+        """Results are suppressed, as they are out; `whose`, shape (n,), says who has committed
+        each."""
+        counted = batch.times >= self._since[whose]
+        for number in np.unique(whose[counted]).tolist():
+            rows = np.flatnonzero(counted & (whose == number))
+            self._found[number] += _tallied(self._writer, batch.take(rows))
+
+    def end(self) -> None:
+        """Nothing more is suppressed here."""
+        self._over = True
+
+    def report(self) -> Event | None:
+        """What the coordinator is told, once."""
+        if self._told or not self._over:
+            return None
+        self._told = True
+        found = [
+            [*self._earlier.predecessors[number], tally.count, tally.digest]
+            for number, tally in self._found.items()
+        ]
+        return {"event": "replayed", "sink": self._sink, "tallies": found}
+
+
+class Replays:
+    """Of all sinks, at the coordinator."""
+
+    def __init__(
+        self,
+        history: History,
+        before: Mapping[str, Sequence[str]],
+        members: Iterable[WorkerId],
+        accept: bool,
+    ) -> None:
+        """`before` are the sinks, and of each the operators before it; with `accept` a flow whose
+        results differ goes on."""
+        self._history, self._before, self._accept = history, before, accept
+        self._members = {*members}
+        """Who works, or has left."""
+        self._claims = {sink: history.claims(sink) for sink in before} if history.replays else {}
+        """What has not been compared."""
+        self._reported = defaultdict[str, set[WorkerId]](set)
+        self._found = defaultdict[tuple[str, Predecessor], Tally](Tally)
+
+    @property
+    def awaited(self) -> list[str]:
+        """The sinks of which not all has been compared that was out."""
+        return [sink for sink, claims in self._claims.items() if claims]
+
+    def join(self, worker: WorkerId) -> None:
+        """A worker takes part from now on, and may be who something comes again at."""
+        self._members.add(worker)
+
+    def anew(self, until: int) -> tuple[Anew, ...]:
+        """From when on a checkpoint has all results of a sink made anew, as far as workers do not
+        say so: those of before this life, and those who have left, let go of nothing later."""
+        return tuple(Anew(sink, max(self._history.anew(sink), until)) for sink in self._before)
+
+    def report(self, worker: WorkerId, sink: str, tallies: Iterable[Iterable[int]]) -> list[Event]:
+        """A worker says what it has suppressed of a sink; what is to be said once all have. Raises
+        MeanderError where it is not what was out."""
+        self._reported[sink].add(worker)
+        for life, number, count, digest in tallies:
+            predecessor = Predecessor(Incarnation(life), WorkerId(number))
+            self._found[sink, predecessor] += Tally(count, digest)
+        if not self._reported[sink] >= self._members:
+            return []
+        return self._compared(sink, self._claims.pop(sink, {}))
+
+    def _compared(self, sink: str, claims: Mapping[Predecessor, Out]) -> list[Event]:
+        wrong = [
+            _difference(predecessor, out.tally, found)
+            for predecessor, out in claims.items()
+            if out.tally != (found := self._found[sink, predecessor])
+        ]
+        if wrong and not self._accept:
+            raise self._differs(sink, wrong)
+        out = sum(one.tally.count for one in claims.values())
+        return [{"type": "replayed", "sink": sink, "results": out, "wrong": wrong}] if out else []
+
+    def _differs(self, sink: str, wrong: Iterable[str]) -> MeanderError:
+        named = ", ".join(map(repr, self._before[sink])) or "what its source gives"
+        return MeanderError(
+            f"sink {sink!r}",
+            f"the replay does not give the results that were out: {'; '.join(wrong)}",
+            f"have {named} give the same for the same records, without a clock, random numbers or"
+            " the order of a set, or declare them nondeterministic; where the flow has changed, may"
+            " give others, or has lost records that it had read, run it with"
+            " --accept-differences",
+        )
+
+
+def _difference(of: Predecessor, out: Tally, found: Tally) -> str:
+    again = f"{found.count:,} came again" if found.count != out.count else "as many, but others"
+    return f"of {member_name(of.worker)} in life {of.life} {out.count:,}, and {again}"
+
+
+def _tallied(writer: Tallying, batch: Batch) -> Tally:
+    """Of the rows that can be written: no others were out."""
+    while True:
+        try:
+            return writer.tally(batch)
+        except RowRefused as refused:
+            batch = without(batch, refused)

@@ -1,0 +1,236 @@
+"""The dataflow graph: operators with ports in nested scopes, edges, and what can result where.
+
+Every worker instantiates the same graph, so a location (a port of an operator) has one number
+everywhere, and pointstamps of all workers at one location are simply added up. `reach` holds, for
+each location, every location that can result in it and the least summaries of the paths between.
+Invariant: no path leads back to its start at the same time or an earlier one. Cost: computed once,
+O(locations x edges).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NewType
+
+from meander.dataflow.graph.path_summary import Summary, least
+from meander.schemas.errors import SetupError
+from meander.state.times.time import MIN_TIME, Time
+
+Location = NewType("Location", int)
+EdgeId = NewType("EdgeId", int)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A nested part of a graph, whose times have one coordinate more than those around it."""
+
+    name: str
+    around: Scope | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many coordinates its times have.
+
+        >>> ROOT.depth, Scope("loop", ROOT).depth
+        (1, 2)
+        """
+        return 1 if self.around is None else self.around.depth + 1
+
+    def within(self, other: Scope) -> bool:
+        """Whether it is another, or nested in it at any depth.
+
+        >>> loop = Scope("loop", ROOT)
+        >>> loop.within(ROOT), loop.within(loop), ROOT.within(loop)
+        (True, True, False)
+        """
+        return self == other or (self.around is not None and self.around.within(other))
+
+    @property
+    def bottom(self) -> Time:
+        """Its least time.
+
+        >>> ROOT.bottom, Scope("loop", ROOT).bottom
+        (0, (0, 0))
+        """
+        return MIN_TIME if self.around is None else (MIN_TIME, *(0,) * (self.depth - 1))
+
+
+ROOT = Scope("root")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator: its ports' locations. All inputs lead to all outputs by the identity."""
+
+    name: str
+    inputs: tuple[Location, ...]
+    outputs: tuple[Location, ...]
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From an output to an input."""
+
+    id: EdgeId
+    source: Location
+    target: Location
+    summary: Summary
+    credit: bool = True
+    """Whether who sends waits while who reads takes nothing. Never on a cycle, where all would wait
+    for each other, nor for what is small and moves the flow on."""
+
+
+class Graph:
+    """Operators and edges, built once and then only read.
+
+    >>> graph = Graph()
+    >>> source = graph.node("source", 0, 1)
+    >>> sink = graph.node("sink", 1, 0)
+    >>> edge = graph.edge(source.outputs[0], sink.inputs[0])
+    >>> graph.reach[sink.inputs[0]][source.outputs[0]]
+    (Summary(kept=(0,), appended=()),)
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+        self.scopes: list[Scope] = []
+        """Of each location."""
+        self.boards: set[Location] = set()
+        """Outputs that lead nowhere, at which an operator announces what it likes: out of nothing,
+        as it bounds nobody's frontier."""
+
+    @property
+    def locations(self) -> int:
+        """How many there are."""
+        return len(self.scopes)
+
+    def has(self, location: Location, time: Time) -> bool:
+        """Whether there is such a place, and such a time there.
+
+        >>> graph = Graph()
+        >>> (at,) = graph.node("source", 0, 1).outputs
+        >>> graph.has(at, 7), graph.has(at, (7, 0)), graph.has(Location(at + 1), 7)
+        (True, False, False)
+        """
+        if location >= len(self.scopes):
+            return False
+        depth = 1 if isinstance(time, int) else len(time)
+        return depth == self.scopes[location].depth
+
+    def node(self, name: str, inputs: int, outputs: int, scope: Scope = ROOT) -> Node:
+        """Add an operator with so many ports."""
+        node = Node(name, self._ports(inputs, scope), self._ports(outputs, scope), scope)
+        self.nodes.append(node)
+        return node
+
+    def edge(self, source: Location, target: Location, credit: bool = True) -> Edge:
+        """Connect an output with an input of the same scope, of one within it, or of the one around
+        it.
+
+        Raises SetupError for any other.
+        """
+        here, there = self.scopes[source], self.scopes[target]
+        if not there.within(here) and here.around != there:
+            raise SetupError(
+                f"an edge from scope {here.name!r} to {there.name!r}",
+                "they do not touch",
+                "lead it through the scopes between, one by one",
+            )
+        return self._connect(source, target, Summary.between(here.depth, there.depth), credit)
+
+    def feedback(self, source: Location, target: Location) -> Edge:
+        """Lead an output back to an input of its own nested scope, one round later, without credit.
+
+        Raises SetupError outside of one.
+        """
+        scope = self.scopes[source]
+        if scope != self.scopes[target] or scope.around is None:
+            raise SetupError(
+                f"a feedback edge in scope {scope.name!r}",
+                "it does not stay in a nested scope, so there is no round to count",
+                "let it begin and end in the same nested scope",
+            )
+        return self._connect(source, target, Summary.round(scope.depth), credit=False)
+
+    def _connect(self, source: Location, target: Location, summary: Summary, credit: bool) -> Edge:
+        edge = Edge(EdgeId(len(self.edges)), source, target, summary, credit)
+        self.edges.append(edge)
+        return edge
+
+    def _ports(self, count: int, scope: Scope) -> tuple[Location, ...]:
+        first = self.locations
+        self.scopes.extend([scope] * count)
+        return tuple(Location(first + i) for i in range(count))
+
+    @cached_property
+    def reach(self) -> dict[Location, dict[Location, tuple[Summary, ...]]]:
+        """For each location, what can result in it: {location: summaries of the paths}.
+
+        Raises SetupError for a cycle on which no coordinate grows that the whole cycle keeps.
+        """
+        reach: dict[Location, dict[Location, tuple[Summary, ...]]] = {}
+        for start in map(Location, range(self.locations)):
+            for target, summaries in self._reached_from(start).items():
+                reach.setdefault(target, {})[start] = summaries
+        return reach
+
+    def reached_around(self, start: Location, around: Collection[Location]) -> set[Location]:
+        """The locations to which a path leads from one, and that one, by paths around others.
+
+        >>> graph = Graph()
+        >>> first, last = graph.node("first", 0, 1), graph.node("last", 1, 1)
+        >>> edge = graph.edge(first.outputs[0], last.inputs[0])
+        >>> graph.reached_around(first.outputs[0], ()), graph.reached_around(first.outputs[0], [1])
+        ({0, 1, 2}, {0})
+        """
+        left, found = [start], set[Location]()
+        while left:
+            at = left.pop()
+            if at not in found and at not in around:
+                found.add(at)
+                left += [there for there, _ in self._steps.get(at, ())]
+        return found
+
+    def _reached_from(self, start: Location) -> dict[Location, tuple[Summary, ...]]:
+        steps = self._steps
+        found: dict[Location, tuple[Summary, ...]] = {start: (self._identity(start),)}
+        work = [(start, self._identity(start))]
+        while work:
+            here, so_far = work.pop()
+            for there, summary in steps.get(here, ()):
+                total = so_far.then(summary)
+                if there == start and not any(total.kept):
+                    raise self._endless(start)
+                known = found.get(there, ())
+                after = least((*known, total))
+                if after != known:
+                    found[there] = after
+                    work.append((there, total))
+        return found
+
+    def _identity(self, location: Location) -> Summary:
+        depth = self.scopes[location].depth
+        return Summary.between(depth, depth)
+
+    def _endless(self, location: Location) -> SetupError:
+        name = next(n.name for n in self.nodes if location in (*n.inputs, *n.outputs))
+        return SetupError(
+            f"operator {name!r}",
+            "it is on a cycle whose times do not grow, so no frontier could ever pass it",
+            "close the cycle with a feedback edge of the scope that holds all of it",
+        )
+
+    @cached_property
+    def _steps(self) -> dict[Location, list[tuple[Location, Summary]]]:
+        steps: dict[Location, list[tuple[Location, Summary]]] = {}
+        for node in self.nodes:
+            for i in node.inputs:
+                inside = self._identity(i)
+                steps.setdefault(i, []).extend((o, inside) for o in node.outputs)
+        for edge in self.edges:
+            steps.setdefault(edge.source, []).append((edge.target, edge.summary))
+        return steps

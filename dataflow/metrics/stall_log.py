@@ -1,0 +1,62 @@
+"""Explains in the log whatever is waited for: what, since when, and what ends it.
+
+Guarantees one line for each wait once it has lasted `GRACE` seconds, one when that is over, and
+none for a shorter wait, however often one looks. Cost: nothing while nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from meander.dataflow.interfaces import Clock
+
+log = logging.getLogger("meander.waits")
+
+GRACE = 1.0
+"""Seconds that are not worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One wait in words: it waits for `what`, which comes `when`."""
+
+    what: str
+    when: str
+
+
+@dataclass(slots=True)
+class _Begun:
+    wait: Wait
+    at: float
+    at_ms: int
+    told: bool = False
+
+
+class Waits:
+    """All waits of one process, by kind; looked at often by whoever waits, from one thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun: dict[str, dict[Hashable, _Begun]] = {}
+
+    def look(self, kind: str, now: Mapping[Hashable, Wait]) -> None:
+        """What is waited for now, of one kind; what is not among it any more is over."""
+        begun = self._begun.get(kind)
+        if not now and not begun:
+            return
+        if begun is None:
+            begun = self._begun[kind] = {}
+        seconds = self._clock.monotonic()
+        for key in [key for key in begun if key not in now]:
+            over = begun.pop(key)
+            if over.told:
+                log.info("waited %.1f s for %s", seconds - over.at, over.wait.what)
+        for key, wait in now.items():
+            known = begun.setdefault(key, _Begun(wait, seconds, self._clock.now_ms()))
+            if not known.told and seconds - known.at >= GRACE:
+                known.told, known.wait = True, wait
+                since = datetime.fromtimestamp(known.at_ms / 1000, UTC)
+                log.info("waits since %s for %s: %s", f"{since:%X} UTC", wait.what, wait.when)

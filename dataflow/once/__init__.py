@@ -1,1 +1,0 @@
-"""Exactly once: each result leaves in one transaction of its worker, in one life of the flow."""

@@ -1,0 +1,210 @@
+"""Records that wait for a stateful operator: from several inputs, in one total order.
+
+`Rows` is a batch that knows by which input each record came, and when, and of which rounds of the
+loops around it all are. Records wait in the batches they came in until their time has passed, then
+they are sorted once by (time, rounds, origin, partition, offset, index, input, bytes of the value).
+Cost: O(n log n) per record set that becomes ready, and a look at each waiting batch per advance of
+the frontier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.dataflow.metrics.operator_latency import MICROS
+from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.loop_times import Rounds, at, settled
+from meander.state.encoding import codec
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
+
+ARRIVED = 56
+"""Bits of a mark that say when a record came, microseconds of the worker's clock; those above say
+by which input. In one column they cost what one of them does, on disk too."""
+_WHEN = (1 << ARRIVED) - 1
+NONE: Int64s = np.zeros(0, np.int64)
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records and a mark of each, by which input and when it came, shape (n,); all of the same
+    rounds."""
+
+    batch: Batch
+    marks: Int64s
+    rounds: Rounds = ()
+
+    @staticmethod
+    def of(batch: Batch, side: int, rounds: Rounds = (), arrived: float = 0.0) -> Rows:
+        """All of one input, which have come at one time of the worker's clock, seconds."""
+        mark = side << ARRIVED | int(arrived * MICROS)
+        return Rows(batch, np.full(len(batch), mark, np.int64), rounds)
+
+    @staticmethod
+    def concat(many: list[Rows]) -> Rows:
+        """All records, in order; all are of the same rounds."""
+        if len(many) == 1:
+            return many[0]
+        marks = np.concatenate([r.marks for r in many])
+        return Rows(Batch.concat([r.batch for r in many]), marks, many[0].rounds)
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def sides(self) -> Int64s:
+        """The number of the input each record came by, shape (n,)."""
+        return self.marks >> ARRIVED
+
+    @property
+    def arrived(self) -> Int64s:
+        """When each record came, microseconds of the worker's clock, shape (n,)."""
+        return self.marks & _WHEN
+
+    @property
+    def least(self) -> int:
+        """The least outer time of the records; there is at least one."""
+        return int(self.batch.times.min())
+
+    @property
+    def least_time(self) -> Time:
+        """The same with the rounds."""
+        return at(self.least, self.rounds)
+
+    def take(self, rows: Int64s) -> Rows:
+        """The named rows, in the order named."""
+        return Rows(self.batch.take(rows), self.marks[rows], self.rounds)
+
+    def cut(self, at: int) -> tuple[Rows, Rows]:
+        """The first so many, and the others."""
+        if at >= len(self):
+            return self, self.take(NONE)
+        return self.take(np.arange(at)), self.take(np.arange(at, len(self)))
+
+    def measured(self) -> Rows:
+        """The same with the batch's size known."""
+        return self if self.batch.size else replace(self, batch=self.batch.measured())
+
+    def isolated(self) -> Rows:
+        """The same with values of their own."""
+        return replace(self, batch=self.batch.isolated())
+
+    def split(self, chosen: Mask) -> tuple[Rows, Rows]:
+        """Those for which the mask holds, and the others."""
+        return self.take(np.flatnonzero(chosen)), self.take(np.flatnonzero(~chosen))
+
+    def sorted(self) -> Rows:
+        """In the total order of design 2."""
+        b = self.batch
+        columns = (self.sides, b.indexes, b.offsets, b.partitions, b.origins, b.times)
+        order = np.lexsort(columns)
+        ordered = self.take(order)
+        return ordered._with_ties_broken([column[order] for column in columns])
+
+    def _with_ties_broken(self, columns: list[Int64s]) -> Rows:
+        same = np.ones(max(len(self) - 1, 0), np.bool_)
+        for column in columns:
+            same &= column[1:] == column[:-1]
+        if not same.any():
+            return self
+        order = np.arange(len(self))
+        starts = np.flatnonzero(np.concatenate([[True], ~same]))
+        for start, end in zip(starts, [*starts[1:], len(self)], strict=True):
+            if end - start > 1:
+                rows = range(start, end)
+                order[start:end] = sorted(rows, key=lambda i: codec.encode(self.batch.values[i]))
+        return self.take(order)
+
+
+EMPTY = Rows(Batch(NONE, NONE, NONE, NONE, NONE, [], [], NONE.view(np.uint64)), NONE)
+"""No records, keyed."""
+
+
+def in_order(many: list[Rows]) -> list[Rows]:
+    """Records of any rounds in the total order; those of one outer time and rounds together."""
+    if not any(rows.rounds for rows in many):
+        return [Rows.concat(many).sorted()]
+    groups: dict[tuple[int, Rounds], list[Rows]] = {}
+    for rows in many:
+        for time in np.unique(rows.batch.times).tolist():
+            chosen = rows.take(np.flatnonzero(rows.batch.times == time))
+            groups.setdefault((time, rows.rounds), []).append(chosen)
+    return [Rows.concat(groups[place]).sorted() for place in sorted(groups)]
+
+
+class Waiting:
+    """Records whose time has not passed yet."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[int, Rows]] = []
+
+    def add(self, rows: Rows) -> None:
+        """Let some records wait."""
+        if len(rows):
+            self._batches.append((rows.least, rows))
+
+    @property
+    def size(self) -> int:
+        """About how many bytes wait."""
+        self._batches = [(least, rows.measured()) for least, rows in self._batches]
+        return sum(rows.batch.weight for _, rows in self._batches)
+
+    @property
+    def least(self) -> int | None:
+        """The least outer time that waits."""
+        return min((least for least, _ in self._batches), default=None)
+
+    @property
+    def owed(self) -> Iterator[Time]:
+        """The times that wait, or lower bounds of them."""
+        return (at(least, rows.rounds) for least, rows in self._batches)
+
+    @property
+    def rows(self) -> list[Rows]:
+        """All that waits, in order of arrival."""
+        return [rows for _, rows in self._batches]
+
+    def oldest(self, most: int, size: int) -> Rows | None:
+        """Take those that came first, at most so many and about so many bytes, or one; None where
+        nothing waits."""
+        if not self._batches:
+            return None
+        first = self._batches.pop(0)[1].measured()
+        rows, rest = first.cut(min(most, 1 + size * len(first) // first.batch.weight))
+        if len(rest):
+            self._batches.insert(0, (rest.least, rest))
+        return rows
+
+    def passed(self, frontier: Antichain) -> list[Rows]:
+        """Take what the frontier has passed, in order of arrival."""
+        ready, kept = [], []
+        for least, rows in self._batches:
+            passed = settled(frontier, rows.rounds)
+            if passed.less_equal(least):
+                kept.append((least, rows))
+                continue
+            beyond = later(rows.batch.times, passed)
+            if beyond.any():
+                rest, rows = rows.split(beyond)
+                kept.append((rest.least, rest))
+            ready.append(rows)
+        self._batches = kept
+        return ready
+
+
+def later(times: Int64s, frontier: Antichain) -> Mask:
+    """Which outer times a frontier has not passed, shape (n,).
+
+    >>> later(np.array([3, 4, 5]), Antichain.of(4)).tolist()
+    [False, True, True]
+    """
+    if not frontier:
+        return np.zeros(len(times), np.bool_)
+    (least,) = frontier.times
+    assert isinstance(least, int)
+    return times >= least

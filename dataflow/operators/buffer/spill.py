@@ -1,0 +1,169 @@
+"""Records that wait on disk, as there is no room for them in memory (I6).
+
+Guarantees that they come back equal, in slices: in the total order of design 2, or, where records
+are applied as they arrive, by time and then in the order in which they were put. All disk of a
+worker is one budget; beyond it the flow ends with a clear error. Invariant: records of one place
+in the total order come back together. Cost: about 10 us a record, there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
+from typing import cast
+
+import numpy as np
+
+from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.records.batch import Batch, Int64s, UInt64s
+from meander.dataflow.records.loop_times import Rounds
+from meander.state.encoding import codec
+from meander.state.encoding.codec import UnencodableError
+from meander.state.store.spill import Entry, Shelf
+
+SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
+"""What is read at once: about this, and all that stands at one place."""
+NUMBER = 8
+"""Bytes of a number in a key."""
+_SIGN = np.uint64(1 << 63)
+
+Refuse = Callable[[Batch, int, UnencodableError], None]
+"""Deals with a record whose value cannot be written: it is dropped then, or the flow ends."""
+
+
+class Disk:
+    """What all operators of a worker have on disk, and how much that may be.
+
+    >>> disk = Disk(10)
+    >>> disk.take("operator 'a'", 9); disk.give_back(4); disk.used
+    5
+    """
+
+    def __init__(self, most: int) -> None:
+        self.used, self._most = 0, most
+        self.written = 0
+        """Bytes, since the start."""
+
+    def take(self, place: str, size: int) -> None:
+        """Count what is written. Raises MeanderError beyond the budget."""
+        self.used += size
+        self.written += size
+        Bound(place, self._most, "max_spill").check(self.used, "this worker's records wait on disk")
+
+    def give_back(self, size: int) -> None:
+        """Count what has been read back."""
+        self.used -= size
+
+
+class Overflow:
+    """The records of one operator, or of one bin of it, that wait on disk: of the same rounds."""
+
+    def __init__(
+        self,
+        place: str,
+        rounds: Rounds,
+        shelf: Shelf,
+        disk: Disk,
+        ordered: bool,
+        refuse: Refuse,
+    ) -> None:
+        self._place, self._rounds, self._shelf, self._disk = place, rounds, shelf, disk
+        self._ordered, self._refuse = ordered, refuse
+        self._count = 0
+
+    @property
+    def least(self) -> int | None:
+        """The least outer time."""
+        first = self._shelf.first
+        return None if first is None else int(_numbers(first[:NUMBER])[0])
+
+    def put(self, rows: Rows) -> None:
+        """Write some records. Raises MeanderError beyond the budget, or what `refuse` raises."""
+        batch, data, kept = rows.batch, [], []
+        owned: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
+        for row, (key, value) in enumerate(zip(owned, batch.values, strict=False)):
+            try:
+                data.append(codec.encode((key, value)))
+            except UnencodableError as error:
+                self._refuse(batch, row, error)
+            else:
+                kept.append(row)
+        if not kept:
+            return
+        keys = self._keys(rows if len(kept) == len(rows) else rows.take(np.array(kept, np.int64)))
+        self._disk.take(self._place, sum(map(len, keys)) + sum(map(len, data)))
+        self._shelf.put(list(zip(keys, data, strict=True)))
+
+    def rows(self) -> Iterator[Rows]:
+        """All of them, as of the call, in order, in slices; they stay."""
+        return self._sliced(self._shelf.entries())
+
+    def _sliced(self, entries: Iterator[Entry]) -> Iterator[Rows]:
+        while some := list(islice(entries, SLICE_ROWS)):
+            yield self._rows(some, sum(len(data) for _, data in some))
+
+    def take(self, before: int | None) -> Rows:
+        """Read the first records, of outer times before one if one is given; there are some."""
+        taken: list[Entry] = []
+        following: bytes | None = None
+        # A mark begins with the input, which belongs to the place; when the record came does not.
+        size, together = 0, 5 * NUMBER + 1 if self._ordered else 2 * NUMBER
+        end = None if before is None else _bytes(np.array([[before]], np.int64))
+        for key, data in self._shelf.entries():
+            full = len(taken) >= SLICE_ROWS or size >= SLICE_BYTES
+            apart = taken and key[:together] != taken[-1][0][:together]
+            if (full and apart) or (end is not None and key[:NUMBER] >= end):
+                following = key
+                break
+            taken.append((key, data))
+            size += len(data)
+        self._disk.give_back(size + sum(len(key) for key, _ in taken))
+        self._shelf.drop(taken, following)
+        return self._rows(taken, size)
+
+    def _keys(self, rows: Rows) -> list[bytes]:
+        b, n = rows.batch, len(rows)
+        arrived = np.arange(self._count, self._count + n)
+        self._count += n
+        place = [b.origins, b.partitions, b.offsets, b.indexes, rows.marks]
+        columns = [*place, arrived] if self._ordered else [arrived, *place]
+        numbers = _bytes(np.stack([b.times, *columns, b.places.view(np.int64)], axis=1))
+        width = len(numbers) // n
+        return [numbers[start : start + width] for start in range(0, len(numbers), width)]
+
+    def _rows(self, entries: list[Entry], size: int) -> Rows:
+        numbers = _numbers(b"".join(key for key, _ in entries)).reshape(len(entries), -1).T
+        times, *middle, hashes = numbers
+        place = middle[:5] if self._ordered else middle[1:]
+        origins, partitions, offsets, indexes, marks = map(np.ascontiguousarray, place)
+        owned: list[bytes | None] = []
+        values: list[object] = []
+        for _, data in entries:
+            key, value = cast(tuple[bytes | None, object], codec.decode(data))
+            owned.append(key)
+            values.append(value)
+        times = np.ascontiguousarray(times)
+        # All records of a place have keys, or none has.
+        keys = [key for key in owned if key is not None]
+        whole = np.ascontiguousarray(hashes).view(np.uint64)
+        batch = Batch(
+            times, origins, partitions, offsets, indexes, values, keys or None,
+            whole if keys else None, max(size, 1),
+        )  # fmt: skip
+        return Rows(batch, marks, self._rounds)
+
+
+def _bytes(numbers: Int64s) -> bytes:
+    """Numbers as bytes in the same order."""
+    return bytes((np.ascontiguousarray(numbers).view(np.uint64) ^ _SIGN).astype(">u8").tobytes())
+
+
+def _numbers(data: bytes) -> Int64s:
+    """The inverse.
+
+    >>> _numbers(_bytes(np.array([-2, 3]))).tolist(), _bytes(np.array([-2])) < _bytes(np.array([3]))
+    ([-2, 3], True)
+    """
+    unsigned: UInt64s = np.frombuffer(data, ">u8").astype(np.uint64)
+    return (unsigned ^ _SIGN).view(np.int64)

@@ -1,0 +1,290 @@
+"""Vectorised folds: one function over columns in place of one call per record.
+
+A columnar step sees arrays in which every row is another key, and says `(states, values) ->
+(states, results)` elementwise, so it is the record's fold lifted to columns, and its results
+are the same to the last bit however records fall into batches. A key's second record of a batch
+is in the next round. Cost: O(rounds) calls per batch, where a round holds each key at most once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.error_policy import Guard, failure
+from meander.dataflow.operators.keyed.callbacks import Calls, Why
+from meander.dataflow.operators.keyed.logic import Applied, Sealing
+from meander.dataflow.records.batch import Batch, Int64s, UInt64s
+from meander.schemas.errors import SetupError
+from meander.state.encoding import codec
+from meander.state.encoding.cells import ABSENT, pick
+from meander.state.encoding.columns import Column as Column
+from meander.state.encoding.columns import Columns as Columns
+from meander.state.encoding.columns import Layout, column_of, exact, fitting
+from meander.state.store.store import Bins, Loan, Store
+
+ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
+"""`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFold:
+    """A fold over columns: what `stream.fold(name, ...)` takes in place of init and step.
+
+    `init` is the state of a new key, one plain value per state column; `dtypes` are the columns'
+    types, `dtype` the values'. `of` names the field of the value to use, None for the value itself.
+    What the step returns as states must be exactly what columns of these types hold. A key's state
+    is kept as a tuple, or as the number itself where there is one column of numbers.
+
+    >>> total = ColumnFold((0,), lambda s, v: ((s[0] + v,), s[0] + v), ("int64",), "int64")
+    >>> states, results = total.step((np.array([10, 20]),), np.array([1, 2]))
+    >>> results.tolist()
+    [11, 22]
+    """
+
+    init: tuple[object, ...]
+    step: ColumnStep
+    dtypes: tuple[str, ...]
+    dtype: str
+    of: str | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """The columns of its states."""
+        return Layout(self.init, self.dtypes)
+
+    def __post_init__(self) -> None:
+        if not self.dtypes:
+            raise SetupError(
+                "a fold over columns",
+                "it has no column of states",
+                "give one value and one type per column; without a state, map does",
+            )
+        try:
+            for value, dtype in zip(self.init, self.dtypes, strict=True):
+                codec.encode(exact([value], dtype).tolist())
+        except (TypeError, ValueError, OverflowError, codec.UnencodableError) as error:
+            raise SetupError(
+                "a fold over columns",
+                f"its init {self.init!r} does not fit its dtypes {self.dtypes!r}: {error}",
+                "give one value per state column, of its type",
+            ) from None
+
+
+def count() -> ColumnFold:
+    """How many records each key has had."""
+    return ColumnFold((0,), lambda s, v: ((s[0] + 1,), s[0] + 1), ("int64",), "object")
+
+
+def sum(of: str | None = None, dtype: str = "float64") -> ColumnFold:
+    """The running sum; of integers with dtype='int64', where an overflow is an error."""
+    return ColumnFold((0.0 if dtype == "float64" else 0,), _sum, (dtype,), dtype, of)
+
+
+def min(of: str | None = None, dtype: str = "float64") -> ColumnFold:
+    """The least value so far."""
+    return _extreme(np.minimum, of, dtype)
+
+
+def max(of: str | None = None, dtype: str = "float64") -> ColumnFold:
+    """The greatest value so far."""
+    return _extreme(np.maximum, of, dtype)
+
+
+def mean(of: str | None = None) -> ColumnFold:
+    """The mean so far."""
+    return ColumnFold((0, 0.0), _mean, ("int64", "float64"), "float64", of)
+
+
+def last(of: str | None = None) -> ColumnFold:
+    """The newest value, of any plain type."""
+    return ColumnFold((None,), lambda s, v: ((v,), v), ("object",), "object", of)
+
+
+def _sum(states: Columns, values: Column) -> tuple[Columns, Column]:
+    before = states[0]
+    after = operator.add(before, values)
+    if after.dtype.kind == "i":
+        wrapped = ((before ^ after) & (values ^ after)) < 0
+        if wrapped.any():
+            raise OverflowError("the sum leaves the range of int64")
+    return (after,), after
+
+
+def _mean(states: Columns, values: Column) -> tuple[Columns, Column]:
+    counts, totals = operator.add(states[0], 1), operator.add(states[1], values)
+    return (counts, totals), totals / counts
+
+
+def _extreme(choose: Callable[[Column, Column], Column], of: str | None, dtype: str) -> ColumnFold:
+    def step(states: Columns, values: Column) -> tuple[Columns, Column]:
+        seen, best = states
+        after = np.where(seen.astype(np.bool_), choose(best, values), values)
+        return (np.ones_like(seen), after), after
+
+    return ColumnFold((0, 0.0 if dtype == "float64" else 0), step, ("int8", dtype), dtype, of)
+
+
+class _Numbers:
+    """The states of a batch's keys, to be read and set by row, as columns."""
+
+    def __init__(self, lent: Loan) -> None:
+        self._cells, self._slots = lent.numbers, lent.slots
+
+    def read(self, rows: Int64s) -> Columns:
+        return self._cells.read(self._slots[rows])
+
+    def write(self, rows: Int64s, columns: Columns) -> None:
+        self._cells.write(self._slots[rows], columns)
+
+
+class _Sealed:
+    """The same where states are no mere numbers: they are kept sealed, each as a tuple."""
+
+    def __init__(self, lent: Loan, keys: list[bytes], layout: Layout, sealing: Sealing) -> None:
+        self._states, self._slots, self._keys = lent.sealed, lent.slots, keys
+        self._layout, self._sealing = layout, sealing
+
+    def read(self, rows: Int64s) -> Columns:
+        states = map(self._unsealed, pick(self._states, self._slots[rows].tolist()))
+        return tuple(map(column_of, zip(*states, strict=True), self._layout.dtypes))
+
+    def write(self, rows: Int64s, columns: Columns) -> None:
+        kept = (fitting(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
+        states = zip(*(column.tolist() for column in kept), strict=True)
+        sealed = list(map(self._sealing.seal, states, pick(self._keys, rows.tolist())))
+        for slot, state in list(zip(self._slots[rows].tolist(), sealed, strict=True)):
+            self._states[slot] = state
+
+    def _unsealed(self, sealed: object) -> tuple[object, ...]:
+        if sealed is ABSENT:
+            return self._layout.init
+        return cast(tuple[object, ...], self._sealing.unseal(sealed))
+
+
+_Lent = _Numbers | _Sealed
+
+
+class Columnar:
+    """The logic of a columnar fold."""
+
+    answers: Collection[Why] = ()
+
+    def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
+        self._fold, self._guard = fold, guard
+        self._whole = np.dtype(fold.dtype).kind in "iu"
+        self._sealing = sealing
+
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        """One result per record, in order."""
+        taken, values = self._values(rows.batch)
+        batch = rows.batch.take(taken) if len(taken) < len(bins) else rows.batch
+        results: list[object] = [None] * len(batch)
+        answered = np.ones(len(batch), np.bool_)
+        assert batch.hashes is not None
+        assert batch.keys is not None
+        with store.lend(batch.keys, bins[taken]) as lent:
+            states = self._columns(store, lent, batch.keys)
+            for chosen in _rounds(batch.hashes):
+                answered[chosen] = self._round(states, batch, values, chosen, results)
+        if answered.all():
+            return Applied(batch.with_values(results), len(rows))
+        kept = np.flatnonzero(answered)
+        kept_results = [results[i] for i in kept.tolist()]
+        return Applied(batch.take(kept).with_values(kept_results), len(rows))
+
+    def _columns(self, store: Store, lent: Loan, keys: list[bytes]) -> _Lent:
+        if store.layout is None:
+            return _Sealed(lent, keys, self._fold.layout, self._sealing)
+        return _Numbers(lent)
+
+    def _round(
+        self,
+        states: _Lent,
+        batch: Batch,
+        values: Column,
+        rows: Int64s,
+        results: list[object],
+    ) -> npt.NDArray[np.bool_]:
+        if self._guard.pulse.due:
+            self._guard.pulse.beat()
+        try:
+            answers = self._step(states, values[rows], rows)
+        except failure() as error:
+            if len(rows) == 1:
+                self._guard.failed(batch, int(rows[0]), error)
+                return np.zeros(1, np.bool_)
+            # The culprit is found by asking for each row alone; states stand as before the call.
+            return np.concatenate(
+                [
+                    self._round(states, batch, values, rows[i : i + 1], results)
+                    for i in range(len(rows))
+                ]
+            )
+        for row, answer in zip(rows.tolist(), answers, strict=True):
+            results[row] = answer
+        return np.ones(len(rows), np.bool_)
+
+    def _step(self, states: _Lent, values: Column, rows: Int64s) -> list[object]:
+        after, answers = self._fold.step(states.read(rows), values)
+        plain: list[object] = answers.tolist()
+        if len(plain) != len(rows):
+            raise ValueError(f"the step returned {len(plain)} results for {len(rows)} keys")
+        states.write(rows, after)
+        return plain
+
+    def _values(self, batch: Batch) -> tuple[Int64s, Column]:
+        """The rows that have a value of its type, and the column of these."""
+        try:
+            return np.arange(len(batch)), self._column(batch.values)
+        except failure():  # the rows at fault are found one by one
+            kept = [row for row in range(len(batch)) if self._fits(batch, row)]
+        return np.array(kept, np.int64), self._column(pick(batch.values, kept))
+
+    def _column(self, values: list[object]) -> Column:
+        if self._fold.of is None and self._fold.dtype == "object":
+            return column_of(values, "object")
+        return column_of([self._value(value) for value in values], self._fold.dtype)
+
+    def _value(self, value: object) -> object:
+        found = value if self._fold.of is None else value[self._fold.of]  # type: ignore[index]
+        if self._fold.dtype != "object" and (
+            isinstance(found, bool) or not isinstance(found, int | float)
+        ):
+            raise TypeError(f"{found!r} is not a number")
+        if self._whole and not isinstance(found, int):
+            raise TypeError(f"{found!r} is not an int")
+        return found
+
+    def _fits(self, batch: Batch, row: int) -> bool:
+        try:
+            self._column(batch.values[row : row + 1])
+        except failure() as error:
+            self._guard.failed(batch, row, error)
+            return False
+        return True
+
+
+def _rounds(hashes: UInt64s) -> list[Int64s]:
+    """The rows of each round: every key's first record, then every second, and so on. Two keys of
+    one hash are taken for one, which costs a round more.
+
+    >>> [rows.tolist() for rows in _rounds(np.array([7, 8, 7, 7], np.uint64))]
+    [[0, 1], [2], [3]]
+    """
+    n = len(hashes)
+    by_key = np.argsort(hashes, kind="stable")
+    ordered = hashes[by_key]
+    first = np.ones(n, np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    if first.all():
+        return [np.arange(n)] if n else []
+    nth = np.empty(n, np.int64)
+    nth[by_key] = np.arange(n) - np.maximum.accumulate(np.where(first, np.arange(n), 0))
+    return np.split(np.argsort(nth, kind="stable"), np.cumsum(np.bincount(nth))[:-1])

@@ -1,0 +1,355 @@
+"""What a stateful operator does with its records: fold, or the general process function.
+
+A logic is lent the states of the keys at hand and sees the records in order, with the calls that
+keys have asked for in their places between them; it changes the states and yields results. States
+are sealed after each record (`codec`): a function that fails half-way leaves the state as it
+was, and nobody keeps a reference to a state that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.error_policy import Guard, failure
+from meander.dataflow.operators.keyed.callbacks import Call, Calls, Why
+from meander.dataflow.operators.stateless import (
+    MOST_INDEX,
+    MOST_OUTPUTS,
+    TooManyLevelsError,
+    TooManyOutputsError,
+    append_index,
+)
+from meander.dataflow.records.batch import Batch
+from meander.schemas.errors import MeanderError
+from meander.state.encoding import codec
+from meander.state.encoding.cells import ABSENT, weigh
+from meander.state.encoding.codec import StateCodec
+from meander.state.layers.layer_writer import ENTRY_BYTES, STATE_LIMIT
+from meander.state.store.store import Bins, Store
+from meander.state.times.time import from_millis, to_millis, whole
+
+States = list[object]
+"""Sealed states by slot; one that is `ABSENT` is of a key that has none yet."""
+
+LARGEST = STATE_LIMIT - ENTRY_BYTES
+"""Bytes of a key and its state, which are one entry of a layer."""
+
+_WORD = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a pass has brought about."""
+
+    results: Batch
+    """At the first output, each under its input's place in the order."""
+    rows: int
+    """How many of the records have been applied: the first ones."""
+    called: Batch | None = None
+    """The keys that have been called back."""
+    beside: Sequence[Batch] = ()
+    """What goes to the other outputs, one batch each."""
+
+
+class Logic(Protocol):
+    """The part of a stateful operator that differs."""
+
+    answers: Collection[Why]
+    """For what it may call keys back."""
+
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        """Apply records in order, and call keys back where their time is between those of records,
+        or later: at most as many of both as the calls say, but at least all records of a fold."""
+
+
+class StateTooLargeError(MeanderError):
+    """A state that is too large for an entry of a layer, beside its key."""
+
+    def __init__(self, size: int, key: int) -> None:
+        super().__init__(
+            "a state",
+            f"it takes {size:,} bytes and its key {key:,}, and a bin moves only with entries of "
+            f"up to {LARGEST:,}",
+            "keep less per key, or spread it over several keys",
+        )
+
+
+class Sealing:
+    """How one operator's states are sealed: by the plain codec, or the user's own."""
+
+    def __init__(self, codec_: StateCodec) -> None:
+        self.codec = codec_
+        self.plain = codec_.name == codec.PLAIN.name
+        """Whether a plain value that nobody can change is its own seal."""
+
+    def seal(self, state: object, key: bytes) -> object:
+        """The state of a key so that nobody can change it. Raises MeanderError for one that could
+        not move: what a flow answers must not depend on whether its bins do."""
+        sealed = codec.seal(state) if self.plain else self._own(state)
+        room = LARGEST - len(key)
+        # What it takes in memory is known for less than its bytes, and is more than half of them.
+        if weigh(sealed) > room // 2 and (size := len(codec.encoded(sealed))) > room:
+            raise StateTooLargeError(size, len(key))
+        return sealed
+
+    def _own(self, state: object) -> codec.Sealed:
+        data: object = self.codec.encode(state)
+        if not isinstance(data, bytes):
+            raise MeanderError(
+                f"codec {self.codec.name!r}",
+                f"its encode returned {type(data).__name__}, and only bytes can move",
+                "return bytes",
+            )
+        return codec.Sealed(data)
+
+    def unseal(self, sealed: object) -> object:
+        """The state, afresh if it could be changed."""
+        if not isinstance(sealed, codec.Sealed):
+            return sealed
+        return codec.decode(sealed.data) if self.plain else self.codec.decode(sealed.data)
+
+
+class Fold:
+    """`(state, value) -> (state, result)`, one result per record."""
+
+    answers: Collection[Why] = ()
+
+    def __init__(
+        self,
+        init: Callable[[], object],
+        step: Callable[[object, object], tuple[object, object]],
+        sealing: Sealing,
+        guard: Guard,
+    ) -> None:
+        self._init, self._step, self._sealing, self._guard = init, step, sealing, guard
+        self._plain = sealing.plain
+
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        """One result per record that the function took."""
+        assert rows.batch.keys is not None
+        with store.lend(rows.batch.keys, bins) as lent:
+            return Applied(self._fold(lent.sealed, lent.slots.tolist(), rows.batch), len(rows))
+
+    def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
+        seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
+        assert batch.keys is not None
+        keys = batch.keys
+        lost: list[int] = []
+        results: list[object] = []
+        pulse, answer, plain = self._guard.pulse, results.append, self._plain
+        for row, (slot, value) in enumerate(zip(slots, batch.values, strict=True)):
+            if pulse.due:
+                pulse.beat()
+            try:
+                state = states[slot]
+                if state is ABSENT:
+                    state = self._init()
+                elif type(state) is codec.Sealed:
+                    state = unseal(state)
+                state, result = step(state, value)
+                # A short cut for the states of most folds; any other is looked at.
+                number = type(state) is float or (type(state) is int and -_WORD < state < _WORD)
+                states[slot] = state if number and plain else seal(state, keys[row])
+            except failure() as error:
+                self._guard.failed(batch, row, error)
+                lost.append(row)
+            else:
+                answer(result)
+        answered = batch.take(np.delete(np.arange(len(batch)), lost)) if lost else batch
+        return answered.with_values(results)
+
+
+class Context:
+    """What a process function may do besides changing its state."""
+
+    __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
+
+    def __init__(self, key: bytes, time: int, calls: Collection[Why], side: Sequence[str]) -> None:
+        self._key, self._time, self._calls = key, time, calls
+        self._notice = False
+        self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
+        self._timers: list[int] = []
+
+    @property
+    def key(self) -> object:
+        """The record's key, in the one form that all equal keys have (`codec.encode_key`)."""
+        return codec.decode(self._key)
+
+    @property
+    def time_ms(self) -> int:
+        """The record's logical time, milliseconds since 1970."""
+        return to_millis(self._time)
+
+    def emit(self, result: object, to: str | None = None) -> None:
+        """Send a result at the record's time, by the operator's first output or the side output of
+        a name."""
+        if to not in self._emitted:
+            raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
+        emitted = self._emitted[to]
+        if len(emitted) == MOST_OUTPUTS:
+            raise TooManyOutputsError
+        emitted.append(result)
+
+    def timer(self, at_ms: int) -> None:
+        """Be called back for this key once the flow's time has passed `at_ms`, which must be later
+        than now. Setting one twice for one key and time is setting it once."""
+        time = from_millis(whole(at_ms))
+        if time <= self._time:
+            raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
+        if "timer" not in self._calls:
+            raise ValueError("the operator has no on_timer function to call back")
+        self._timers.append(time)
+
+    def notify(self) -> None:
+        """Be called back for this key once all of this time has come, before anything later: in a
+        loop once all of its round has. To ask twice for one key and time is to ask once."""
+        if "notice" not in self._calls:
+            raise ValueError("the operator has no on_notify function to call, or it is this one")
+        self._notice = True
+
+
+OnValue = Callable[[Context, object, object], object]
+"""`(context, state, value) -> state`."""
+OnTimer = Callable[[Context, object], object]
+"""`(context, state) -> state`."""
+
+
+def _with_value(on_value: OnValue, value: object, context: Context, state: object) -> object:
+    return on_value(context, state, value)
+
+
+@dataclass(slots=True)
+class _Emitted:
+    """What the process functions of one batch have emitted to one output."""
+
+    rows: list[int]
+    positions: list[int]
+    values: list[object]
+
+    def add(self, row: int, emitted: list[object]) -> None:
+        """The outputs of one row."""
+        self.rows.extend([row] * len(emitted))
+        self.positions.extend(range(len(emitted)))
+        self.values.extend(emitted)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the process functions of one pass have emitted, by the output's name; the first has
+    none."""
+
+    emitted: dict[str | None, _Emitted]
+
+    @staticmethod
+    def of(side: Sequence[str]) -> _Outcome:
+        """Nothing so far."""
+        return _Outcome({name: _Emitted([], [], []) for name in (None, *side)})
+
+    def add(self, row: int, context: Context) -> None:
+        """What one call has emitted."""
+        for name, emitted in context._emitted.items():
+            self.emitted[name].add(row, emitted)
+
+
+class Process:
+    """State, results and timers per key, for one or more inputs with one key space."""
+
+    def __init__(
+        self,
+        operator: str,
+        init: Callable[[], object],
+        on_values: Sequence[OnValue],
+        on_timer: OnTimer | None,
+        on_notify: OnTimer | None,
+        side: Sequence[str],
+        sealing: Sealing,
+        guard: Guard,
+    ) -> None:
+        self._operator, self._init, self._on_values = operator, init, on_values
+        given: dict[Why, OnTimer | None] = {"timer": on_timer, "notice": on_notify}
+        self._back = {why: function for why, function in given.items() if function is not None}
+        self._side, self._sealing, self._guard = side, sealing, guard
+        self.answers: Collection[Why] = tuple(self._back)
+        self._in_notice = tuple(why for why in self._back if why != "notice")
+        """A notice that asks for another of its time would never end."""
+
+    def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
+        """Call the function of each record's input, and those for timers and notices."""
+        batch, times, sides = rows.batch, rows.batch.times.tolist(), rows.sides.tolist()
+        full = (batch.indexes >= MOST_INDEX).tolist()
+        outcome, called, row = _Outcome.of(self._side), list[Call](), 0
+        assert batch.keys is not None
+        keys, bins = calls.along(batch.keys, bins)
+        with store.lend(keys, bins) as lent:
+            states, slots = lent.sealed, dict(zip(keys, lent.slots.tolist(), strict=True))
+            due = calls.next()
+            while row + len(called) < calls.most:
+                if row < len(times) and (due is None or times[row] <= due.time):
+                    place, key = row, batch.keys[row]
+                    on_value = self._on_values[sides[row]]
+                    function: OnTimer = partial(_with_value, on_value, batch.values[row])
+                    context = Context(key, times[row], self.answers, self._side)
+                    row += 1
+                elif due is not None:
+                    place, key = len(times) + len(called), due.key
+                    function = self._back[due.why]
+                    answers = self._in_notice if due.why == "notice" else self.answers
+                    context = Context(key, due.time, answers, self._side)
+                    calls.take(due)
+                    called.append(due)
+                else:
+                    break
+                deepest = place < len(times) and full[place]
+                error = self._call(states, slots[key], context, function, deepest)
+                if error is None:
+                    outcome.add(place, context)
+                    calls.ask(key, context._time, context._timers, context._notice)
+                else:
+                    failed = (batch, place) if place < len(times) else (calls.batch(called[-1:]), 0)
+                    self._guard.failed(*failed, error)
+                if context._timers or context._notice or place >= len(times):
+                    due = calls.next()
+        return self._applied(batch, row, outcome, calls.batch(called) if called else None)
+
+    def _call(
+        self, states: States, slot: int, context: Context, function: OnTimer, deepest: bool
+    ) -> BaseException | None:
+        """Change a key's state; what has failed: its function, or that it has emitted something at
+        the deepest level that an index can tell."""
+        if self._guard.pulse.due:
+            self._guard.pulse.beat()
+        try:
+            sealed = states[slot]
+            state = self._init() if sealed is ABSENT else self._sealing.unseal(sealed)
+            sealed = self._sealing.seal(function(context, state), context._key)
+            if deepest and any(context._emitted.values()):
+                raise TooManyLevelsError
+        except failure() as error:
+            return error
+        states[slot] = sealed
+        return None
+
+    def _applied(self, batch: Batch, rows: int, outcome: _Outcome, called: Batch | None) -> Applied:
+        every = batch if called is None else Batch.concat([batch, called])
+        first, *others = (self._batch(every, emitted) for emitted in outcome.emitted.values())
+        return Applied(first, rows, called, others)
+
+    def _batch(self, batch: Batch, outcome: _Emitted) -> Batch:
+        emitted = batch.take(np.array(outcome.rows, np.int64))
+        positions = np.array(outcome.positions, np.int64)
+        return Batch(
+            emitted.times,
+            emitted.origins,
+            emitted.partitions,
+            emitted.offsets,
+            append_index(emitted.indexes, positions),
+            outcome.values,
+            emitted.keys,
+            emitted.hashes,
+        )

@@ -1,0 +1,431 @@
+"""The stateful operator: S of live reconfiguration, for any logic and any number of inputs.
+
+Guarantees I2 and I3: a record (bin b, time s) is applied here only while b's state is here for
+s, in the total order once its time has passed (`order="time"`) or as it comes
+(`order="arrival"`). Its output frontier never passes what it still owes: records that wait,
+timers, and bins on their way in. Invariant: what waits for a bin's arrival is applied before
+anything later of that bin. Records that wait spill past a bound, and nothing is taken while that is
+exceeded or the output blocked (I6). Cost: per slice one multi-get and one write of the keys in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+
+from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.operators.adaptive_batch import Slices
+from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
+from meander.dataflow.operators.keyed.callbacks import Calls
+from meander.dataflow.operators.keyed.incoming_bins import Arrivals
+from meander.dataflow.operators.keyed.logic import Logic
+from meander.dataflow.operators.keyed.notifications import Notices
+from meander.dataflow.operators.keyed.timers import Timers
+from meander.dataflow.operators.output_group import Outputs
+from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.loop_times import (
+    Rounds,
+    at,
+    outer,
+    outward,
+    place,
+    rounds_of,
+    settled,
+)
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin, CheckpointId, LayerId
+from meander.state.layers.bin_layers import Trace
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
+from meander.state.layers.retention import Retention
+from meander.state.layers.topic import StateTopic
+from meander.state.store.store import Store
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME, Time, to_millis
+
+Order = Literal["time", "arrival"]
+SLICE = 3072
+"""Records applied per turn, so that no turn is long."""
+
+
+class Keyed(Quiet):
+    """One stateful operator on one worker."""
+
+    def __init__(
+        self,
+        name: str,
+        origin: int,
+        inputs: Sequence[InputPort],
+        pointers: InputPort,
+        outputs: Sequence[OutputPort],
+        logic: Logic,
+        store: Store,
+        order: Order,
+        space: BinSpace,
+        topic: StateTopic,
+        next_layer: Callable[[], LayerId],
+        control: Callable[[], Antichain],
+        clock: Clock,
+        bound: Bound,
+        most_delivered: int,
+        pools: Callable[[str], Pool],
+        pace: Pace,
+        report: Callable[[dict[str, object]], None],
+        retention: Retention,
+        out: Callable[[int], bool],
+    ) -> None:
+        """`out` says whether all results of before a time have left by the sinks behind it."""
+        self.name, self.store, self.timers = name, store, Timers()
+        self._notices = Notices()
+        self.heat: Int64s = np.zeros(space.count, np.int64)
+        """Records applied so far, by bin."""
+        self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
+        self._logic, self._order, self._space = logic, order, space
+        self._topic, self._control, self._bound = topic, control, bound
+        self.trace = Trace(name, store, topic, next_layer, retention)
+        self.arrivals = Arrivals(
+            self.trace, store, self.timers, topic, pointers, pools, pace, report, out
+        )
+        self._waiting, self._most_delivered = pools("records"), most_delivered
+        self._most, self._over = bound.most, False
+        self._clock, self._slices = clock, Slices(clock, SLICE)
+        self._queue: deque[tuple[int, Rows]] = deque()
+        self._queued_bytes = 0
+
+    @property
+    def frontier(self) -> Antichain:
+        """What may still leave, from any worker, in outer time: state before it is final."""
+        return outward(self._outputs.frontier)
+
+    def schedule(self) -> bool:
+        """Install what arrives, take records, apply those whose turn it is, call back."""
+        frontier = self._passed()
+        if self.arrivals.following:
+            self.arrivals.passed(outward(self._until(frontier)))
+        installed = self.arrivals.schedule(self._outputs.retain)
+        blocked = self._outputs.blocked
+        received = not (blocked or self._over) and self._receive()
+        admitted = self._admit()
+        ready = self._ready(frontier)
+        applied = not blocked and self._apply(frontier)
+        worked = installed or received or admitted or ready or applied
+        if worked or self._over:
+            worked |= self._relieve()
+            self._keep()
+        return worked
+
+    def wait_seconds(self) -> float | None:
+        """Soon, while layers are being read."""
+        return 0.001 if self.arrivals.busy() else None
+
+    def finished(self) -> bool:
+        """Whether no bin is on its way in."""
+        return not self.arrivals.busy()
+
+    def delivery(self, bin: Bin, at: int) -> Delivery | None:
+        """The bin as of `at`, once the output frontier has reached `at`, where little of it does
+        not lie on the state topic."""
+        remainder = self.trace.remainder(bin, self.timers.of(bin), self._most_delivered)
+        if remainder is None:
+            return None
+        return Delivery(Manifest(self.name, bin, at, self.trace.layers(bin)), remainder)
+
+    def extraction(self, bin: Bin, at: int) -> Extraction:
+        """The same by way of the state topic, whatever it is."""
+        return self.trace.write(bin, at, self.timers.of(bin))
+
+    def standing(self, bin: Bin) -> Manifest | None:
+        """The layers of a bin, where these lack so little that it can be handed over with it."""
+        if not self.trace.lacks_little(bin, self._most_delivered // 2):
+            return None
+        return Manifest(self.name, bin, self._now, self.trace.layers(bin))
+
+    def snapshot(self, bin: Bin) -> Extraction:
+        """The bin's state as of about now."""
+        return self.trace.write(bin, self._now, self.timers.all(bin), renew=True)
+
+    @property
+    def _now(self) -> int:
+        return min(map(outer, self._outputs.frontier), default=MIN_TIME)
+
+    def follow(self, bin: Bin, time: int) -> None:
+        """The bin moved at `time` before the recovery with which the flow has begun: what is in
+        flight from then on follows what is of before. Sorted by time, it does anyway."""
+        if self._order == "arrival":
+            self.arrivals.follow(bin, time)
+
+    def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
+        """The bin is on its way to its new owner, and its timers with it: these."""
+        self.trace.release(bin)
+        timers = self.timers.of(bin)
+        self.timers.departed(bin)
+        self._keep()
+        return timers
+
+    # -- checkpoints
+
+    def freeze(self, at: CheckpointId, others: Collection[Bin]) -> None:
+        """A checkpoint is to have the bins that are here as they are now, but these: of those that
+        have gone only copies are left, and some are still being loaded."""
+        coming = {delivery.manifest.bin for delivery in self.arrivals.deliveries}
+        bins = sorted(self._held - coming - self.arrivals.staged - set(others))
+        timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
+        self.trace.freeze(at, bins, timers, self._now)
+        self.store.remember(at, {bin: timers.get(bin, ()) for bin in bins})
+
+    def settle(self, at: CheckpointId) -> None:
+        """A checkpoint exists."""
+        self.trace.settle(at)
+        self.store.settle(at)
+
+    def begins(self, at: CheckpointId) -> None:
+        """All bins are here, as a checkpoint has them."""
+        self.store.remember(at, {bin: self.timers.all(bin) for bin in self._held})
+
+    @property
+    def _held(self) -> set[Bin]:
+        return {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
+
+    def underway(self) -> Iterable[Underway]:
+        """What waits for its time, for its bin, or in line."""
+        queued = [rows.isolated() for _, rows in self._queue]
+        waiting = chain(queued, self.arrivals.stashed, self._waiting.rows())
+        return chain.from_iterable(map(self._by_input, waiting))
+
+    def _by_input(self, rows: Rows) -> Iterator[Underway]:
+        for side in np.unique(rows.sides).tolist():
+            some, _ = rows.split(rows.sides == side)
+            yield Underway(self._inputs[side].location, some.least_time, some.batch)
+
+    @property
+    def notices(self) -> list[tuple[Time, bytes]]:
+        """The calls that keys have asked for, in order."""
+        return self._notices.all()
+
+    def resume(self, bottom: Time) -> None:
+        """States and timers are still to come, which may owe results of any time."""
+        self._outputs.open(bottom)
+
+    def begin(self, notices: Iterable[tuple[Time, bytes]]) -> None:
+        """All states and timers are here, and keys have asked for these calls."""
+        for time, key in notices:
+            self._notices.ask(time, key)
+        self._keep()
+
+    # -- records
+
+    def _passed(self) -> Antichain:
+        """All records before this have come, and all commands that say whose they are."""
+        passed = self._control()
+        for port in self._inputs:
+            passed = passed.meet(port.frontier)
+        return passed
+
+    def _receive(self) -> bool:
+        received = False
+        for side, port in enumerate(self._inputs):
+            for message in port.hold():
+                received = True
+                assert isinstance(message.payload, Batch)
+                self._outputs.retain(message)
+                rounds = rounds_of(message.time)
+                self._waiting.add(Rows.of(message.payload, side, rounds, message.arrived))
+        return received
+
+    def _relieve(self) -> bool:
+        """Make some room where too much waits; whether anything was done. Raises MeanderError where
+        too many timers do, which stay in memory."""
+        calls = self.timers.size + self._notices.size
+        if calls > self._bound.most:
+            since = to_millis(min(map(outer, self._owed_calls())))
+            self._bound.check(calls, f"timers wait for its time to pass {since} ms")
+        waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
+        self._over = waiting > self._most
+        return self._over and (bool(self._waiting.shed()) or self.arrivals.shed())
+
+    def _ready(self, frontier: Antichain) -> bool:
+        if self._waiting.spilled and not self._precedes(self._waiting.owed):
+            return False
+        bound = frontier if self._order == "time" else self._control()
+        ready, more = self._waiting.passed(bound)
+        mine = [self.arrivals.stash(r, self._bins(r.batch)) for r in self._ordered(ready)]
+        if more:
+            # What comes in slices may be earlier than what a bin has brought with it.
+            self._merge([rows for rows in mine if len(rows)])
+        else:
+            for rows in mine:
+                self._enqueue(rows)
+        return bool(ready) or more
+
+    def _ordered(self, many: list[Rows]) -> list[Rows]:
+        if not many:
+            return []
+        return in_order(many) if self._order == "time" else [Rows.concat(many)]
+
+    def _admit(self) -> bool:
+        """Records whose bin has arrived come before all that is queued of that bin; whether any
+        have been admitted, or moved in order to be."""
+        if self.arrivals.spilled and not self._precedes(self.arrivals.ahead):
+            return False
+        released, more = self.arrivals.release()
+        self._merge(released)
+        return bool(released) or more
+
+    def _precedes(self, times: Iterable[Time]) -> bool:
+        """Whether any of these comes before all that is queued."""
+        if not self._queue:
+            return True
+        least, rows = self._queue[0]
+        head = place(at(least, rows.rounds))
+        return self._order == "time" and any(place(time) < head for time in times)
+
+    def _merge(self, many: list[Rows]) -> None:
+        if not many:
+            return
+        ordered = self._ordered([*many, *(rows for _, rows in self._queue)])
+        self._queue.clear()
+        self._queued_bytes = 0
+        for rows in ordered:
+            self._enqueue(rows)
+
+    def _enqueue(self, rows: Rows) -> None:
+        rest = rows
+        while len(rest):
+            piece, rest = rest.cut(SLICE)
+            self._queue.append((piece.least, piece))
+            self._queued_bytes += piece.batch.weight
+
+    def _bins(self, batch: Batch) -> Int64s:
+        assert batch.hashes is not None
+        return self._space.bins_of(batch.hashes)
+
+    # -- applying
+
+    def _apply(self, frontier: Antichain) -> bool:
+        applied = False
+        if not self._queue and self.timers.first is None and self._notices.first is None:
+            return False
+        budget = self._slices.rows
+        while budget > 0:
+            done = self._apply_some(frontier, budget)
+            if not done:
+                break
+            budget -= done
+            applied = True
+        return applied
+
+    def _apply_some(self, frontier: Antichain, most: int) -> int:
+        """The next records, with the calls that come before, between and behind them; how many of
+        both."""
+        rows, calls = self._next(frontier, most)
+        if calls.next() is None and not len(rows):
+            return 0
+        began = self._clock.monotonic()
+        bins = self._bins(rows.batch)
+        applied = self._logic.apply(self.store, bins, rows, calls)
+        np.add.at(self.heat, bins[: applied.rows], 1)
+        if applied.called is not None:
+            np.add.at(self.heat, self._bins(applied.called), 1)
+        for number, batch in enumerate((applied.results, *applied.beside)):
+            if len(batch):
+                self._slices.gave(batch.guessed_weight)
+                self._outputs.send(at(int(batch.times.min()), calls.rounds), batch, number)
+        self._drop(applied.rows)
+        self._inputs[0].stay.over_each(rows.arrived[: applied.rows])
+        count = applied.rows + (0 if applied.called is None else len(applied.called))
+        self._slices.took(count, self._clock.monotonic() - began)
+        return count
+
+    def _next(self, frontier: Antichain, most: int) -> tuple[Rows, Calls]:
+        """What is queued first, which stays there, and what is called along with it."""
+        if self._order == "time" and not self._in_loop:
+            rows = self._first(most)
+            calls = self._calls(self._until(frontier, len(rows)), (), most)
+            fit = calls.fits(rows.batch.times) if self._logic.answers else len(rows)
+            return (rows if fit == len(rows) else rows.take(np.arange(fit))), calls
+        # Records as they arrive are in no order of time, and in a loop those of a time are apart:
+        # what is called comes before them.
+        bound = self._until(frontier)
+        calls = self._calls(bound, self._notices.rounds, most)
+        if calls.next() is not None:
+            return EMPTY, calls
+        rows = self._first(most)
+        return rows, self._calls(bound, rows.rounds, most)
+
+    @property
+    def _in_loop(self) -> bool:
+        return bool(self._notices.rounds or (self._queue and self._queue[0][1].rounds))
+
+    def _calls(self, bound: Antichain, rounds: Rounds, most: int) -> Calls:
+        return Calls(
+            self.name, self._origin, self._space, self.timers, self._notices, self._logic.answers,
+            rounds, settled(bound, rounds), most,
+        )  # fmt: skip
+
+    def _until(self, frontier: Antichain, taken: int = 0) -> Antichain:
+        """Before it, in the total order, are only calls, and so many records of what is queued
+        first: all others that need wait no longer, and all to come, are later or of its time."""
+        return Antichain.of(*frontier, *self._ahead(taken))
+
+    def _overtakes(self) -> bool:
+        """Whether what is queued has to wait for slices of what is on disk: timers between the two
+        do."""
+        if not (self._waiting.spilled or self.arrivals.spilled):
+            return False
+        return self._precedes(chain(self._waiting.owed, self.arrivals.ahead))
+
+    def _ahead(self, taken: int = 0) -> Iterator[Time]:
+        """The times of records that are applied before later timers and notices, or the first of
+        them, but for so many of what is queued first."""
+        yield from self._queued(taken)
+        yield from self._waiting.owed
+        yield from self.arrivals.ahead
+
+    def _queued(self, taken: int) -> Iterator[Time]:
+        if self._order != "time":
+            yield from (at(least, rows.rounds) for least, rows in self._queue)
+        elif self._queue:
+            least, rows = self._queue[0]
+            if not taken:
+                yield at(least, rows.rounds)
+            elif taken < len(rows):
+                yield at(int(rows.batch.times[taken]), rows.rounds)
+            elif len(self._queue) > 1:
+                least, rows = self._queue[1]
+                yield at(least, rows.rounds)
+
+    def _first(self, most: int) -> Rows:
+        """The first records that are queued, of one piece, which stay there."""
+        if not self._queue or self._overtakes():
+            return EMPTY
+        rows = self._queue[0][1]
+        return rows if most >= len(rows) else rows.take(np.arange(most))
+
+    def _drop(self, count: int) -> None:
+        """So many of what is queued first are applied."""
+        if count:
+            _, rows = self._queue.popleft()
+            self._queued_bytes -= rows.batch.weight
+            if count < len(rows):
+                rest = rows.take(np.arange(count, len(rows)))
+                self._queue.appendleft((rest.least, rest))
+                self._queued_bytes += rest.batch.weight
+
+    # -- what is owed
+
+    def _keep(self) -> None:
+        queued = (at(least, rows.rounds) for least, rows in self._queue)
+        waiting = (*self._waiting.owed, *queued, *self.arrivals.owed)
+        self._outputs.keep(*least_of(*waiting, *self._owed_calls()))
+
+    def _owed_calls(self) -> tuple[Time, ...]:
+        return least_of(self.timers.least, *self._notices.owed)

@@ -1,0 +1,500 @@
+"""The source operator: raw records become timed batches (design 2, time model).
+
+Guarantees that a partition's times never decrease, and that nothing is sent before the partition's
+capability: a record's time is the running maximum, or the partition's frontier where that has
+moved on (a bump). Send first, then downgrade. A partition that is idle, or holds one time while
+others wait for it, moves on demand, by the sequence only; the earliest partition sends first and
+while others have data none runs `max_skew` ahead of the flow's frontier with more than a little
+(`Inflight.room`; I7: `held` announces who waits). Cost: O(partitions) per turn, vector operations
+per chunk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.dataflow.backpressure.inflight import ROW, Inflight, Sent
+from meander.dataflow.control.partition_handoff import Parcel
+from meander.dataflow.control.timestamp_overrides import BEHIND_ALL, Past, Ruling
+from meander.dataflow.graph.graph import Location
+from meander.dataflow.interfaces import Clock, Partition, Rest, SourceOptions, SourceReader
+from meander.dataflow.metrics.histogram import Histogram
+from meander.dataflow.operators.ports import InputPort, OutputPort, Underway
+from meander.dataflow.operators.source.partitions import Lane, Pending, Standing
+from meander.dataflow.progress.capability import Capability
+from meander.dataflow.progress.progress import Progress
+from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.loop_times import outer, outward
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
+
+ROWS = 3072
+"""Records sent per partition and turn, so that no turn is long."""
+LATEST = np.iinfo(np.int64).max
+"""No time is later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a source has to know of the rest of the flow: locations, by kind."""
+
+    sources: Sequence[Location]
+    """Where all sources of the flow hold their partitions' frontiers."""
+    read: Sequence[Location]
+    """Where they hold what they have read: the same, and what waits or has ended."""
+    waiting: Sequence[Location]
+    """Everywhere else but `demands`: what is held here may be waiting for a source."""
+    demands: Sequence[Location]
+    """Where commands without a time wait for the frontier to pass them."""
+    ends: Sequence[Location]
+    """The outputs of the sinks: the flow's probe."""
+    unsorted: Sequence[Location]
+    """Where its own records have come in, or are outside, by their arrival."""
+
+
+class SourceOperator:
+    """One source on one worker."""
+
+    def __init__(
+        self,
+        origin: int,
+        reader: SourceReader,
+        options: SourceOptions,
+        parcels: InputPort,
+        output: OutputPort,
+        held: OutputPort,
+        around: Around,
+        progress: Progress,
+        clock: Clock,
+        inflight: Inflight,
+        counters: Counter[str],
+        past: Past,
+        resumed: Iterable[Parcel] = (),
+    ) -> None:
+        self._origin, self._reader, self._options = origin, reader, options
+        self._parcels, self._output, self._held, self._around = parcels, output, held, around
+        self._progress, self._clock, self._inflight = progress, clock, inflight
+        self._counters, self._past = counters, past
+        self._unreadable = 0
+        self.delays = Histogram()
+        """From the reader to the passing by all sinks, per chunk."""
+        self._full: Capability | None = None
+        self.furthest = MIN_TIME
+        """The latest time that has been sent, by this worker or of a partition that it reads."""
+        self._limit: int | None = None
+        """Nothing later is sent for now."""
+        self._last: list[Capability] = []
+        self._skew = span(options.max_skew)
+        now = clock.monotonic()
+        known = {parcel.partition: parcel for parcel in resumed}
+        self._lanes = {
+            p: Lane(p, output.open(MIN_TIME), now, now, past.of(origin, p))
+            for p in reader.partitions
+            if p not in known
+        }
+        self._ended: dict[Partition, Parcel] = {}
+        """The partitions that have come to their ends."""
+        for parcel in known.values():
+            lane = self._go_on(parcel, output.open(parcel.frontier))
+            self._move_beyond(lane)
+            self._await_before(lane)
+
+    def schedule(self) -> bool:
+        """Read, send, and move on what stands still."""
+        self._inflight.settle(self._passed(), self._clock.monotonic())
+        adopted = self._adopt()
+        read = self._read() or adopted
+        self._choose_what_to_read()
+        self._announce_full()
+        if not self._progress.ready:
+            return read
+        moved = self._follow_rulings() or self._move_stale()
+        sent = self._send()
+        closed = self._close_ended()
+        return read or moved or sent or closed
+
+    def wait_seconds(self) -> float | None:
+        """Until the next partition counts as standing still, if anything waits for one. From now
+        on it is the reader that rouses the loop."""
+        self._reader.watch()
+        if not self._lanes or not self._progress.ready:
+            return None
+        due = [since for _, _, since in self._stale()]
+        if not due:
+            return None
+        return max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
+
+    @property
+    def total(self) -> int | None:
+        """How many partitions there are by now, on all workers; None where none may be added."""
+        return self._reader.total
+
+    def finished(self) -> bool:
+        """Whether every partition has ended, and been passed by the sinks."""
+        return not self._lanes and not self._last
+
+    def standing(self) -> list[Standing]:
+        """How every partition that has not ended stands."""
+        return [lane.standing(self._reader.idle(p)) for p, lane in self._lanes.items()]
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._reader.close()
+
+    # -- partitions that change hands
+
+    def reads(self, partition: Partition) -> bool:
+        """Whether a partition is read here, or has been to its end."""
+        return partition in self._lanes or partition in self._ended
+
+    def release(self, partition: Partition, at: int) -> Parcel | None:
+        """Let go of a partition once its frontier has come to `at`; None before."""
+        if (parcel := self._ended.pop(partition, None)) is not None:
+            # Nothing of it comes any more, but somebody has to say so to the next checkpoint.
+            self._reader.release(partition)
+            return replace(parcel, frontier=max(parcel.frontier, at))
+        assert partition in self._lanes, "one order after the other, to whoever reads it (I1)"
+        lane = self._lanes[partition]
+        if lane.time < at:
+            return None
+        self._move_beyond(lane)
+        parcel = self._parcel(lane, self._reader.release(partition))
+        self._give_back(lane)
+        del self._lanes[partition]
+        if lane.held is not None:
+            lane.held.drop()
+        lane.capability.drop()
+        return parcel
+
+    def _give_back(self, lane: Lane) -> None:
+        for pending in lane.queue:
+            self._inflight.unread(pending.size)
+
+    def _adopt(self) -> bool:
+        adopted = False
+        for message in self._parcels.drain():
+            adopted = True
+            parcel = message.payload
+            assert isinstance(parcel, Parcel)
+            capability = self._output.mint(message)
+            capability.downgrade(parcel.frontier)
+            self._await_before(self._go_on(parcel, capability))
+            self._reader.adopt(parcel.partition, parcel.rest)
+        return adopted
+
+    def _move_beyond(self, lane: Lane) -> None:
+        """Where nothing sorts it, what is sent of a partition later must not be of the time of what
+        has been; but who follows a past rules nothing else."""
+        if self._around.unsorted and not lane.replays:
+            self._rule(lane, lane.newest + 1)
+
+    def _await_before(self, lane: Lane) -> None:
+        """Have a partition wait until all is through that was sent of it before, as its times
+        tell."""
+        if self._around.unsorted and lane.time > lane.newest:
+            lane.after = lane.newest
+
+    def _go_on(self, parcel: Parcel, capability: Capability) -> Lane:
+        """Read a partition from where it was left."""
+        now, track = self._clock.monotonic(), self._past.of(self._origin, parcel.partition)
+        lane = Lane(
+            parcel.partition, capability, now, now, track, parcel.rest.offset,
+            parcel.maximum, parcel.newest, parcel.frontier,
+        )  # fmt: skip
+        self._lanes[parcel.partition] = lane
+        self.furthest = max(self.furthest, parcel.newest)
+        return lane
+
+    def parcels(self) -> list[Parcel]:
+        """Where another reader would have to go on, with each partition that is read here, or has
+        been to its end."""
+        here = [self._parcel(lane, self._reader.rest(p)) for p, lane in self._lanes.items()]
+        to_come = [message.payload for message in self._parcels.waiting]
+        return [*here, *self._ended.values(), *(one for one in to_come if isinstance(one, Parcel))]
+
+    @staticmethod
+    def _parcel(lane: Lane, rest: Rest) -> Parcel:
+        """Of a partition of which a reader has handed out all but the rest."""
+        if lane.queue:
+            rest = Rest(lane.queue[0].offset, rest.end)
+        return Parcel(lane.partition, rest, lane.maximum, lane.newest, lane.time)
+
+    def sent_up_to(self, limit: int) -> bool:
+        """Whether nothing of that time or earlier is left to be sent, of what there is."""
+        return all(
+            lane.time > limit or (not lane.queue and self._reader.idle(p))
+            for p, lane in self._lanes.items()
+        )
+
+    def passed(self, time: int) -> bool:
+        """Whether all sinks have passed what is of a time, or earlier."""
+        return not self._passed().less_equal(time)
+
+    def hold(self, limit: int | None) -> None:
+        """Until the next call nothing later than this is sent; None for no limit."""
+        self._limit = limit
+
+    def underway(self) -> Iterable[Underway]:
+        """Nothing: what it has not sent is read again."""
+        return ()
+
+    # -- reading
+
+    def _read(self) -> bool:
+        chunks = self._reader.poll()
+        now = self._clock.monotonic()
+        for chunk in chunks:
+            lane = self._lanes[chunk.partition]
+            limit = from_millis(self._clock.now_ms()) + span(self._options.max_future)
+            # Times end somewhere; what lies there is of the future for every clock.
+            limit = min(limit, BEHIND_ALL - 1)
+            pending = lane.queue_up(chunk, limit, now)
+            self._counters["future"] += int(np.count_nonzero(pending.future))
+            self._inflight.read(chunk.size)
+            self._counters["read"] += len(chunk.values)
+        self._counters["unreadable"] += self._reader.unreadable - self._unreadable
+        self._unreadable = self._reader.unreadable
+        return bool(chunks)
+
+    def _choose_what_to_read(self) -> None:
+        for lane in self._lanes.values():
+            # What a replay needs next was read here before, though less may have been in flight.
+            room = lane.replays or not self._inflight.overfull
+            empty = not lane.queue and room
+            wanted = not self._inflight.full or (empty and self._alone(lane))
+            if wanted == lane.paused:
+                lane.paused = not wanted
+                act = self._reader.resume if wanted else self._reader.pause
+                act(lane.partition)
+
+    def _announce_full(self) -> None:
+        """While reading has to stop, what is in flight waits for those that stand still."""
+        if self._inflight.full and self._full is None and self._lanes:
+            self._full = self._held.open(max(lane.time for lane in self._lanes.values()))
+        elif self._full is not None and not (self._inflight.full and self._lanes):
+            self._full.drop()
+            self._full = None
+
+    def _drained(self, floor: int) -> bool:
+        """Whether the sinks have passed all that can pass without the floor's moving on."""
+        return not self._passed().less_than(floor)
+
+    # -- sending
+
+    def _send(self) -> bool:
+        sent = False
+        for lane in sorted(self._lanes.values(), key=attrgetter("next_time")):
+            if lane.queue and self._may_go_on(lane):
+                sent |= self._send_lane(lane)
+            elif lane.queue and lane.held is None:
+                lane.held = self._held.open(lane.next_time)
+        return sent
+
+    def _may_go_on(self, lane: Lane) -> bool:
+        """Whether there is room in the flow for more of this partition, or nothing drains without
+        it, and all is through that another worker, or an earlier life, sent of it."""
+        enough = self._inflight.enough(self._reader, lane.partition)
+        if enough and not (lane.replays or self._alone(lane)):
+            return False
+        if lane.after is not None:
+            frontiers = map(self._progress.frontier, self._around.unsorted)
+            if any(outward(frontier).less_equal(lane.after) for frontier in frontiers):
+                return False
+            lane.after = None
+        return True
+
+    def _alone(self, lane: Lane) -> bool:
+        """Whether it holds back the flow, and all others have passed what can pass without it."""
+        floor = self._floor()
+        return lane.time == floor and self._drained(floor)
+
+    def _send_lane(self, lane: Lane) -> bool:
+        near = min(self._floor() + self._skew, LATEST)
+        budget, waits = ROWS, False
+        while lane.queue and budget and not waits:
+            times, natural = lane.next_rows(budget)
+            rows = self._count(lane, times, near)
+            if rows:
+                self._send_rows(lane, lane.queue[0], times[:rows], natural[:rows])
+                budget -= rows
+            waits = rows < len(times)
+        self._announce(lane, waits)
+        return budget < ROWS
+
+    def _count(self, lane: Lane, times: Int64s, near: int) -> int:
+        """How many of the next records, which have these times, may leave: those that are near, or
+        little, and not beyond what a checkpoint waits for."""
+        head = lane.queue[0]
+        room = self._inflight.room(self._reader, lane.partition)
+        little = head.left * room // (head.size + ROW * head.left)
+        rows = max(_up_to(near, times), min(little, len(times)))
+        return rows if self._limit is None else min(rows, _up_to(self._limit, times))
+
+    def _send_rows(self, lane: Lane, head: Pending, times: Int64s, natural: Int64s) -> None:
+        rows, chunk = len(times), head.chunk
+        until = head.row + rows
+        batch = Batch(
+            times,
+            np.full(rows, self._origin, np.int64),
+            np.full(rows, lane.partition, np.int64),
+            chunk.offsets[head.row : until],
+            np.zeros(rows, np.int64),
+            chunk.values[head.row : until],
+        )
+        self._count_bumps(times, head.asked[head.row : until], head.future[head.row : until])
+        if head.future.any():
+            self._rule_future(lane, head, times)
+        self._output.send(lane.capability, int(times[0]), batch)
+        last = int(times[-1])
+        lane.maximum, lane.newest = int(natural[-1]), last
+        lane.next_offset = int(chunk.offsets[until - 1]) + 1
+        whole = until == len(chunk.values)
+        self._inflight.sent(
+            Sent(
+                last, head.take(rows), rows, self._reader, lane.partition, lane.next_offset,
+                head.read_at, self.delays if whole else None,
+            )
+        )  # fmt: skip
+        if whole:
+            lane.queue.popleft()
+        self.furthest = max(self.furthest, last)
+        self._move(lane, last)
+
+    def _count_bumps(self, times: Int64s, asked: Int64s, future: npt.NDArray[np.bool_]) -> None:
+        """Of records that get another millisecond than they have asked for, how many and by how
+        much; those of the future are counted as such."""
+        asked = np.maximum(asked, MIN_TIME)
+        raised = (times >> SEQUENCE_BITS) - (asked >> SEQUENCE_BITS)
+        raised[future] = 0
+        self._counters["bumps"] += int(np.count_nonzero(raised))
+        self._counters["bumped_ms"] += int(raised.sum())
+
+    def _announce(self, lane: Lane, waits: bool) -> None:
+        """Move on to the next record's time, which is known; say so if it has to wait."""
+        upcoming = lane.next_time
+        self._move(lane, upcoming)
+        if lane.held is not None and not (waits and lane.held.time == upcoming):
+            lane.held.drop()
+            lane.held = None
+        if waits and lane.held is None:
+            lane.held = self._held.open(upcoming)
+
+    # -- moving on
+
+    def _move(self, lane: Lane, time: int) -> bool:
+        """Whether it stood before that time, and so has moved."""
+        if time <= lane.time:
+            return False
+        lane.capability.downgrade(time)
+        lane.moved_at = self._clock.monotonic()
+        return True
+
+    def _rule(self, lane: Lane, time: int) -> None:
+        """Move a partition on by itself, and say so: what comes next has at least that time."""
+        if self._move(lane, time):
+            ruling = Ruling(self._origin, lane.partition, lane.next_offset, time)
+            self._progress.rulings.append(ruling)
+
+    def _rule_future(self, lane: Lane, head: Pending, times: Int64s) -> None:
+        """Say which of the records that are about to leave count for nothing."""
+        rows = slice(head.row, head.row + len(times))
+        offsets = head.chunk.offsets[rows]
+        anew = head.future[rows] & ~lane.track.future(offsets)
+        # A run of them has one time, as none of them moves the partition.
+        edges = np.flatnonzero(np.diff(anew, prepend=False, append=False))
+        for first, behind in edges.reshape(-1, 2).tolist():
+            places = int(offsets[first]), int(times[first]), int(offsets[behind - 1])
+            self._progress.rulings.append(Ruling(self._origin, lane.partition, *places))
+
+    def _follow_rulings(self) -> bool:
+        """Move as has been ruled, once all before that has been sent."""
+        moved = [self._move(lane, lane.floor) for lane in self._lanes.values()]
+        return any(moved)
+
+    def _close_ended(self) -> bool:
+        ended = [
+            lane
+            for lane in self._lanes.values()
+            if not lane.queue and self._reader.ended(lane.partition)
+        ]
+        for lane in ended:
+            # What it has sent may wait for others until the sinks have passed it.
+            self._last.append(self._held.open(lane.time + 1))
+            # From now on times pass that what comes later, in another run, must not be of.
+            ruling = Ruling(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
+            self._progress.rulings.append(ruling)
+            self._ended[lane.partition] = self._parcel(lane, self._reader.rest(lane.partition))
+            lane.capability.drop()
+            if lane.held is not None:
+                lane.held.drop()
+            del self._lanes[lane.partition]
+        if not self._last:
+            return bool(ended)
+        passed = self._passed()
+        for held in [held for held in self._last if not passed.less_equal(outer(held.time) - 1)]:
+            held.drop()
+            self._last.remove(held)
+        return bool(ended)
+
+    def _move_stale(self) -> bool:
+        now = self._clock.monotonic()
+        moved = False
+        for lane, target, since in self._stale():
+            if now - since >= self._options.idle_after:
+                self._rule(lane, target)
+                self._counters["idle_moves"] += 1
+                moved = True
+        return moved
+
+    def _stale(self) -> list[tuple[Lane, int, float]]:
+        """Who holds back what waits, where each would have to move, and since when it stands."""
+        furthest = self._progress.furthest(self._around.read)
+        demand = self._progress.furthest(self._around.demands)
+        if furthest is None:
+            return []
+        if demand is None:
+            least = self._progress.least(self._around.waiting)
+            if least is None or outer(least) > furthest:
+                return []
+        stale = []
+        for lane in self._lanes.values():
+            target = self._target(lane, furthest, demand)
+            if target > lane.time:
+                stale.append((lane, target, lane.moved_at if lane.queue else lane.active_at))
+        return stale
+
+    def _target(self, lane: Lane, furthest: int, demand: int | None) -> int:
+        if lane.replays:
+            return lane.time
+        if lane.queue:
+            # It has data, all of one time: others may pass that time, its own data goes on there.
+            holds = lane.time == lane.next_time == lane.newest == self._floor()
+            return lane.time + 1 if holds else lane.time
+        stuck = lane.paused and self._inflight.overfull
+        if not (stuck or self._reader.idle(lane.partition)):
+            return lane.time
+        if demand is not None and demand >= furthest:
+            return demand + 1
+        # Only who has sent a record of the furthest time may pass it: so the moves end there.
+        beyond = lane.time == lane.newest == furthest
+        return furthest + 1 if beyond else furthest
+
+    def _floor(self) -> int:
+        least = self._progress.least(self._around.sources)
+        return MIN_TIME if least is None else outer(least)
+
+    def _passed(self) -> Antichain:
+        return Antichain.of(
+            *(time for at in self._around.ends for time in outward(self._progress.frontier(at)))
+        )
+
+
+def _up_to(limit: int, times: Int64s) -> int:
+    """How many of these times, which ascend, are not later."""
+    return int(np.searchsorted(times, limit, side="right"))

@@ -1,0 +1,175 @@
+"""What a peer's frame may say: it is read and held against this flow before anything is done.
+
+Guarantees that what passes names a place, a time and a payload as this flow has them; all else
+ends the flow with a sentence that names the member. Cost: a look-up per message, one comparison
+per change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.colocation import Groups
+from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.graph.graph import Graph, Location
+from meander.dataflow.interfaces import Frame
+from meander.dataflow.records.loop_times import outer
+from meander.dataflow.wire import (
+    Anything,
+    Base,
+    Change,
+    CutFrame,
+    DataFrame,
+    MarkerFrame,
+    MemberFrame,
+    OpeningFrame,
+    Payload,
+    ProgressFrame,
+    decode,
+)
+from meander.schemas.errors import MeanderError
+from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
+from meander.state.layers.manifest import Manifest
+
+_INT64 = 1 << 63
+"""Workers, bins and partitions are numbers from 0 that columns can hold."""
+
+_REMEDY = "run every worker with the same flow"
+
+
+def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
+    """A frame's meaning for this flow. Raises MeanderError, in the sender's name."""
+    try:
+        message = decode(frame)
+    except MeanderError as error:
+        raise MeanderError(member_name(sender), f"it sent garbage: {error}") from error
+    if wrong := _misfit(plan, sender, message):
+        raise MeanderError(member_name(sender), wrong, _REMEDY)
+    return message
+
+
+def read_manifest(plan: Plan, sender: WorkerId, data: bytes) -> Manifest:
+    """Where all of a bin lies, as its owner reports. Raises MeanderError, in the sender's name."""
+    try:
+        manifest = Manifest.from_bytes(data)
+    except Exception as error:  # Avro raises what it likes
+        raise MeanderError(member_name(sender), f"it reported garbage: {error}") from error
+    if wrong := _disorder(plan, manifest.epoch, manifest):
+        raise MeanderError(member_name(sender), wrong, _REMEDY)
+    return manifest
+
+
+def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
+    """What this flow does not have of all that a message names, or ''."""
+    graph = plan.graph
+    match message:
+        case ProgressFrame(changes, _, rulings):
+            return _misruled(plan, rulings) or _miscount(graph, changes)
+        case OpeningFrame(base, _, changes):
+            return _misplaced(graph, base) or _miscount(graph, changes)
+        case Base():
+            return _unfit(sender) or _misplaced(graph, message)
+        case MemberFrame(news):
+            return "" if news == "parted" else _unfit(sender)
+        case MarkerFrame():
+            return ""
+        case CutFrame():
+            return _unfit(sender)
+        case DataFrame():
+            return _misdirected(plan, sender, message)
+    return ""
+
+
+def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
+    edge, time, payload = message.edge, message.time, message.payload
+    carried = plan.crossing.get(edge)
+    if carried is None:
+        return f"it sent a message on edge {edge}, which leads to no other member"
+    target = plan.graph.edges[edge].target
+    if type(payload) not in carried or not plan.takes(target, payload):
+        return f"it sent what edge {edge} does not carry"
+    if not plan.graph.has(target, time):
+        return f"it sent a message of time {time}, which edge {edge} does not have"
+    if target in plan.commanded and (unfit := _unfit(sender)):
+        return unfit
+    return _disorder(plan, outer(time), payload)
+
+
+def _misruled(plan: Plan, rulings: Iterable[Ruling]) -> str:
+    for origin, *numbers, last in rulings:
+        if origin >= len(plan.sources):
+            return "it rules about a source that this flow does not have"
+        if max(*numbers, last or 0) >= _INT64:
+            return "it rules about a place or time that no partition has"
+    return ""
+
+
+def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
+    """What is wrong with how bins or a partition are to change hands at a time, or ''."""
+    if unknown := _unknown_bin(plan.groups, payload):
+        return unknown
+    match payload:
+        case (
+            Manifest(operator=name)
+            | Delivery(manifest=Manifest(operator=name))
+            | Stage(manifest=Manifest(operator=name))
+            | Rewrite(operator=name)
+        ) if not any(name == keyed.name for keyed in plan.keyed):
+            return f"it speaks of the state of operator {name!r}, which this flow does not have"
+        case Order(source) if not 0 <= source < len(plan.sources):
+            return f"it sent an order for source {source}, which this flow does not have"
+        case Order(partition=partition) | Parcel(partition) if not 0 <= partition < _INT64:
+            return f"it sent partition {partition} to another worker, which no source has"
+        case Moves(time=at) | Revoke(time=at) | Order(time=at) if at != time:
+            return f"it sent an order for time {at} in a message of time {time}"
+        case Order(offset=int(offset)) if not 0 <= offset < _INT64:
+            return f"it sent an order to read from offset {offset}, which no partition has"
+        case Moves(target=target) | Order(target=target) if not 0 <= target < _INT64:
+            return f"it sent an order in favour of member {target}, which is no worker"
+        case Parcel(frontier=frontier) if frontier < time:
+            return (
+                f"it sent a partition that stands at {frontier}, before its message's time {time}"
+            )
+    return ""
+
+
+def _unknown_bin(groups: Groups, payload: Payload | Manifest) -> str:
+    match payload:
+        case Moves(bins=bins):
+            known = groups.total
+        case Prepare(bin=bin) | Spare(bin):
+            bins, known = (bin,), groups.total
+        case (
+            Manifest(bin=bin)
+            | Delivery(manifest=Manifest(bin=bin))
+            | Stage(manifest=Manifest(bin=bin))
+            | Rewrite(bin=bin)
+        ):
+            bins, known = (bin,), groups.count
+        case _:
+            return ""
+    wrong = [bin for bin in bins if not 0 <= bin < known]
+    return f"it speaks of bin {wrong[0]}, which is none of this flow's {known}" if wrong else ""
+
+
+def _miscount(graph: Graph, changes: Iterable[Change]) -> str:
+    if all(graph.has(location, time) for location, time, _ in changes):
+        return ""
+    return "it counts messages at a place or time that this flow does not have"
+
+
+def _misplaced(graph: Graph, base: Base) -> str:
+    bounds = base.bounds
+    fits = len(bounds) == graph.locations and all(
+        graph.has(Location(at), time) for at, bound in enumerate(bounds) for time in bound
+    )
+    return "" if fits else "its base has a place or time that this flow does not have"
+
+
+def _unfit(sender: WorkerId) -> str:
+    return "" if sender == COORDINATOR else "it says what only the coordinator may say"

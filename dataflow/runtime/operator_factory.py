@@ -1,0 +1,446 @@
+"""Builds one worker's operators from the plan: everything an operator gets, it gets here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from meander.dataflow.api.nodes import (
+    AgainNode,
+    ExchangeNode,
+    FoldLogic,
+    KeyedNode,
+    LeaveNode,
+    LoopNode,
+    Node,
+    ProbeNode,
+    ProcessLogic,
+    SinkNode,
+    SourceNode,
+    SplitNode,
+    StepsNode,
+    group_of,
+    has_keys,
+    scope_of,
+)
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.control.partition_handoff import Parcel
+from meander.dataflow.control.routing import Routing
+from meander.dataflow.exactly_once.interfaces import Keeping, Tallying, Transactions
+from meander.dataflow.exactly_once.ordered_sink import OnceSink
+from meander.dataflow.exactly_once.outbox_sink import OutboxSink
+from meander.dataflow.graph.graph import ROOT, Edge, Location, Scope
+from meander.dataflow.graph.path_summary import Summary
+from meander.dataflow.interfaces import (
+    Clock,
+    DeadLetters,
+    Partition,
+    Rest,
+    Rests,
+    SinkWriter,
+    SourceReader,
+)
+from meander.dataflow.keepalive import UNHEARD, Pulse
+from meander.dataflow.migration.incremental_snapshots import Snapshots
+from meander.dataflow.migration.migrator import Migrator, Ordered, Outlet
+from meander.dataflow.migration.partition_handover import Handover
+from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.spill import Disk, Overflow, Refuse
+from meander.dataflow.operators.error_policy import Guard, OnError
+from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.keyed.columns import Columnar
+from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
+from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.loop import Again, Enter
+from meander.dataflow.operators.ports import InputPort, Operator, OutputPort, Ways
+from meander.dataflow.operators.probe import Probe
+from meander.dataflow.operators.sink import Sink
+from meander.dataflow.operators.source.operator import Around, SourceOperator
+from meander.dataflow.operators.split import Split
+from meander.dataflow.operators.stateless import Steps
+from meander.dataflow.progress.progress import Progress
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.loop_times import Rounds, outward
+from meander.dataflow.runtime.worker_metrics import Meters
+from meander.schemas.errors import MeanderError
+from meander.state.encoding.codec import StateCodec, UnencodableError
+from meander.state.encoding.columns import Layout
+from meander.state.keys.ids import Incarnation, LayerId, WorkerId
+from meander.state.layers.retention import Retention
+from meander.state.layers.topic import StateTopic
+from meander.state.store.spill import Shelf
+from meander.state.store.store import Store
+from meander.state.times.antichain import Antichain
+
+Report = Callable[[dict[str, object]], None]
+"""Takes a JSON-able event for the coordinator."""
+
+
+DELIVERED = 64 << 10
+"""The most bytes of a bin that are handed over without the state topic; less where all bins at once
+would take more than `move_memory`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One worker's surroundings: what is opened outside the engine."""
+
+    me: WorkerId
+    workers: int
+    clock: Clock
+    topic: StateTopic
+    dead: DeadLetters
+    open_store: Callable[[str, StateCodec, Layout | None], Store]
+    open_shelf: Callable[[str], Shelf]
+    open_reader: Callable[[SourceNode, Rests | None], SourceReader]
+    """Of what is left of partitions; None for this worker's share at the flow's start."""
+    open_writer: Callable[[SinkNode], SinkWriter]
+    incarnation: Incarnation
+    start: Start
+    """What the flow starts from, of all workers."""
+    in_flight: StateTopic
+    """Where records in flight lie."""
+    pulse: Pulse = UNHEARD
+    """How this worker is heard of where user functions take long."""
+    joins: bool = False
+    """Whether this worker joins a running flow: it begins with nothing, and is told all."""
+    transactions: Transactions | None = None
+    """Those in which results leave; None where they leave at least once."""
+
+
+@dataclass(slots=True)
+class Assembly:
+    """One worker's operators in the order in which they are scheduled."""
+
+    plan: Plan
+    site: Site
+    progress: Progress
+    ways: Ways
+    meters: Meters
+    report: Report
+    counters: Counter[str] = field(default_factory=Counter)
+    operators: list[Operator] = field(default_factory=list)
+    nodes: dict[str, Operator] = field(init=False)
+    """Those of the user's flow, by name."""
+    inputs: dict[Location, InputPort] = field(default_factory=dict)
+    routers: list[Router] = field(default_factory=list)
+    outlets: list[Outlet] = field(default_factory=list)
+    sources: dict[str, SourceOperator] = field(default_factory=dict)
+    once: list[OnceSink] = field(default_factory=list)
+    """The sinks whose results leave exactly once, in the order of time."""
+    ordered: dict[str, list[Ordered]] = field(default_factory=dict)
+    """Those that keep a key's results in order themselves where its bin moves, by its group."""
+    outboxes: list[OutboxSink] = field(default_factory=list)
+    """Those whose results leave exactly once, checkpoint by checkpoint."""
+    start: Start = field(init=False)
+    routing: Routing = field(init=False)
+    retention: Retention = field(init=False)
+    migrator: Migrator = field(init=False)
+    inflight: Inflight = field(init=False)
+    disk: Disk = field(init=False)
+    pace: Pace = field(init=False)
+    _layers: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        flow = self.plan.flow
+        joins, groups = self.site.joins, len(self.plan.groups.names)
+        # Who joins a running flow is told all by the others.
+        self.start = self.site.start.joining(self.plan) if joins else self.site.start
+        self.routing = (
+            Routing.unknown(flow.space, groups) if joins else Routing(flow.space, self.start.owners)
+        )
+        self.retention = Retention(self.site.topic.forget)
+        self.retention.welcome(self.start.number)
+        self.pace = Pace(self.site.clock, flow.moving_latency, self._move_memory)
+        self.inflight = Inflight(flow.max_inflight, self.pace.passed)
+        self.disk = Disk(flow.max_spill)
+        control = self._input(self.plan.migrator.inputs[0])
+        self.nodes = {node.name: self._build(node) for node in self.plan.nodes}
+        self.migrator = migrator = Migrator(
+            self.site.me,
+            control,
+            self.outlets,
+            self.routers,
+            self.routing,
+            self.plan.groups,
+            self.pace,
+            self.report,
+            self.ordered,
+        )
+        snapshots = Snapshots(
+            migrator,
+            self.outlets,
+            self.site.clock,
+            self.plan.flow.snapshot_interval,
+            self.pace,
+            self.report,
+        )
+        # First, so that operators know of every move that the control frontier has passed.
+        self.operators = [migrator, self._handover(), *self.nodes.values(), snapshots]
+
+    def _move_memory(self) -> int:
+        """This worker's part: a move takes memory at both its ends."""
+        # The coordinator is a peer, and this worker is not.
+        return self.plan.flow.move_memory // max(2, len(self.progress.peers))
+
+    def _handover(self) -> Handover:
+        orders, outputs = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs
+        outlets = {
+            self.plan.origin(source): (self.sources[source.name], self._output_at(output))
+            for source, output in zip(self.plan.sources, outputs, strict=True)
+        }
+        return Handover(self.site.me, orders, outlets)
+
+    def close(self) -> None:
+        """Close every operator."""
+        for operator in self.operators:
+            operator.close()
+
+    # -- one builder per kind of node
+
+    def _build(self, node: Node) -> Operator:
+        match node:
+            case SourceNode():
+                return self._source(node)
+            case StepsNode():
+                chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
+                return Steps(self._inputs(node)[0], self._output(node), chain, self.site.clock)
+            case SplitNode():
+                guard = self._guard(node.name, node.on_error)
+                outputs = dict(zip(node.outputs, self._outputs(node), strict=True))
+                return Split(self._inputs(node)[0], outputs, node.choose, guard, self.site.clock)
+            case ExchangeNode():
+                return self._router(node)
+            case KeyedNode():
+                return self._keyed(node)
+            case SinkNode():
+                return self._sink(node)
+            case AgainNode():
+                guard = self._guard(node.name, node.on_error)
+                keyless = not has_keys(node.loop.upstream)
+                return Again(self._inputs(node)[0], self._output(node), node.most, guard, keyless)
+            case LoopNode():
+                entering, back = self._inputs(node)
+                waiting = self._pool(node.name, "records", False, self._unfit(node.name))
+                most = self.plan.flow.max_waiting
+                return Enter(entering, back, self._output(node), waiting, most)
+            case ProbeNode() | LeaveNode():
+                return Probe(self._inputs(node)[0], self._output(node))
+
+    def _source(self, node: SourceNode) -> SourceOperator:
+        ports = self.plan.ports[node.name]
+        plan, parcels = self.plan, self._parcels(node)
+        known = (one.partition for one in self.start.cut.positions if one.source == node.name)
+        rests = dict.fromkeys(map(Partition, known)) | {one.partition: one.rest for one in parcels}
+        around = Around(
+            plan.source_locations,
+            plan.read_locations,
+            plan.waiting_locations,
+            plan.control.outputs[1:],
+            plan.ends,
+            [at for at in plan.unsorted if ports.outputs[0] in plan.graph.reach[at]],
+        )
+        self.sources[node.name] = SourceOperator(
+            plan.origin(node),
+            self.site.open_reader(node, rests if self.start.resumes else None),
+            node.spec.options,
+            self._input(ports.inputs[0]),
+            self._output_at(ports.outputs[0]),
+            self._output_at(ports.outputs[1]),
+            around,
+            self.progress,
+            self.site.clock,
+            self.inflight,
+            self.counters,
+            self.start.past,
+            parcels,
+        )
+        return self.sources[node.name]
+
+    def _sink(self, node: SinkNode) -> Sink | OnceSink | OutboxSink:
+        writer, flow = self.site.open_writer(node), self.plan.flow
+        guard = self._guard(node.name, node.on_error)
+        if node.name in self.plan.outboxes:
+            assert isinstance(writer, Keeping), "what waits in an outbox leaves in transactions"
+            results, before = self._inputs(node)
+            group = group_of(node)
+            outbox = OutboxSink(
+                results,
+                before,
+                writer,
+                guard,
+                self.counters,
+                flow.space,
+                self.plan.groups.first(group),
+                self._control,
+                lambda what: self._pool(node.name, what, False, self._unfit(node.name)),
+                flow.max_waiting,
+            )
+            self.outboxes.append(outbox)
+            self.ordered.setdefault(group, []).append(outbox)
+            return outbox
+        ports = self._inputs(node)[0], self._output(node)
+        if flow.delivery == "at_least_once":
+            return Sink(*ports, writer, guard, self.counters)
+        assert isinstance(writer, Tallying), "who delivers exactly once writes in transactions"
+        sink = OnceSink(
+            node.name,
+            *ports,
+            writer,
+            guard,
+            self.counters,
+            self._pool(node.name, "records", True, self._unfit(node.name)),
+            self._pool(node.name, "written", True, self._unfit(node.name)),
+            flow.max_waiting,
+            flow.space,
+            self._control,
+            self.start.history.of(node.name, self.plan.groups.first(group_of(node))),
+            scope_of(node).depth - ROOT.depth,
+        )
+        self.once.append(sink)
+        self.ordered.setdefault(group_of(node), []).append(sink)
+        return sink
+
+    def _parcels(self, node: SourceNode) -> list[Parcel]:
+        """Where this worker goes on with partitions that have been read before."""
+        readers, positions = self.start.readers, self.start.cut.positions
+        return [
+            Parcel(
+                Partition(one.partition), Rest(one.offset, one.end), one.maximum, one.newest,
+                one.frontier,
+            )
+            for one in positions
+            if one.source == node.name and readers[one.source, one.partition] == self.site.me
+        ]  # fmt: skip
+
+    def _router(self, node: ExchangeNode) -> Router:
+        guard = self._guard(node.name, node.on_error)
+        router = Router(
+            self.site.me,
+            self._inputs(node)[0],
+            self._output(node),
+            self.routing,
+            self._control,
+            guard,
+            self._pool(node.name, "records", False, guard.failed),
+            self.plan.flow.max_waiting,
+            self.plan.flow.link_credit,
+            self.plan.groups.first(node.group),
+            self._out(self.plan.written(node)),
+        )
+        self.routers.append(router)
+        return router
+
+    def _keyed(self, node: KeyedNode) -> Keyed:
+        *data, pointers = self._inputs(node)
+        flow = self.plan.flow
+        keyed = Keyed(
+            node.name,
+            self.plan.origin(node),
+            data,
+            pointers,
+            self._outputs(node),
+            self._logic(node),
+            self.site.open_store(node.name, node.codec, node.layout),
+            node.order,
+            flow.space,
+            self.site.topic,
+            self._next_layer,
+            self._control_in(scope_of(node)),
+            self.site.clock,
+            self._bound(node.name),
+            min(DELIVERED, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
+            lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),
+            self.pace,
+            self.report,
+            self.retention,
+            self._out([*self.plan.written(node), *self.plan.applied(node)]),
+        )
+        self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
+        return keyed
+
+    def _logic(self, node: KeyedNode) -> Logic:
+        guard, sealing = self._guard(node.name, node.on_error), Sealing(node.codec)
+        match node.logic:
+            case FoldLogic(init, step):
+                return Fold(init, step, sealing, guard)
+            case ProcessLogic(init, on_values, on_timer, on_notify, side):
+                back = on_timer, on_notify
+                return Process(node.name, init, on_values, *back, side, sealing, guard)
+            case fold:
+                return Columnar(fold, sealing, guard)
+
+    def _next_layer(self) -> LayerId:
+        return LayerId(self.site.incarnation, self.site.me, next(self._layers))
+
+    def _out(self, places: Sequence[Location]) -> Callable[[int], bool]:
+        """Return a check whether the frontiers at some places have reached a time."""
+
+        def out(time: int) -> bool:
+            return not any(outward(self.progress.frontier(at)).less_than(time) for at in places)
+
+        return out
+
+    # -- ports
+
+    def _control(self) -> Antichain:
+        return self.progress.frontier(self.plan.migrator.inputs[0])
+
+    def _control_in(self, scope: Scope) -> Callable[[], Antichain]:
+        """The same as times of a scope."""
+        if scope == ROOT:
+            return self._control
+        enter = Summary.between(ROOT.depth, scope.depth)
+        return lambda: Antichain.of(*map(enter.advance, self._control()))
+
+    def _bound(self, name: str) -> Bound:
+        return Bound(f"operator {name!r}", self.plan.flow.max_waiting)
+
+    def _pool(self, name: str, what: str, ordered: bool, refuse: Refuse) -> Pool:
+        def overflow(rounds: Rounds) -> Overflow:
+            shelf = self.site.open_shelf("\0".join((name, what, *map(str, rounds))))
+            return Overflow(f"operator {name!r}", rounds, shelf, self.disk, ordered, refuse)
+
+        return Pool(overflow)
+
+    def _unfit(self, name: str) -> Refuse:
+        """Some operators take values that could not travel, as long as memory holds them."""
+
+        def refuse(batch: Batch, row: int, error: UnencodableError) -> None:
+            raise MeanderError(
+                f"operator {name!r}",
+                f"more waits than its bound of {self.plan.flow.max_waiting:,} bytes, and not all of"
+                f" it can go to disk: {error}",
+                "raise the flow's max_waiting, or give it plain Python values only",
+            )
+
+        return refuse
+
+    def _guard(self, name: str, policy: OnError) -> Guard:
+        return Guard(name, policy, self.site.dead, self.counters, self.site.pulse)
+
+    def _inputs(self, node: Node) -> list[InputPort]:
+        return [self._input(at) for at in self.plan.ports[node.name].inputs]
+
+    def _input(self, at: Location) -> InputPort:
+        self.inputs[at] = InputPort(at, self.progress, self.meters.stays[at])
+        return self.inputs[at]
+
+    def _outputs(self, node: Node) -> list[OutputPort]:
+        return [self._output_at(at) for at in self.plan.ports[node.name].outputs]
+
+    def _output(self, node: Node) -> OutputPort:
+        return self._output_at(self.plan.ports[node.name].outputs[0])
+
+    def _output_at(self, at: Location) -> OutputPort:
+        edges: list[Edge] = [edge for edge in self.plan.graph.edges if edge.source == at]
+        return OutputPort(at, edges, self.progress, self.site.me, self.ways)
+
+    def _pointer_output(self, node: KeyedNode) -> Location:
+        return self.plan.migrator.outputs[[n.name for n in self.plan.keyed].index(node.name)]

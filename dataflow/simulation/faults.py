@@ -1,0 +1,232 @@
+"""Faults as data: what goes wrong in a simulated run, and when.
+
+A list of `At(fault, ...)` belongs to a run as its seed does: the same list with the same seed gives
+the same schedule, and a run does not end well before each has struck. A *step* is one decision of
+the schedule: a worker's or the coordinator's turn, frames that arrive, or a little time that
+passes.
+
+>>> At(Pause(worker=1, steps=200), records=10)
+At(fault=Pause(worker=1, steps=200), records=10)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from meander.dataflow.api.flow import Flow
+from meander.dataflow.api.nodes import (
+    FoldLogic,
+    KeyedNode,
+    Node,
+    ProcessLogic,
+    SplitNode,
+    StepsNode,
+)
+from meander.dataflow.operators.keyed.columns import Column, ColumnFold, Columns, ColumnStep
+from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from meander.dataflow.simulation.simulator import Command
+from meander.schemas.errors import SetupError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Fault:
+    """Something that goes wrong, or is asked of a flow while it runs."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Fault):
+    """A worker takes no turn for so many steps; -1 is the coordinator."""
+
+    worker: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slow(Fault):
+    """Nothing arrives on the link from one worker to another for so many steps."""
+
+    sender: int
+    receiver: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crash(Fault):
+    """A worker's process is killed. Until checkpoints exist that is the end of the flow."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Raise(Fault):
+    """The next calls of an operator's function raise `Planted`, on whichever worker they are."""
+
+    operator: str
+    calls: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Jump(Fault):
+    """The wall clock is set forwards, or backwards."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Control(Fault):
+    """A record comes onto the control topic: a command, or bytes that are none.
+
+    >>> Control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1}).command["worker"]
+    1
+    """
+
+    command: Mapping[str, object] | bytes
+
+
+class Planted(Exception):
+    """What a function raises when it is told to."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class At:
+    """When a fault strikes, or a command is given: at a step, after so many simulated seconds, or
+    as soon as so many records have been read. Raises SetupError unless exactly one is named."""
+
+    fault: Fault | Command
+    step: int | None = None
+    seconds: float | None = None
+    records: int | None = None
+
+    def __post_init__(self) -> None:
+        if sum(when is not None for when in (self.step, self.seconds, self.records)) != 1:
+            raise SetupError(f"fault {self.fault}", "it has not exactly one time to strike",
+                             "name a step, seconds or records")  # fmt: skip
+
+    def __repr__(self) -> str:
+        known = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return f"At({', '.join(f'{name}={value!r}' for name, value in known if value is not None)})"
+
+    def due(self, step: int, seconds: float, records: int) -> bool:
+        """Whether its time has come."""
+        if self.step is not None:
+            return step >= self.step
+        if self.seconds is not None:
+            return seconds >= self.seconds
+        return self.records is not None and records >= self.records
+
+    @property
+    def waits(self) -> bool:
+        """Whether it comes after a command that is being given: commands keep their order, and what
+        comes after so many records may be of a worker that joins by then."""
+        return (
+            self.records is not None
+            or isinstance(self.fault, Control)
+            or not isinstance(self.fault, Fault)
+        )
+
+
+@dataclass(slots=True)
+class Pending:
+    """The faults of a run that have not struck."""
+
+    left: list[At]
+
+    def due(self, step: int, seconds: float, records: int, *, giving: bool) -> Sequence[At]:
+        """Those whose time has come, in the order of the list; they are gone then. While a command
+        is being given, only those that do not wait for that."""
+        due = [
+            at for at in self.left if at.due(step, seconds, records) and not (giving and at.waits)
+        ]
+        if due:
+            self.left = [at for at in self.left if at not in due]
+        return due
+
+
+@dataclass(slots=True)
+class Traps:
+    """Makes a flow's functions raise when told to."""
+
+    armed: Counter[str] = field(default_factory=Counter)
+    names: set[str] = field(default_factory=set)
+    """The operators that have a function."""
+
+    def laid(self, flow: Flow) -> Flow:
+        """The same flow, whose functions pass by here; the one given stays as it is."""
+        twin = copy(flow)
+        twin.nodes = [self._laid(node) for node in flow.nodes]
+        return twin
+
+    def arm(self, operator: str, calls: int) -> None:
+        """Have its next calls raise. Raises SetupError for no operator of the flow."""
+        if operator not in self.names:
+            raise SetupError(f"operator {operator!r}", "the flow has no such function",
+                             f"name one of {', '.join(sorted(self.names))}")  # fmt: skip
+        self.armed[operator] += calls
+
+    def _laid(self, node: Node) -> Node:
+        match node:
+            case StepsNode(steps=steps):
+                return replace(node, steps=tuple(map(self._step, steps)))
+            case SplitNode(name=name, choose=choose):
+                self.names.add(name)
+                return replace(node, choose=self._trapped(name, choose))
+            case KeyedNode(name=name, logic=logic):
+                self.names.add(name)
+                return replace(node, logic=self._logic(name, logic))
+            case _:
+                return node
+
+    def _step(self, step: Step) -> Step:
+        self.names.add(step.name)
+        match step:
+            case FlatMap():
+                return replace(step, function=self._trapped(step.name, step.function))
+            case Map() | Filter() | Inspect() | KeyBy():
+                return replace(step, function=self._trapped(step.name, step.function))
+            case _:
+                return step
+
+    def _logic(
+        self, name: str, logic: FoldLogic | ProcessLogic | ColumnFold
+    ) -> FoldLogic | ProcessLogic | ColumnFold:
+        match logic:
+            case FoldLogic(init, step):
+                return FoldLogic(init, self._trapped(name, step))
+            case ProcessLogic(on_values=on_values, on_timer=on_timer, on_notify=on_notify):
+                trapped = tuple(self._trapped(name, on_value) for on_value in on_values)
+                timed = on_timer and self._trapped(name, on_timer)
+                notified = on_notify and self._trapped(name, on_notify)
+                return replace(logic, on_values=trapped, on_timer=timed, on_notify=notified)
+            case fold:
+                return replace(fold, step=self._columnar(name, fold.step))
+
+    def _trapped(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def trapped(*args: P.args, **kwargs: P.kwargs) -> T:
+            self._spring(name)
+            return function(*args, **kwargs)
+
+        return trapped
+
+    def _columnar(self, name: str, step: ColumnStep) -> ColumnStep:
+        @wraps(step)
+        def trapped(states: Columns, values: Column) -> tuple[Columns, Column]:
+            # Of many rows that fail together each is asked for alone: then one of them is caught.
+            self._spring(name, caught=len(values) == 1)
+            return step(states, values)
+
+        return trapped
+
+    def _spring(self, name: str, caught: bool = True) -> None:
+        if self.armed[name] > 0:
+            self.armed[name] -= caught
+            raise Planted(f"a call of {name!r} was told to raise")

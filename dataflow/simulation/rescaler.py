@@ -1,0 +1,116 @@
+"""Workers that come to a simulated flow and leave it, as `rescale` commands ask.
+
+Guarantees that what is said of a command is said in the words of the status topic
+(`schemas.status`), and that it has ended once all who leave have left, or those who have come have
+got their share. Commands take their turns, as in a real flow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.simulation.simulator import Command, Join, Simulation
+from meander.schemas.control import Rescale
+from meander.state.keys.ids import WorkerId
+
+
+class Hiring:
+    """The staff of one simulated flow."""
+
+    def __init__(self, sim: Simulation, act: Callable[[], None]) -> None:
+        self._sim, self._act, self._heard = sim, act, 0
+        self._asked: deque[Rescale] = deque()
+        self._changing: str | None = None
+        """The command under way."""
+        self._awaited: set[object] = set()
+        """What it waits for: moves by their ids, leavers by their numbers."""
+        self.giving = False
+        """Whether the flow takes steps now so that a command can be given, or who joins joins."""
+
+    def submit(self, command: Command) -> None:
+        """Give a command once the flow is ready for it; who joins has joined then. A migration may
+        name the worker that would be the next to join."""
+        self.giving = True
+        if isinstance(command, Migrate) and command.worker == self._sim.hired:
+            self._give(Join())
+        self._give(command)
+        self.giving = False
+
+    def _give(self, command: Command) -> None:
+        self._open()
+        hired = self._sim.hired
+        self._sim.submit(command)
+        while self._sim.hired > hired and hired not in self._sim.controller.staff.staying:
+            self._act()
+
+    def _open(self) -> None:
+        """Go on until workers may come and go."""
+        while not self._sim.controller.ready:
+            self._act()
+
+    def ask(self, command: Rescale) -> None:
+        """A command has come; its turn comes once those before it have ended."""
+        self._asked.append(command)
+        self.step()
+
+    def step(self) -> None:
+        """Go on with what can be done now."""
+        if self.giving:
+            return
+        self._hear()
+        while self._changing is None and self._asked:
+            self.giving = True
+            self._begin(self._asked.popleft())
+            self.giving = False
+            self._hear()
+
+    def _begin(self, command: Rescale) -> None:
+        """Workers join and get their share, or those with the highest numbers leave."""
+        self._open()
+        controller, first = self._sim.controller, self._sim.hired
+        staff = sorted(controller.staff.staying)
+        leaving = staff[command.workers :]
+        joining = range(first, first + command.workers - len(staff))
+        try:
+            if leaving:
+                controller.leave(command.id, leaving)
+            else:
+                controller.use(command.id)
+        except Refused as refusal:
+            self._tell("rejected", command.id, reason=str(refusal))
+            return
+        self._tell(
+            "rescaling", command.id,
+            workers=command.workers, joining=[*joining], leaving=[*map(int, leaving)],
+        )  # fmt: skip
+        self._changing = command.id
+        for _ in joining:
+            self._give(Join())
+        newcomers = [worker for worker in controller.staff.staying if worker >= first]
+        self._awaited = {*leaving} or self._share(command.id, newcomers)
+
+    def _share(self, id: str, newcomers: list[WorkerId]) -> set[object]:
+        try:
+            return {*self._sim.controller.share(id, newcomers)}
+        except Refused:
+            # Once the sources have ended there is nothing left to do for them.
+            return set()
+
+    def _hear(self) -> None:
+        """See whether the command under way has ended by what has happened."""
+        for event in self._sim.events[self._heard :]:
+            match event:
+                case {"type": "left", "worker": part}:
+                    self._awaited.discard(part)
+                case {"type": "completed" | "partition_moved", "id": part}:
+                    self._awaited.discard(part)
+        if self._changing is not None and not self._awaited:
+            staff = self._sim.controller.staff.staying
+            self._tell("rescaled", self._changing, workers=len(staff))
+            self._changing = None
+        self._heard = len(self._sim.events)
+
+    def _tell(self, kind: str, id: str, **more: object) -> None:
+        self._sim.events.append({"type": kind, "id": id} | more)

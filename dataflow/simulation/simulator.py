@@ -1,0 +1,557 @@
+"""Simulated surroundings: clock, network, state topic and schedule, all driven by one seed.
+
+Guarantees that a run is a function of its seed: any frame, any worker's turn and any answer of
+the state topic may be delayed against any other, per link FIFO is kept, data, progress and reports
+of one link are independent. What runs on it is the real engine: store, wire format and layers
+included.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Literal, Self, TypeVar
+
+from meander.dataflow.api.checkpointing import Policy
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.checkpoint.recording import Recording
+from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.exactly_once.commit_history import History, Written
+from meander.dataflow.interfaces import Frame, Links
+from meander.dataflow.migration.events import Event
+from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.in_memory import ListSource
+from meander.dataflow.simulation.transactions import Ledger
+from meander.dataflow.wire import check_size, of_progress
+from meander.schemas.errors import MeanderError
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.checkpoint.orphans import Unnamed
+from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.layers.topic import Place, RecordGone, Ticket
+
+NOW_MS = 4_000_000_000_000
+"""The simulated wall clock's start: later than all data, so that none is of the future."""
+
+T = TypeVar("T")
+
+_UNBORN = Incarnation(0)
+
+MOST_ACTIONS = 400_000
+"""A run that takes more than this many scheduling decisions is taken not to end (I7)."""
+
+
+class SimClock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self._start, self._seconds = now_ms, 0.0
+
+    def now_ms(self) -> int:
+        """Simulated wall clock."""
+        return self._start + int(self._seconds * 1000)
+
+    def monotonic(self) -> float:
+        """Simulated seconds."""
+        return self._seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._seconds += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forwards, or backwards; no time passes."""
+        self._start += round(seconds * 1000)
+
+
+Lane = tuple[WorkerId, WorkerId, Literal["data", "progress", "reports"]]
+"""Sender, receiver, and what it carries."""
+
+
+class SimNetwork:
+    """All links between all members."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, deque[Frame]] = {}
+        self.inboxes: dict[WorkerId, list[tuple[WorkerId, Frame]]] = {}
+        self.reports: dict[Lane, deque[Event]] = {}
+        """On their way to the coordinator, whatever has become of their senders."""
+        self.reported: list[tuple[WorkerId, Event]] = []
+        """Those that it has yet to look at."""
+
+    def busy(self) -> list[Lane]:
+        """The lanes on which something is under way, in a stable order."""
+        lanes = chain(self.lanes.items(), self.reports.items())
+        return sorted([lane for lane, queue in lanes if queue])
+
+    def deliver(self, lane: Lane, count: int) -> None:
+        """Bring the first of what a lane carries to its receiver."""
+        sender, receiver, carried = lane
+        if carried == "reports":
+            _bring(sender, self.reports[lane], self.reported, count)
+        else:
+            _bring(sender, self.lanes[lane], self.inboxes.setdefault(receiver, []), count)
+
+    def report(self, worker: WorkerId, events: Iterable[Event]) -> None:
+        """Put a worker's reports under way."""
+        self.reports.setdefault((worker, COORDINATOR, "reports"), deque()).extend(events)
+
+    @property
+    def reporting(self) -> bool:
+        """Whether there are reports that the coordinator has not looked at, but for those of sizes:
+        many bins have some under way all the time."""
+        queued = (event for queue in self.reports.values() for event in queue)
+        heard = (event for _, event in self.reported)
+        return any(event["event"] != "bins" for event in chain(heard, queued))
+
+
+def _bring(sender: WorkerId, queue: deque[T], inbox: list[tuple[WorkerId, T]], count: int) -> None:
+    inbox.extend((sender, queue.popleft()) for _ in range(min(count, len(queue))))
+
+
+class SimLinks:
+    """One member's end of the network."""
+
+    def __init__(self, network: SimNetwork, me: WorkerId) -> None:
+        self._network, self._me = network, me
+
+    def send(self, peer: WorkerId, frame: Frame) -> None:
+        """Put a frame under way. Raises MeanderError when it is longer than a real link takes."""
+        check_size(peer, frame)
+        lane: Lane = (self._me, peer, "progress" if of_progress(frame) else "data")
+        self._network.lanes.setdefault(lane, deque()).append(frame)
+
+    def flush(self) -> None:
+        """Each frame is under way by itself, as one may be delayed against another."""
+
+    def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
+        """What has been delivered."""
+        return self._network.inboxes.pop(self._me, [])
+
+
+class SimTopic:
+    """A state topic shared by all workers, whose answers take some turns."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._records: list[tuple[bytes, bytes | None]] = []
+        self._keys: set[bytes] = set()
+        self._pending: dict[Ticket, Place | list[bytes] | RecordGone] = {}
+        self._tickets = 0
+
+    def append(self, key: bytes, payload: bytes) -> Ticket:
+        """Keep a record. Raises MeanderError for a key that was used before."""
+        if key in self._keys:
+            raise MeanderError(f"state record {key!r}", "its key was used before")
+        self._keys.add(key)
+        self._records.append((key, payload))
+        return self._answer(Place(key, 0, len(self._records) - 1, len(payload)))
+
+    def placed(self, ticket: Ticket) -> Place | None:
+        """The place, some turns later."""
+        answer = self._when_ready(ticket)
+        assert answer is None or isinstance(answer, Place)
+        return answer
+
+    def here(self, places: Sequence[Place]) -> list[bytes]:
+        """Return records at once. Raises RecordGone where one is not at its place."""
+        return [self._read(place) for place in places]
+
+    def fetch(self, places: Sequence[Place]) -> Ticket:
+        """Ask for records."""
+        try:
+            return self._answer(self.here(places))
+        except RecordGone as gone:
+            return self._answer(gone)
+
+    def fetched(self, ticket: Ticket) -> list[bytes] | None:
+        """The records, some turns later. Raises RecordGone then where one is not at its place."""
+        answer = self._when_ready(ticket)
+        if isinstance(answer, RecordGone):
+            raise answer
+        assert answer is None or isinstance(answer, list)
+        return answer
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody asks for the answer any more."""
+        answer = self._pending.pop(ticket)
+        if isinstance(answer, Place):
+            self.forget([answer])
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Compact at once."""
+        for place in places:
+            self._records[place.offset] = place.key, None
+
+    def sweep(self, unnamed: Unnamed) -> None:
+        """Forget what nobody can name."""
+        self.forget(
+            [
+                Place(key, 0, offset, len(payload))
+                for offset, (key, payload) in enumerate(self._records)
+                if payload is not None and unnamed.goes(key)
+            ]
+        )
+
+    @property
+    def keys(self) -> set[bytes]:
+        """Of what lies here."""
+        return {key for key, payload in self._records if payload is not None}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _read(self, place: Place) -> bytes:
+        if place.offset >= len(self._records):
+            raise RecordGone(f"state record {place.key!r}", "its partition ends before it")
+        key, payload = self._records[place.offset]
+        if payload is None:
+            raise RecordGone(f"state record {key!r}", "compaction has removed it")
+        if key != place.key:
+            raise RecordGone(f"state record {place.key!r}", f"{key!r} lies at its place")
+        return payload
+
+    def _answer(self, answer: Place | list[bytes] | RecordGone) -> Ticket:
+        self._tickets += 1
+        self._pending[Ticket(self._tickets)] = answer
+        return Ticket(self._tickets)
+
+    def _when_ready(self, ticket: Ticket) -> Place | list[bytes] | RecordGone | None:
+        return self._pending.pop(ticket) if self._rng.random() < 0.5 else None
+
+
+@dataclass(slots=True)
+class World:
+    """What outlives a flow: its topics."""
+
+    state: SimTopic
+    in_flight: SimTopic
+    ledger: Ledger
+    """What is committed."""
+    journal: list[Written] = field(default_factory=list)
+    """All that coordinators have decided, of which of this life so much is durable for certain:"""
+    certain: int = 0
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    unsure: list[Checkpoint] = field(default_factory=list)
+    """Being written: whether one is there, nobody knows yet."""
+    before: Checkpoint | None = None
+    """What the flow of now has started from."""
+    earlier: Sequence[Checkpoint] = ()
+    """What there is to go back to before that."""
+    incarnation: Incarnation = _UNBORN
+    """Its life."""
+    start: Start = field(init=False)
+    """The same over its workers."""
+
+    @classmethod
+    def empty(cls, rng: random.Random) -> Self:
+        """Before a flow's first life."""
+        return cls(SimTopic(rng), SimTopic(rng), Ledger(random.Random(rng.random())))
+
+    def begin(self, plan: Plan, workers: int, past: Past) -> None:
+        """A new life, from the newest checkpoint; nothing that the last one does counts any more.
+        `past` is known otherwise than by what is committed."""
+        self.incarnation = Incarnation(self.incarnation + 1)
+        self.ledger.begin(self.incarnation)
+        # Of what the last life was writing some is there.
+        del self.journal[self.ledger.rng.randint(self.certain, len(self.journal)) :]
+        self.checkpoints += [one for one in self.unsure if self.ledger.rng.random() < 0.5]
+        self.unsure.clear()
+        self.before = self.checkpoints[-1] if self.checkpoints else None
+        self.earlier = self.checkpoints[-plan.flow.checkpoints.kept : -1]
+        there = [] if self.before is None else [*self.earlier, self.before]
+        for one in filter(lambda one: one.parts, [*there, *self.savepoints]):
+            data = replace(one, parts=()).to_bytes()
+            assert self._read(one.head(data)) == one, "what is kept lies there"
+        begins = Start.of(plan, workers, self.before).begins
+        self.journal.append((self.incarnation, begins))
+        self.certain = len(self.journal)
+        history = History(plan.flow.space, self.journal, self.ledger.marks, past)
+        self.start = Start.of(plan, workers, self.before, history)
+        unnamed = Unnamed.of([*there, *self.savepoints])
+        for topic in (self.state, self.in_flight):
+            topic.sweep(unnamed)
+
+    @property
+    def savepoints(self) -> list[Checkpoint]:
+        """Those that are kept besides the newest."""
+        return [one for one in self.checkpoints if one.savepoint]
+
+    def _read(self, record: bytes) -> Checkpoint:
+        return Checkpoint.from_bytes(record, self.in_flight.here)
+
+    def write(self, life: Incarnation, decision: Decision) -> Callable[[], bool]:
+        """Begin to write a life's decision, which is durable some turns later."""
+        self.journal.append((life, decision))
+        number = len(self.journal)
+
+        def durable() -> bool:
+            if number <= self.certain:
+                return True
+            if life == self.incarnation and self.ledger.rng.random() < 0.5:
+                self.certain = number
+            return number <= self.certain
+
+        return durable
+
+    def taking(
+        self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
+    ) -> Checkpoints:
+        """The checkpoints of this life; each is durable when `durable` says so."""
+        life = self.incarnation
+
+        def append(record: bytes) -> Callable[[], int | None]:
+            self.ledger.expect(life)
+            one = self._read(record)
+            self.unsure.append(one)
+
+            def placed() -> int | None:
+                self.ledger.expect(life)
+                if one in self.unsure and durable():
+                    self.unsure.remove(one)
+                    self.checkpoints.append(one)
+                return None if one in self.unsure else len(self.checkpoints)
+
+            return placed
+
+        def keep(checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
+            self.ledger.expect(life)
+            recording = Recording(checkpoint, self.in_flight, append)
+
+            def durably() -> Checkpoint | None:
+                found = recording.recorded()
+                return None if found is None else found.checkpoint
+
+            return durably
+
+        def forget(places: Sequence[Place], chunks: Sequence[Place], _: Collection[int]) -> None:
+            self.in_flight.forget(places)
+            self.state.forget(chunks)
+
+        return Checkpoints(
+            plan, self.incarnation, self.before, links, clock, keep, forget,
+            self.ledger.trimming(), self.savepoints, earlier=self.earlier,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A new worker joins, with the next number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A worker leaves."""
+
+    id: str
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A worker reads a partition of a source, named as in the flow, from now on."""
+
+    id: str
+    source: str
+    partition: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """A command that moves bins ends."""
+
+    id: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """A source's topic gets one more partition, on which these records lie: (milliseconds since
+    1970, value). The source is named as in the flow."""
+
+    source: str
+    records: Sequence[tuple[int, object]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A checkpoint is taken, by the flow's policy where it has none of its own."""
+
+    policy: Policy | None = None
+    savepoint: str = ""
+    """Under which name it is kept."""
+
+
+Command = Migrate | Abort | Join | Leave | HandOver | Grow | Freeze
+Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
+"""Makes one worker in its surroundings; the last says whether it joins a running flow."""
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A controller and its workers under one adversarial schedule."""
+
+    plan: Plan
+    rng: random.Random
+    clock: SimClock
+    controller: Controller
+    workers: list[Worker]
+    network: SimNetwork
+    commands: list[Command]
+    hire: Callable[[WorkerId], Worker]
+    events: list[Event] = field(default_factory=list)
+    actions: int = 0
+    hired: int = field(init=False)
+    counters: Counter[str] = field(default_factory=Counter)
+    """What those counted who have left."""
+    pauses: dict[WorkerId, int] = field(default_factory=dict)
+    """Members that take no turn before so many decisions have been taken."""
+    slowed: dict[tuple[WorkerId, WorkerId], int] = field(default_factory=dict)
+    """Links, by sender and receiver, on which nothing arrives before so many have been."""
+    began: int = 0
+    """Decisions taken before what is under way began: see `MOST_ACTIONS`."""
+    journal: list[Decision] = field(default_factory=list)
+    """All that the coordinator has decided."""
+
+    def __post_init__(self) -> None:
+        self.hired = len(self.workers)
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is held up, and no bins, members or reports are on their way."""
+        held = (*self.pauses.values(), *self.slowed.values())
+        controller, reporting = self.controller, self.network.reporting
+        moving = (
+            controller.busy or not controller.conductor.resting
+            or controller.staff.leaving or controller.reading.changing
+            or any(worker.loading for worker in self.workers)
+        )  # fmt: skip
+        return max(held, default=0) <= self.actions and not (moving or reporting)
+
+    @property
+    def done(self) -> bool:
+        """Whether all members are, and nothing reported is left to hear."""
+        if self.commands or not self.controller.done or self.network.reporting:
+            return False
+        return all(w.done for w in self.workers)
+
+    def act(self) -> None:
+        """One decision of the schedule."""
+        self.actions += 1
+        assert self.actions - self.began < MOST_ACTIONS, "the flow does not come to its end (I7)"
+        busy = self.network.busy()
+        if self.slowed:
+            busy = [lane for lane in busy if self.slowed.get(lane[:2], 0) < self.actions]
+        choice = self.rng.random()
+        if busy and choice < 0.45:
+            self.network.deliver(self.rng.choice(busy), self.rng.randint(1, 4))
+        elif choice < 0.8:
+            worker = self.rng.choice(self.workers)
+            if self._goes_on(worker.me):
+                self._turn(worker)
+        elif choice < 0.92:
+            if self._goes_on(COORDINATOR):
+                self._conduct()
+        elif choice < 0.95 and self.commands and self.controller.ready:
+            self.submit(self.commands.pop(0))
+        else:
+            self.clock.advance(self.rng.random() * 0.004)
+
+    def submit(self, command: Command) -> None:
+        """Give a command; a refusal is an event."""
+        try:
+            self._submit(command)
+        except Refused as refusal:
+            id = "" if isinstance(command, Join | Grow | Freeze) else command.id
+            self.events.append({"type": "rejected", "id": id, "reason": str(refusal)})
+        self.collect()
+
+    def _submit(self, command: Command) -> None:
+        match command:
+            case Migrate():
+                self.controller.submit(command)
+            case Freeze(policy, savepoint):
+                self.controller.checkpoint(policy=policy, savepoint=savepoint)
+            case Abort(id, other):
+                self.controller.abort(other, by=id)
+            case Leave(id, worker):
+                self.controller.leave(id, [WorkerId(worker)])
+            case HandOver(id, source, partition, worker):
+                self.controller.hand_over(id, source, partition, WorkerId(worker))
+            case Grow(source, records):
+                (grown,) = (one.spec for one in self.plan.sources if one.name == source)
+                assert isinstance(grown, ListSource), f"source {source!r} is no list"
+                grown.grow(records)
+            case Join():
+                number = WorkerId(self.hired)
+                self.controller.join(number)
+                self.hired += 1
+                self.workers.append(self.hire(number))
+
+    def _goes_on(self, member: WorkerId) -> bool:
+        return self.pauses.get(member, 0) < self.actions
+
+    def _conduct(self) -> None:
+        self.controller.step()
+        reported, self.network.reported = self.network.reported, []
+        for worker, event in reported:
+            self.controller.report(worker, event)
+        self.collect()
+
+    def _turn(self, worker: Worker) -> None:
+        worker.step()
+        self.network.report(worker.me, worker.reports())
+        if worker.left:
+            self._let_go(worker)
+
+    def _let_go(self, worker: Worker) -> None:
+        assert worker.idle, "who leaves has nothing left to do"
+        assert not any(worker.state().values()), "and keeps no state (I2)"
+        worker.close()
+        self.counters += worker.counters
+        self.workers.remove(worker)
+
+    def collect(self) -> None:
+        """Take over what the controller has said."""
+        self.events.extend(self.controller.events())
+
+
+def simulate(
+    plan: Plan,
+    workers: int,
+    rng: random.Random,
+    build: Build,
+    world: World,
+    commands: Sequence[Command] = (),
+    past: Past = NO_PAST,
+) -> Simulation:
+    """Put a plan on simulated workers; from the newest checkpoint in the world, if any."""
+    clock, network = SimClock(), SimNetwork()
+    world.begin(plan, workers, past)
+    life = world.incarnation
+    written: list[Decision] = []
+
+    def journal(decision: Decision) -> Callable[[], bool]:
+        written.append(decision)
+        return world.write(life, decision)
+
+    links = SimLinks(network, COORDINATOR)
+    checkpoints = world.taking(plan, links, clock, lambda: rng.random() < 0.5)
+    controller = Controller(plan, world.start, links, clock, journal, checkpoints)
+    members = map(WorkerId, range(workers))
+
+    def hire(me: WorkerId, joins: bool = True) -> Worker:
+        return build(me, SimLinks(network, me), clock, world.state, joins)
+
+    built = [hire(me, joins=False) for me in members]
+    return Simulation(
+        plan, rng, clock, controller, built, network, list(commands), hire, journal=written
+    )
