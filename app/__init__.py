@@ -1,0 +1,1 @@
+"""The application: commands, the driver, worker processes, recovery and status."""

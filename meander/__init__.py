@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meander.app.bootstrap import bootstrap
-    from meander.app.options import Options
+    from meander.app.bootstrap.bootstrap import bootstrap
+    from meander.app.config.options import Options
     from meander.connectors.kafka.formats import field, header
     from meander.connectors.kafka.sink.sink import KafkaSink
     from meander.connectors.kafka.source.source import KafkaSource

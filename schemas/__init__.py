@@ -1,0 +1,1 @@
+"""Formats on Kafka: Avro schemas, commands, events and errors."""

@@ -1,0 +1,1 @@
+"""Keyed state: stores, layers and checkpoints."""

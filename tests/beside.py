@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from meander.app.signals import Signals
+from meander.app.common.signals import Signals
 
 
 class Beside:

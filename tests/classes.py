@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from meander.app import launcher
+from meander.app.driver.workers import spark_launcher
 
 OPTIONS = "SPARK_SUBMIT_OPTS"
 """Where Spark's scripts look for more options of a driver's JVM."""
@@ -50,8 +50,8 @@ class Archive:
         """Start Spark, run a job, and have the JVM write what it has loaded."""
         part = self.folder / "spark.part"
         os.environ[OPTIONS] = f"{_LOG} -XX:ArchiveClassesAtExit={shlex.quote(str(part))}"
-        launcher.JVM_END = _AT_EXIT
-        with launcher.spark_context("local[1]", "classes") as spark:
+        spark_launcher.JVM_END = _AT_EXIT
+        with spark_launcher.spark_context("local[1]", "classes") as spark:
             assert spark.range(1, numSlices=1).map(str).collect() == ["0"]
         # At once, so that nobody finds half of it.
         part.rename(self.path)

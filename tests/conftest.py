@@ -17,7 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from xdist.workermanage import WorkerController
 
-from meander.app import launcher
+from meander.app.driver.workers import spark_launcher
 from meander.connectors.local_broker import broker as local_broker
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.state.store.store import Database, Store
@@ -134,7 +134,7 @@ def own_broker() -> Iterator[LocalBroker]:
 @pytest.fixture(scope="session")
 def context() -> Iterator[SparkContext]:
     """Spark in this process: six slots for flows, for reading and for oracles."""
-    with launcher.spark_context("local[6]", "tests") as context:
+    with spark_launcher.spark_context("local[6]", "tests") as context:
         yield context
 
 

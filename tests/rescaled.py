@@ -14,8 +14,8 @@ from typing import TypeVar
 from pyspark import SparkContext
 
 from meander import Checkpointing
-from meander.app import coordinator
-from meander.app.options import Options
+from meander.app.config.options import Options
+from meander.app.driver import driver
 from meander.schemas.status import Event, Failed, Heartbeat, Started
 from tests.beside import Beside
 from tests.brokers import Broker
@@ -59,13 +59,13 @@ class Rescaled:
         self.module.write_text(code.format(gate=str(gate)) + self.module.read_text())
         return gate
 
-    def run(self, context: SparkContext, *steps: Callable[[], object]) -> coordinator.Result:
+    def run(self, context: SparkContext, *steps: Callable[[], object]) -> driver.Result:
         """Lines come, step follows step, no more lines come; the flow ends when all is counted."""
         kafka = {"bootstrap.servers": self.bootstrap}
         options = Options(kafka, workers=self._workers, prefix=self.prefix, patience=PATIENCE)
         beside = Beside(self._start_feeding, *steps, self._stop_feeding)
         with beside:
-            return coordinator.run(self.module, options, lambda: context, self.hear, beside.signals)
+            return driver.run(self.module, options, lambda: context, self.hear, beside.signals)
 
     def hear(self, event: Event) -> None:
         """The driver says something."""

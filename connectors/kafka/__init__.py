@@ -1,0 +1,1 @@
+"""Kafka clients, formats and topics."""

@@ -1,0 +1,1 @@
+"""Links between the members of a flow."""

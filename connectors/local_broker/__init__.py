@@ -1,0 +1,1 @@
+"""Apache Kafka on this machine: jars, Java and the broker's process."""

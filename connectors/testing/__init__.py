@@ -1,0 +1,1 @@
+"""Topics in memory, for flows on simulated workers."""

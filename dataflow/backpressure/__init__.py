@@ -1,0 +1,1 @@
+"""Bounds of records in flight and of memory."""

@@ -1,5 +1,6 @@
-"""Checkpoints: all of a running flow as of one cut, and how a flow goes on from there.
+"""Checkpoints: all of a running flow as of one cut, and how a flow starts from one.
 
-`freezing` is the protocol between workers, `persisting` what one of them writes, `taking` the
-coordinator's part; `start` says who begins with what, `resuming` puts records in flight back.
+`checkpoint_coordinator` is the coordinator's part and `snapshot` the protocol between workers.
+`writer` and `state_writer` write a worker's part. `restore_plan` assigns a checkpoint to workers;
+`state_restore` and `in_flight_restore` bring it back.
 """

@@ -1,0 +1,1 @@
+"""Messages and decisions of the control plane."""

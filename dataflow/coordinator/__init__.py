@@ -1,0 +1,1 @@
+"""The coordinator's part in the dataflow."""

@@ -1,0 +1,1 @@
+"""Exactly-once delivery: transactions, commit markers, outboxes, replay."""

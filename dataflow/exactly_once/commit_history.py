@@ -296,7 +296,7 @@ def effective(journal: Iterable[Written]) -> Iterator[Written]:
     """Leave out each beginning of an execution that lies behind that of a later one.
 
     Its driver had lost the flow before the record arrived. Each execution of a later claim has a
-    greater incarnation than each of an earlier claim (`app.claiming`).
+    greater incarnation than each of an earlier claim (`app.recovery.claiming`).
 
     >>> early, late = (Incarnation(1), Begins(0, (), 1)), (Incarnation(2), Begins(0, (), 2))
     >>> [int(incarnation) for incarnation, _ in effective([early, late, early])]

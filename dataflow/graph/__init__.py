@@ -1,0 +1,1 @@
+"""The dataflow graph and its path summaries."""

@@ -1,0 +1,1 @@
+"""Durations and stalls of operators."""

@@ -1,0 +1,1 @@
+"""Live migration: scheduling at the coordinator, moves on workers."""

@@ -1,0 +1,1 @@
+"""Progress tracking: pointstamps, capabilities, frontiers, membership."""

@@ -1,0 +1,1 @@
+"""Batches of records and their encodings."""

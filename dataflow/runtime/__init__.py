@@ -1,0 +1,1 @@
+"""A worker: its loop and its operators."""

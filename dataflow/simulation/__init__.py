@@ -1,0 +1,1 @@
+"""Simulated workers, clock, network and faults."""

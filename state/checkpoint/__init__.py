@@ -1,0 +1,1 @@
+"""Checkpoints and records in flight as they lie on their topics."""

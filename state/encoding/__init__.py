@@ -1,0 +1,1 @@
+"""Values and states as bytes."""

@@ -1,0 +1,1 @@
+"""Bins of keys, and identifiers."""

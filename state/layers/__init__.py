@@ -1,0 +1,1 @@
+"""Layers of a bin on the state topic."""

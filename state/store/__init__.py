@@ -1,0 +1,1 @@
+"""A worker's keyed state: a memtable before RocksDB."""

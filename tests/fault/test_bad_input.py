@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka import OFFSET_END, TopicPartition
 from typer.testing import CliRunner
 
-from meander.app.cli import app
+from meander.app.cli.main import app
 from meander.connectors.topics.full_read import whole
 from meander.connectors.topics.topics import names
 from tests.flow_process import flow_folder, lines, meander

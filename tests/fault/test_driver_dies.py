@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from meander.app.commands import LIFE_OVER
+from meander.app.driver.commands import LIFE_OVER
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.topics import names

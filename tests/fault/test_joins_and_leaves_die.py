@@ -18,12 +18,13 @@ import pytest
 from pyspark import SparkContext
 
 from meander import Checkpointing
-from meander.app import coordinator, lives
-from meander.app.crew import Crew
-from meander.app.following import produce as give
-from meander.app.journal import Journal
-from meander.app.messages import Report
-from meander.app.newcomers import Stage
+from meander.app.cli.follow import produce as give
+from meander.app.driver import driver
+from meander.app.driver.workers.joining import Stage
+from meander.app.driver.workers.worker_pool import Crew
+from meander.app.protocol.messages import Report
+from meander.app.recovery import restart
+from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.topics import names
 from meander.dataflow.checkpoint.restore_plan import Start
 from meander.dataflow.control.decisions import Decision, Joins, Leaves
@@ -235,7 +236,7 @@ def forks() -> set[int]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             parents[int(folder.name)] = int(fields[1]) if fields[0] != "Z" else 0
-    daemons = {pid for pid, command in commands.items() if b"meander.app.daemon" in command}
+    daemons = {pid for pid, command in commands.items() if b"meander.app.worker.daemon" in command}
     mine = {pid for pid in daemons if parents.get(parents.get(pid, 0)) == os.getpid()}
     return {pid for pid in daemons if parents.get(pid) in mine}
 
@@ -266,11 +267,11 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
         if not flow.of(Started):
             said = len(flow.of(Heartbeat))
             until(lambda: len(flow.of(Heartbeat)) > said, "a heartbeat goes out meanwhile")
-        return lives.begin(*given)
+        return restart.begin(*given)
 
-    monkeypatch.setattr(coordinator, "begin", begun)
-    monkeypatch.setattr(coordinator, "Crew", Seen)
-    monkeypatch.setattr(coordinator, "Journal", Read)
+    monkeypatch.setattr(driver, "begin", begun)
+    monkeypatch.setattr(driver, "Crew", Seen)
+    monkeypatch.setattr(driver, "Journal", Read)
     return flow
 
 

@@ -21,9 +21,9 @@ from pyspark import SparkContext
 from typer.testing import CliRunner
 
 from meander import Checkpointing
-from meander.app import coordinator
-from meander.app.cli import app
-from meander.app.options import Options
+from meander.app.cli.main import app
+from meander.app.config.options import Options
+from meander.app.driver import driver
 from meander.connectors.topics.topics import names
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Event, Heartbeat, Started
@@ -131,7 +131,7 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
         caplog.at_level(logging.INFO),
         pytest.raises(MeanderError, match=rf"worker \d .*{says}"),
     ):
-        coordinator.run(flow_folder(tmp_path / "flow", prefix), options, lambda: context, hang)
+        driver.run(flow_folder(tmp_path / "flow", prefix), options, lambda: context, hang)
     until(lambda: not any(alive(int(pid)) for pid in workers.values()), "both have ended")
 
 
@@ -149,7 +149,7 @@ def test_a_killed_jvm_ends_the_flow_with_a_sentence(running: FlowProcess) -> Non
 
 
 JVM_GONE = """
-from meander.app.launcher import capacity, spark_context
+from meander.app.driver.workers.spark_launcher import capacity, spark_context
 
 with spark_context("local[2]", "tests") as spark:
     print(capacity(spark))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from meander.app.cli import app
+from meander.app.cli.main import app
 from tests.brokers import Broker
 from tests.counting import Counting
 from tests.flow_process import FlowProcess, meander

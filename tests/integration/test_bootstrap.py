@@ -15,10 +15,10 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from meander.app import coordinator
-from meander.app.bootstrap import Bootstrapped, bootstrap
-from meander.app.loader import load_flow
-from meander.app.options import Options
+from meander.app.bootstrap.bootstrap import Bootstrapped, bootstrap
+from meander.app.config.options import Options
+from meander.app.driver import driver
+from meander.app.flow.loader import load_flow
 from meander.connectors.kafka.client import admin
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.state import KafkaStateTopic
@@ -95,8 +95,8 @@ class Rig:
         checkpoints.append(settings, self.names, checkpoint)
         return checkpoint
 
-    def run(self, context: SparkContext) -> coordinator.Result:
-        return coordinator.run(self.module, self.options, lambda: context)
+    def run(self, context: SparkContext) -> driver.Result:
+        return driver.run(self.module, self.options, lambda: context)
 
     @property
     def checkpoint(self) -> Checkpoint | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from meander.app.savepoints import Known, kept
+from meander.app.recovery.checkpoint_index import Known, kept
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.checkpoints import (

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.claiming import BEYOND, claim, expect_ours
-from meander.app.flow_status import FlowStatus
-from meander.app.journal import to_bytes
-from meander.app.lives import begin, journal
-from meander.app.metrics import Board
-from meander.app.options import Options
-from meander.app.prepare import Prepared, prepare
-from meander.app.savepoints import Known
+from meander.app.config.options import Options
+from meander.app.flow.preflight import Prepared, prepare
+from meander.app.recovery.checkpoint_index import Known
+from meander.app.recovery.claiming import BEYOND, claim, expect_ours
+from meander.app.recovery.decision_log import to_bytes
+from meander.app.recovery.restart import begin, journal
+from meander.app.status.metrics import Board
+from meander.app.status.publisher import FlowStatus
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.control.decisions import Begins, Joins

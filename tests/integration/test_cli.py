@@ -338,7 +338,9 @@ def test_a_user_without_a_home_gets_a_sentence(tmp_path: Path, home: str | None)
     """As with `docker run -u 12345`: nothing may be written where the home is said to be."""
     given = {k: v for k, v in os.environ.items() if k not in {"HOME", "MEANDER_CACHE"}}
     given |= {"HOME": home} if home else {"MEANDER_CACHE": "/proc/none"}
-    words = "import pwd; pwd.getpwuid = {}.__getitem__\nfrom meander.app.cli import main; main()"
+    words = (
+        "import pwd; pwd.getpwuid = {}.__getitem__\nfrom meander.app.cli.main import main; main()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", words, "broker", "start"], env=given, cwd=Path.cwd(),
         timeout=PATIENCE, capture_output=True, text=True, check=False,
@@ -358,7 +360,7 @@ def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
 HASTY = """
 from meander import reach
 reach.REACH = 0.5
-from meander.app.cli import main
+from meander.app.cli.main import main
 main()
 """
 """The command, but for its patience with a broker that does not listen."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.cli_broker import PORT
 from meander.connectors.local_broker.broker import HOST
+from meander.connectors.local_broker.default import PORT
 from meander.connectors.local_broker.kafka_jars import cache
 from tests.flow_process import MEANDER
 from tests.kafka_tools import PATIENCE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.demo_data import unpack
+from meander.app.demo.data import unpack
 from tests.kafka_tools import PATIENCE, consume_all
 
 FLIGHTS = 20_000
@@ -22,8 +22,8 @@ PHASES = {"before", "during", "after"}
 _RUN = """
 import sys
 from pathlib import Path
-from meander.app import demo
-from meander.app.settings import Settings
+from meander.app.demo import demo
+from meander.app.config.settings import Settings
 settings = Settings.load(None, {}, [], sys.argv[1])
 rate, hold = int(sys.argv[2]), float(sys.argv[3])
 out, table = Path("out"), Path("small.csv")

@@ -17,8 +17,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from meander.app import demo_data
-from meander.app.demo_check import Findings, Move, check
+from meander.app.demo import data
+from meander.app.demo.check import Findings, Move, check
 from meander.app.flows.flights import (
     CarrierState,
     Flight,
@@ -73,7 +73,7 @@ class Run:
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first 3,000 rows of the package's table."""
     folder = tmp_path_factory.mktemp("flights")
-    with demo_data.unpack(folder).open() as whole:
+    with data.unpack(folder).open() as whole:
         head = list(itertools.islice(whole, 3_001))
     small = folder / "small.csv"
     small.write_text("".join(head))
@@ -83,7 +83,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(table: Path) -> Run:
     """What a right flow would read and write."""
-    records = demo_data.load(table, PARTITIONS)
+    records = data.load(table, PARTITIONS)
     offsets = records.offsets().tolist()
     source = [
         Message(key, json.loads(value), partition, {"time": time})

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meander.app.demo_data import load, unpack
-from meander.app.demo_feed import Clocked, Feed, Plan, Progress, Report, feeding
+from meander.app.demo.data import load, unpack
+from meander.app.demo.feed import Clocked, Feed, Plan, Progress, Report, feeding
 from meander.schemas.errors import MeanderError
 from tests.kafka_tools import PATIENCE, Headers, Record, await_records, create_topic, produce
 

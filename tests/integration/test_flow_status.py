@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.claiming import claim
-from meander.app.flow_status import MOST_MOVING, FlowStatus
-from meander.app.heard import Heard
-from meander.app.messages import Beat, Durations, Reading
-from meander.app.metrics import Board
-from meander.app.observer import Figures
-from meander.app.options import Options
-from meander.app.overview import Overview, overview
-from meander.app.prepare import Prepared, prepare
+from meander.app.config.options import Options
+from meander.app.flow.preflight import Prepared, prepare
+from meander.app.protocol.messages import Beat, Durations, Reading
+from meander.app.recovery.claiming import claim
+from meander.app.status.metrics import Board
+from meander.app.status.observer import Figures
+from meander.app.status.overview import Overview, overview
+from meander.app.status.publisher import MOST_MOVING, FlowStatus
+from meander.app.status.worker_stats import Heard
 from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError

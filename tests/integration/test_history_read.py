@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource
-from meander.app.journal import to_bytes
-from meander.app.lives import history_of
+from meander.app.recovery.decision_log import to_bytes
+from meander.app.recovery.restart import history_of
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.topics import names
 from meander.dataflow.api.plan import Plan

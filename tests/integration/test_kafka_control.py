@@ -7,8 +7,8 @@ import random
 import pytest
 from confluent_kafka import KafkaException
 
-from meander.app.journal import Journal
-from meander.app.lives import journal
+from meander.app.recovery.decision_log import Journal
+from meander.app.recovery.restart import journal
 from meander.connectors.kafka.client import Admin
 from meander.connectors.kafka.client import admin as admin_client
 from meander.connectors.kafka.topics import group

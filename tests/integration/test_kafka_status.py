@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from meander.app.following import follow
-from meander.app.overview import overview
+from meander.app.cli.follow import follow
+from meander.app.status.overview import overview
 from meander.connectors.kafka.client import Fetched, Settings, admin
 from meander.connectors.topics import status
 from meander.connectors.topics.status import Holder, StatusReader, StatusTopic, Told, holder

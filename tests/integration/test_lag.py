@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meander.app.lag import Lag
+from meander.app.status.lag import Lag
 from meander.connectors.kafka import topics
 from meander.connectors.kafka.source.topic_watch import Commits
 from meander.connectors.local_broker.broker import LocalBroker

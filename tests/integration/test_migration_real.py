@@ -20,8 +20,8 @@ from typing import TypedDict
 import pytest
 from pyspark import SparkContext
 
-from meander.app.coordinator import run
-from meander.app.options import Options
+from meander.app.config.options import Options
+from meander.app.driver.driver import run
 from meander.connectors.kafka.client import admin
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics.control import ControlTopic

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.options import Options
-from meander.app.prepare import prepare
+from meander.app.config.options import Options
+from meander.app.flow.preflight import prepare
 from meander.connectors.topics.topics import Internal, internal
 from meander.schemas.errors import SetupError
 from tests.brokers import Broker

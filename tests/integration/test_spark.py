@@ -21,9 +21,10 @@ import pytest
 from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
-from meander.app import coordinator, launcher, stderr
-from meander.app.options import Options
-from meander.app.registry import Door, Ticket, join
+from meander.app.config.options import Options
+from meander.app.driver import driver
+from meander.app.driver.workers import spark_launcher, stderr
+from meander.app.protocol.registration import Door, Ticket, join
 from meander.connectors.links.links import CurveLinks, Keys
 from meander.connectors.topics.topics import names
 from meander.schemas.errors import MeanderError, SetupError
@@ -62,8 +63,8 @@ class Rig:
             until_end=until_end, patience=patience,
         )  # fmt: skip
 
-    def run(self, options: Options | None = None) -> coordinator.Result:
-        return coordinator.run(
+    def run(self, options: Options | None = None) -> driver.Result:
+        return driver.run(
             self.module, options or self.options(), lambda: self.context, self.events.append
         )
 
@@ -155,7 +156,7 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
     ended = Beside(give_commands, then_end)
     lines(rig.bootstrap, rig.prefix, ["w1 w2"] * 100, create=False)
     with ended:
-        result = coordinator.run(
+        result = driver.run(
             rig.module, rig.options(until_end=False), lambda: rig.context, rig.events.append,
             ended.signals,
         )  # fmt: skip
@@ -350,7 +351,7 @@ def test_what_a_worker_has_written_to_stderr_is_logged_when_its_process_ends(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines(rig.bootstrap, rig.prefix, ["a b"])
-    file = stderr.of(launcher._jvm(rig.context).pid).file
+    file = stderr.of(spark_launcher._jvm(rig.context).pid).file
     ends = f"""
 import os, pathlib
 

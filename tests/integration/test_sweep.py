@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from meander.app.journal import to_bytes
-from meander.app.sweep import Sweep
+from meander.app.recovery.decision_log import to_bytes
+from meander.app.recovery.orphan_cleanup import Sweep
 from meander.connectors.kafka.client import Settings, admin
 from meander.connectors.topics.checkpoints import append
 from meander.connectors.topics.control import Decisions

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from meander.app.messages import (
+from meander.app.protocol.messages import (
     FROM_PEER,
     FROM_WORKER,
     KNOCK,

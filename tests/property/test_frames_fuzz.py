@@ -13,7 +13,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from meander.app.messages import FromWorker, Knock, Leaves, Reply, ToWorker
+from meander.app.protocol.messages import FromWorker, Knock, Leaves, Reply, ToWorker
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.simulation.simulated_flow import TestFlow
 from meander.dataflow.wire import (

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from meander.app.crew import Crew
-from meander.app.launcher import Ended, SparkTask
-from meander.app.registry import Door, join
+from meander.app.driver.workers.spark_launcher import Ended, SparkTask
+from meander.app.driver.workers.worker_pool import Crew
+from meander.app.protocol.registration import Door, join
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meander.app.demo_data import FIELDS, Records, load, unpack
+from meander.app.demo.data import FIELDS, Records, load, unpack
 
 PARTITIONS = 4
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from meander.app.demo_latency import Band, backlog, by_phase
-from meander.app.demo_plot import picture
+from meander.app.demo.latency import Band, backlog, by_phase
+from meander.app.demo.plot import picture
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from meander.app.demo_check import Answered, Compared, Findings, Move
-from meander.app.demo_latency import Backlog, Latency
-from meander.app.demo_report import Migration, Outcome, show, write_json
+from meander.app.demo.check import Answered, Compared, Findings, Move
+from meander.app.demo.latency import Backlog, Latency
+from meander.app.demo.report import Migration, Outcome, show, write_json
 
 RIGHT = Compared(results=10, missing=0, unexpected=0, doubled=0, differing=0)
 FINDINGS = Findings(

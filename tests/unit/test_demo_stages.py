@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from meander.app.demo_stages import Stages
+from meander.app.demo.stages import Stages
 
 
 def shown(*, terminal: bool) -> str:

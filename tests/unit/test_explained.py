@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from meander.app import explained
-from meander.app.crew import Crew
-from meander.app.hand import Hand
-from meander.app.launcher import SparkTask
-from meander.app.member import links
-from meander.app.rescaling import Rescaler
+from meander.app.driver import wait_reasons
+from meander.app.driver.rescaler import Rescaler
+from meander.app.driver.workers.spark_launcher import SparkTask
+from meander.app.driver.workers.worker_handle import Hand
+from meander.app.driver.workers.worker_pool import Crew
+from meander.app.worker.process import links
 from meander.dataflow.control.decisions import Joins, Leaves
 from meander.dataflow.control.partition_handoff import Order
 from meander.dataflow.metrics.stall_log import Wait
@@ -36,7 +36,7 @@ def flow(start: Start) -> Commanded:
 
 def moves(flow: Commanded) -> list[str]:
     """What each move waits for."""
-    waits = explained.migrations(flow.run.sim.controller.conductor.rounds())
+    waits = wait_reasons.migrations(flow.run.sim.controller.conductor.rounds())
     return [wait.what for wait in waits.values()]
 
 
@@ -52,7 +52,7 @@ def test_a_decision_has_to_be_durable_first(flow: Commanded) -> None:
 
 def test_a_move_of_a_time_to_come_waits_for_the_flow_to_reach_it(flow: Commanded) -> None:
     flow.submit("m", (0,), 1, 5000)
-    (wait,) = explained.migrations(flow.run.sim.controller.conductor.rounds()).values()
+    (wait,) = wait_reasons.migrations(flow.run.sim.controller.conductor.rounds()).values()
     assert wait == Wait(
         "migration 'm': the flow's time",
         "the sources have read up to 5000 ms, from which on it holds",
@@ -64,7 +64,7 @@ def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: Commanded) -> N
     flow.source.give(0, *((5001, key) for key in range(20)))
     controller = flow.run.sim.controller
     until(lambda: any(round.awaited for round in controller.conductor.rounds()), flow.run.turn)
-    (wait,) = explained.migrations(controller.conductor.rounds()).values()
+    (wait,) = wait_reasons.migrations(controller.conductor.rounds()).values()
     assert wait.what == (
         "migration 'm': bins on their way, 2 left, bin 0 of 'a' to worker 1 among them"
     )
@@ -87,13 +87,13 @@ def held(since_ms: int, *, awaited: bool) -> HeldBack:
 
 
 def test_a_frontier_that_nobody_waits_for_is_no_wait() -> None:
-    assert explained.frontiers([held(5, awaited=False)]) == {}
-    (wait,) = explained.frontiers([held(5, awaited=True)]).values()
+    assert wait_reasons.frontiers([held(5, awaited=False)]) == {}
+    (wait,) = wait_reasons.frontiers([held(5, awaited=True)]).values()
     assert wait.what == "the frontier of 'out', held back by partition 2 ..."
 
 
 def test_a_frontier_that_has_moved_is_another_wait() -> None:
-    before, after = (explained.frontiers([held(ms, awaited=True)]) for ms in (5, 6))
+    before, after = (wait_reasons.frontiers([held(ms, awaited=True)]) for ms in (5, 6))
     assert before.keys() != after.keys()
 
 
@@ -115,12 +115,12 @@ def staff() -> Iterator[Changing]:
 def partitions(staff: Changing) -> list[str]:
     controller = staff.sim.controller
     unsent = controller.decisions.unsent
-    return said(explained.partitions(controller.reading.under_way, ["in"], unsent, {}))
+    return said(wait_reasons.partitions(controller.reading.under_way, ["in"], unsent, {}))
 
 
 def goings(staff: Changing) -> list[str]:
     controller = staff.sim.controller
-    return said(explained.goings(controller.staff.leaving, controller.decisions.unsent))
+    return said(wait_reasons.goings(controller.staff.leaving, controller.decisions.unsent))
 
 
 def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
@@ -147,7 +147,7 @@ def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: Changing) -> None
     staff.held = Joins
     staff.sim.submit(Join())
     unsent = staff.sim.controller.decisions.unsent
-    (wait,) = said(explained.comings(unsent))
+    (wait,) = said(wait_reasons.comings(unsent))
     assert wait == "worker 3 to join: its decision to be on its topic: the broker confirms it"
 
 
@@ -176,12 +176,12 @@ def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: Changing) ->
 def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
     hands = {WorkerId(n): Hand(WorkerId(n), cast(SparkTask, None)) for n in range(3)}
     leaver = hands[TWO]
-    assert said(explained.partings(hands)) == []
+    assert said(wait_reasons.partings(hands)) == []
     leaver.leaves = True
-    assert said(explained.partings(hands)) == ["worker 2 to part: it has said its last word"]
+    assert said(wait_reasons.partings(hands)) == ["worker 2 to part: it has said its last word"]
     leaver.done = True
     leaver.released.add(ZERO)
-    assert said(explained.partings(hands)) == [
+    assert said(wait_reasons.partings(hands)) == [
         "worker 2 to part: its last word has come to worker 1"
     ]
 

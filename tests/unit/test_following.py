@@ -7,9 +7,9 @@ import json
 import pytest
 from rich.console import Console
 
-from meander.app.following import show_end
-from meander.app.output import Output
-from meander.app.overview import SILENCE
+from meander.app.cli.follow import show_end
+from meander.app.common.output import Output
+from meander.app.status.overview import SILENCE
 from meander.schemas.status import CheckpointAccepted, CheckpointFailed, Event
 
 

@@ -11,10 +11,10 @@ from typing import TypeVar, cast
 import pytest
 
 from meander import Flow
-from meander.app.commands import Commands, Unended
-from meander.app.crew import Crew
-from meander.app.journal import Journal
-from meander.app.rescaling import Rescaler
+from meander.app.driver.commands import Commands, Unended
+from meander.app.driver.rescaler import Rescaler
+from meander.app.driver.workers.worker_pool import Crew
+from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import Decision, Obeys
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from meander.app.savepoints import Known
+from meander.app.recovery.checkpoint_index import Known
 from meander.dataflow.control.decisions import Begins, Decision, Joins, Keeps, Takes
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import History, Written

@@ -11,9 +11,11 @@ from zipimport import zipimporter
 
 import pytest
 
-from meander.app import coordinator, flow_status, launcher, survivors
-from meander.app.daemon import let_go_of_archives
-from meander.app.launcher import expect_host, expect_master, translate
+from meander.app.driver import driver
+from meander.app.driver.workers import spark_launcher, survivors
+from meander.app.driver.workers.spark_launcher import expect_host, expect_master, translate
+from meander.app.status import publisher
+from meander.app.worker.daemon import let_go_of_archives
 from meander.schemas.errors import SetupError
 
 SAID = {
@@ -35,8 +37,8 @@ def test_what_has_to_be_put_right_is_named(said: str) -> None:
 
 AT = "\n\tat org.apache.spark.api.python.PythonRunner.read(PythonRunner.scala:1642)\n"
 TRACE = """ Traceback (most recent call last):
-    File "app/daemon.py", line 18, in <module>
-      import meander.app.task
+    File "app/worker/daemon.py", line 18, in <module>
+      import meander.app.worker.main
       ^^^^^^^^^^^^^^^
 """
 
@@ -106,7 +108,7 @@ def test_an_address_that_is_not_this_machines_is_named() -> None:
 
 
 def test_all_that_an_end_may_wait_for_is_less_than_five_seconds() -> None:
-    waits = coordinator.STOP_WITHIN + 2 * survivors.LEAVE + launcher.JVM_END + flow_status.LAST_WORD
+    waits = driver.STOP_WITHIN + 2 * survivors.LEAVE + spark_launcher.JVM_END + publisher.LAST_WORD
     assert waits < 5
 
 

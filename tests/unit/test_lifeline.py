@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.lifeline import Lifeline
-from meander.app.messages import Register
-from meander.app.registry import Door, Guest, Ticket
+from meander.app.protocol.messages import Register
+from meander.app.protocol.registration import Door, Guest, Ticket
+from meander.app.worker.lifeline import Lifeline
 from meander.connectors.links.links import CurveLinks, Keys
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.kafka_tools import until

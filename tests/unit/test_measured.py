@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meander.app.heard import Heard
-from meander.app.measured import latencies, partitions, queues, stays
+from meander.app.status.aggregates import latencies, partitions, queues, stays
+from meander.app.status.worker_stats import Heard
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
 from meander.state.keys.ids import WorkerId
 from tests.unit.test_metrics import ONE, ZERO, beat, durations

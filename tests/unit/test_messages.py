@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meander.app.messages import Failure
+from meander.app.protocol.messages import Failure
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.links.links import LinkBroken
 from meander.dataflow.errors import WorkerLost, lost

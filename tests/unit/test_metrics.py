@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from meander.app.heard import Heard
-from meander.app.messages import FROM_WORKER, Beat, Durations, Operator, Reading
-from meander.app.metrics import COUNTERS, Board, serving
-from meander.app.observer import Figures
+from meander.app.protocol.messages import FROM_WORKER, Beat, Durations, Operator, Reading
+from meander.app.status.metrics import COUNTERS, Board, serving
+from meander.app.status.observer import Figures
+from meander.app.status.worker_stats import Heard
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 from meander.schemas.status import HeldBack

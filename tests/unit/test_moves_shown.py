@@ -8,11 +8,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from meander.app.migrating import show
-from meander.app.output import Output
-from meander.app.overview import SILENCE, Overview, note
-from meander.app.staffing import show_staff
-from meander.app.tables import tables
+from meander.app.cli.views.migrate import show
+from meander.app.cli.views.rescale import show_staff
+from meander.app.cli.views.status import tables
+from meander.app.common.output import Output
+from meander.app.status.overview import SILENCE, Overview, note
 from meander.schemas.status import (
     Accepted,
     BinSpoilt,

@@ -10,8 +10,8 @@ from typing import Literal
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource
-from meander.app import explained
-from meander.app.journal import written
+from meander.app.driver import wait_reasons
+from meander.app.recovery.decision_log import written
 from meander.connectors.testing import simulated_flow as topics
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision
@@ -63,7 +63,7 @@ class Growing:
         """What partitions wait for, in words."""
         reading, staying = self.controller.reading, self.controller.staff.staying
         unsent, unread = self.controller.decisions.unsent, reading.unread(staying)
-        found = explained.partitions(reading.under_way, ["in"], unsent, unread)
+        found = wait_reasons.partitions(reading.under_way, ["in"], unsent, unread)
         return [f"{wait.what}: {wait.when}" for wait in found.values()]
 
     def readers(self) -> dict[int, int]:
@@ -154,7 +154,7 @@ def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> No
     decided = "partition 3 of source 'in' (new): its decision to be on its topic: "
     assert flow.waits() == [decided + "the broker confirms it"]
     under_way = flow.controller.reading.under_way
-    (wait,) = explained.partitions(under_way, ["in"], [], {}).values()
+    (wait,) = wait_reasons.partitions(under_way, ["in"], [], {}).values()
     assert wait.what == "partition 3 of source 'in' (new) on its way to worker 1"
     flow.durable = True
     flow.check(PARTITIONS + 1)

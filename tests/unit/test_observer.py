@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from meander.app.heard import Heard
-from meander.app.messages import Beat, Durations, Operator, Reading
-from meander.app.metrics import Board
-from meander.app.observer import Figures, Observer
+from meander.app.protocol.messages import Beat, Durations, Operator, Reading
+from meander.app.status.metrics import Board
+from meander.app.status.observer import Figures, Observer
+from meander.app.status.worker_stats import Heard
 from meander.dataflow.coordinator.frontier_blockers import Holding, Kind
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.dataflow.simulation.simulator import NOW_MS, SimClock

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meander import Flow, Stream
-from meander.app.prepare import _expect_committable
+from meander.app.flow.preflight import _expect_committable
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Migrate
 from meander.dataflow.control.timestamp_overrides import Ruling

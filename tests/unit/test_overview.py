@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meander.app.overview import MOST_STAFFING, Overview, note, overview
+from meander.app.status.overview import MOST_STAFFING, Overview, note, overview
 from meander.connectors.topics.status import Told
 from meander.schemas.status import (
     Accepted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from meander.app.remote_log import MOST, RemoteLog
+from meander.app.worker.remote_log import MOST, RemoteLog
 
 
 def test_what_is_logged_from_any_thread_and_printed_is_taken_in_order() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from meander.app.journal import from_bytes, to_bytes
-from meander.app.savepoints import Kept, Known, Writing, earlier, expect_kept
+from meander.app.recovery.checkpoint_index import Kept, Known, Writing, earlier, expect_kept
+from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.control.decisions import Begins, Decision, Drops, Keeps, Takes
 from meander.schemas.errors import SetupError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.settings import HIDDEN, Settings
+from meander.app.config.settings import HIDDEN, Settings
 from meander.schemas.errors import SetupError
 
 

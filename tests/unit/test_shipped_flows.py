@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.app import demo_data
+from meander.app.demo import data
 from meander.app.flows import flights
 from meander.app.flows.flights import (
     CarrierState,
@@ -119,17 +119,17 @@ def check_commands(run: TestFlow, faults: list[At]) -> None:
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> demo_data.Records:
+def records(tmp_path_factory: pytest.TempPathFactory) -> data.Records:
     """The first 1,000 flights of the year."""
     folder = tmp_path_factory.mktemp("flights")
-    with demo_data.unpack(folder).open() as whole:
+    with data.unpack(folder).open() as whole:
         head = list(itertools.islice(whole, 1_001))
     small = folder / "small.csv"
     small.write_text("".join(head))
-    return demo_data.load(small, PARTITIONS)
+    return data.load(small, PARTITIONS)
 
 
-def feeds_of(records: demo_data.Records) -> list[Feed]:
+def feeds_of(records: data.Records) -> list[Feed]:
     topic, _, _ = flights.topics()
     placed = zip(records.values, records.keys, records.partitions, records.times, strict=True)
     return [
@@ -139,7 +139,7 @@ def feeds_of(records: demo_data.Records) -> list[Feed]:
 
 
 @pytest.mark.parametrize("name", TROUBLE)
-def test_flights_are_counted_per_plane_and_carrier(name: str, records: demo_data.Records) -> None:
+def test_flights_are_counted_per_plane_and_carrier(name: str, records: data.Records) -> None:
     topic, planes, carriers = flights.topics()
     feeds, faults = trouble(name, feeds_of(records))
     with TestFlow(flights.build(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.app.crew import Crew
-from meander.app.rescaling import Rescaler
+from meander.app.driver.rescaler import Rescaler
+from meander.app.driver.workers.worker_pool import Crew
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision, Joins, Leaves
 from meander.dataflow.control.partition_handoff import Order

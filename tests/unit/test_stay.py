@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from meander import Flow, Stream
-from meander.app.member import beat_of
+from meander.app.worker.process import beat_of
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS, Histogram
 from meander.dataflow.operators.keyed.operator import Order

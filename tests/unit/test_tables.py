@@ -6,9 +6,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from meander.app.output import Output
-from meander.app.overview import SILENCE, Overview
-from meander.app.tables import fields, tables
+from meander.app.cli.views.status import fields, tables
+from meander.app.common.output import Output
+from meander.app.status.overview import SILENCE, Overview
 from meander.schemas.status import HeldBack, Latency, LongCall, Migration, Throughput
 
 

@@ -8,9 +8,9 @@ import time
 import pytest
 from rich.console import Console
 
-from meander.app.output import Output
-from meander.app.overview import SILENCE
-from meander.app.watching import EVERY, Watch
+from meander.app.cli.views.run import EVERY, Watch
+from meander.app.common.output import Output
+from meander.app.status.overview import SILENCE
 from meander.schemas.status import CheckpointAccepted
 
 

@@ -1,0 +1,1 @@
+"""Buffers of records that spill to disk."""

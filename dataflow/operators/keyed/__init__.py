@@ -1,0 +1,1 @@
+"""The stateful operator: logic, timers, and bins on their way in."""

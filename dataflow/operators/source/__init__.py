@@ -1,0 +1,1 @@
+"""The source operator and its partitions."""

@@ -1,0 +1,1 @@
+"""Initial states from a Spark DataFrame."""

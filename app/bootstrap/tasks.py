@@ -1,0 +1,220 @@
+"""What executors run of a bootstrap: rows become encoded entries, sorted entries become layers.
+
+Guarantees that a row which cannot be a key and its state stops the writing everywhere, and that
+what a task has written is told to the driver, whether all went well or not. Between the two steps
+Spark brings the entries of each bin together, in the order of their keys. What is wrong with the
+data travels as a row, in place of entries: an error would be Spark's, and say so on fifty lines.
+Cost: about 3 us a small entry, both steps together.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark import SparkFiles, TaskContext
+
+from meander.app.flow.loader import Source, load_flow
+from meander.app.protocol.messages import Failure
+from meander.connectors.kafka.source.values import plain
+from meander.connectors.topics.state import KafkaStateTopic
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.initial_state import Initial
+from meander.schemas.errors import MeanderError
+from meander.state.keys.bins import MAX_BITS, BinSpace
+from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId
+from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.layer import CHUNK_ENTRIES
+from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.manifest import Manifest
+
+ENTRIES: Final = "part int, bin int, key binary, state binary"
+"""What travels from the first step to the second, as Spark has it."""
+LAYERS: Final = "manifest binary, failure binary"
+"""What comes back: a row has one of them."""
+AT_ONCE: Final = 16
+"""Layers that may be under way to the topic when one more is begun."""
+NAP: Final = 0.001
+"""Seconds between two looks at what has become durable."""
+_FAILED: Final = -1
+"""In place of a bin: the key is a failure, which sorts before all entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every task is told; it holds perhaps secrets of Kafka."""
+
+    source: Source = field(repr=False)
+    operator: str
+    codec: str
+    """The name of the operator's."""
+    environ: dict[str, str]
+    """Environment variables that the flow's module may read."""
+    kafka: dict[str, str] = field(repr=False)
+    topic: str
+    """Of the flow's state."""
+    incarnation: Incarnation
+    space: BinSpace
+    parts: int
+    """Into how many parts the bins are divided, each of them one task's."""
+
+
+def encode(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of (key, state) as entries of their bins."""
+    os.environ.update(job.environ)
+    with _folder() as name:
+        try:
+            initial = _initial(job, Path(name))
+            for batch in batches:
+                yield _entries(job, initial, batch)
+        except MeanderError as error:
+            yield _failed(job, error)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(
+        prefix="meander-bootstrap-", dir=SparkFiles.getRootDirectory()
+    )
+
+
+def _initial(job: Job, folder: Path) -> Initial:
+    plan = Plan(load_flow(job.source.unpack(folder)))
+    return Initial(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
+
+
+def _entries(job: Job, initial: Initial, batch: pa.RecordBatch) -> pa.RecordBatch:
+    column = batch.column(1)
+    values, states = plain(batch.column(0)), plain(column)
+    if initial.named and pa.types.is_struct(column.type):
+        names = [one.name for one in column.type]
+        states = [
+            dict(zip(names, state, strict=True)) if isinstance(state, tuple) else state
+            for state in states
+        ]
+    keys = initial.keys(values)
+    data = initial.encoded(values, states) if initial.own else initial.states(values, states)
+    bins = job.space.bins_of(job.space.hash_keys(keys)).astype(np.int32)
+    return _batch(bins * job.parts >> job.space.bits, bins, keys, data)
+
+
+def _failed(job: Job, error: MeanderError) -> pa.RecordBatch:
+    """A failure for each part, so that none of them is written."""
+    parts = np.arange(job.parts, dtype=np.int32)
+    told = Failure.at("bootstrap", error, "").to_bytes()
+    return _batch(parts, np.full_like(parts, _FAILED), [told] * job.parts, [b""] * job.parts)
+
+
+def _batch(
+    parts: np.ndarray, bins: np.ndarray, keys: Sequence[bytes], states: Sequence[bytes]
+) -> pa.RecordBatch:
+    columns = [
+        pa.array(parts, pa.int32()), pa.array(bins, pa.int32()),
+        pa.array(keys, pa.binary()), pa.array(states, pa.binary()),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, ["part", "bin", "key", "state"])
+
+
+def write(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sorted entries as layers on the state topic; their manifests, once all are durable."""
+    some = (batch for batch in batches if len(batch))
+    first = next(some, None)
+    if first is None:
+        return
+    part = first.column(0)[0].as_py()
+    with (
+        closing(KafkaStateTopic(job.kafka, job.topic, part, threading.Event())) as topic,
+        _folder() as tables,
+    ):
+        writing = _Writing(job, topic, Path(tables))
+        writing.run(chain((first,), some))
+    manifests = [manifest.to_bytes() for manifest in writing.manifests]
+    failures = [writing.failure] if writing.failure else []
+    columns = [
+        pa.array([*manifests, *[None] * len(failures)], pa.binary()),
+        pa.array([*[None] * len(manifests), *failures], pa.binary()),
+    ]
+    yield pa.RecordBatch.from_arrays(columns, ["manifest", "failure"])
+
+
+class _Writing:
+    """The layers of one part, each bin's while those before it become durable."""
+
+    def __init__(self, job: Job, topic: KafkaStateTopic, tables: Path) -> None:
+        self._job, self._topic, self._tables = job, topic, tables
+        context = TaskContext.get()
+        assert context is not None
+        # A second attempt of a task must not use the keys of the first.
+        self._attempt = context.taskAttemptId()
+        self._bin, self._given = _FAILED, Given(job.operator)
+        self._under_way: list[Extraction] = []
+        self.manifests: list[Manifest] = []
+        """Of what is durable."""
+        self.failure = b""
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Write all, or up to what is wrong."""
+        try:
+            for batch in batches:
+                if not self._take(batch):
+                    break
+        except MeanderError as error:
+            self.failure = Failure.at("bootstrap", error, "").to_bytes()
+        self._given.end()
+        self._settle(most=0)
+
+    def _take(self, batch: pa.RecordBatch) -> bool:
+        """Write a batch's entries; whether there is nothing wrong with them."""
+        bins = batch.column(1).to_numpy()
+        keys, states = batch.column(2).to_pylist(), batch.column(3).to_pylist()
+        if bins[0] == _FAILED:
+            self.failure = keys[0]
+            return False
+        ends = (np.flatnonzero(np.diff(bins)) + 1).tolist()
+        for start, end in pairwise((0, *ends, len(bins))):
+            if (bin := int(bins[start])) != self._bin:
+                self._begin(Bin(bin))
+            self._given.add(keys[start:end], states[start:end])
+            while left := self._given.left:
+                self._step()
+                if left == self._given.left:
+                    time.sleep(NAP)
+        return True
+
+    def _begin(self, bin: Bin) -> None:
+        self._given.end()
+        self._settle(AT_ONCE)
+        job = self._job
+        self._bin, self._given = bin, Given(job.operator)
+        layer = LayerId(job.incarnation, COORDINATOR, self._attempt << MAX_BITS | bin)
+        self._under_way.append(
+            first_layer(self._given, layer, job.operator, bin, job.codec, self._topic, self._tables)
+        )
+
+    def _settle(self, most: int) -> None:
+        """Wait until no more than so many layers are under way."""
+        self._step()
+        while len(self._under_way) > most:
+            time.sleep(NAP)
+            self._step()
+
+    def _step(self) -> None:
+        for extraction in list(self._under_way):
+            try:
+                if not extraction.step(CHUNK_ENTRIES):
+                    continue
+                self.manifests.append(extraction.manifest)
+            except MeanderError:
+                self._under_way.remove(extraction)
+                extraction.cancel()
+                raise
+            self._under_way.remove(extraction)

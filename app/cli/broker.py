@@ -1,0 +1,78 @@
+"""`meander broker`: a local Apache Kafka for whoever has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meander.app.cli.options import Commands, Json
+from meander.app.common.output import Output
+from meander.connectors.local_broker.broker import broker_start, broker_status, broker_stop
+from meander.connectors.local_broker.default import DATA, start_local
+from meander.connectors.local_broker.kafka_jars import kafka_jars
+from meander.schemas.errors import SetupError
+
+Data = Annotated[Path, typer.Option(help="The folder of the broker's data and log.")]
+
+commands = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="A local Apache Kafka, one process on 127.0.0.1, for whoever has none.",
+)
+
+
+@commands.command(epilog="Example: meander broker start --port 19092")
+def start(
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="For clients; else 9092, or a free one if it is taken.",
+                     show_default=False),
+    ] = None,
+    data: Data = DATA,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Start a broker that stays when this command ends; one that runs already is taken."""
+    output = Output.of(as_json)
+    fetch(output)
+    with output.working("starting Kafka"):
+        bootstrap = start_local(data) if port is None else broker_start(data, port)
+    if output.as_json:
+        output.line({"bootstrap": bootstrap})
+    output.say(f"Kafka answers at {bootstrap}; end it with: meander broker stop")
+
+
+def fetch(output: Output) -> None:
+    """Have Kafka's jars here, showing how they come the first time."""
+    with output.bar("jars") as bar:
+
+        def fetched(count: int, total: int) -> None:
+            task = bar.task_ids[0] if bar.task_ids else bar.add_task("fetching Apache Kafka")
+            bar.update(task, completed=count, total=total)
+
+        kafka_jars(fetched)
+
+
+@commands.command()
+def status(data: Data = DATA, as_json: Json = False) -> None:
+    """Say whether the broker runs, and where."""
+    found = broker_status(data)
+    if found is None:
+        raise SetupError(f"the broker in {data}", "none runs", "start it: meander broker start")
+    Output.of(as_json).table(
+        "broker",
+        ["bootstrap", "pid", "version", "log"],
+        [[found.bootstrap, str(found.pid), found.version, found.log]],
+    )
+
+
+@commands.command()
+def stop(data: Data = DATA, as_json: Json = False) -> None:
+    """End the broker; its data stays."""
+    output = Output.of(as_json)
+    with output.working("ending Kafka"):
+        stopped = broker_stop(data)
+    if output.as_json:
+        output.line({"stopped": stopped})
+    output.say("the broker has ended" if stopped else "no broker was running")

@@ -1,0 +1,51 @@
+"""Options that many commands share, and how a command's errors become exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from meander.app.common.signals import Interrupted
+from meander.schemas.errors import MeanderError
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        help="Kafka's addresses, host:port,...  Also: MEANDER_BOOTSTRAP. Else the local broker."
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A librdkafka setting, name=value; can be repeated."),
+]
+Config = Annotated[
+    Path | None, typer.Option(help="A file with settings; meander.toml here, where it exists.")
+]
+Prefix = Annotated[str, typer.Option(help="Begins the names of the flow's internal topics.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="JSON lines; so it is anyway where no terminal reads.")
+]
+Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
+CommandId = Annotated[str | None, typer.Option("--id", help="Never used before in this run.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")]
+
+
+class Commands(TyperGroup):
+    """Commands whose expected failures are one sentence and an exit code."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
+        """Run one."""
+        try:
+            return super().invoke(ctx)
+        except MeanderError as error:
+            if logging.getLogger().isEnabledFor(logging.DEBUG):
+                logging.getLogger(__name__).debug("as it was raised:", exc_info=error)
+            print(error, file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        except Interrupted as interrupted:
+            raise typer.Exit(interrupted.exit_code) from None

@@ -1,0 +1,127 @@
+"""`meander topics`: the internal topics of flows with their purpose, and making topics."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import astuple
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic
+
+from meander.app.cli.options import Bootstrap, Commands, Config, Json, Prefix, Set
+from meander.app.common.output import Output
+from meander.app.config.cluster import kafka
+from meander.connectors.kafka import client
+from meander.connectors.kafka.topics import partitions_of
+from meander.connectors.topics.topics import Names, TopicRow, describe, names
+from meander.schemas.errors import SetupError
+
+commands = typer.Typer(
+    cls=Commands,
+    invoke_without_command=True,
+    help="List the internal topics of flows with their purpose, or create topics.",
+    epilog="Example: meander topics --flow counts",
+)
+
+
+@commands.callback()
+def topics(
+    context: typer.Context,
+    flow: Annotated[str | None, typer.Option(help="Of this flow only.")] = None,
+    prefix: Prefix = "",
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """List the internal topics of flows with their purpose, or create topics."""
+    if context.invoked_subcommand is not None:
+        return
+    admin = client.admin(kafka(config, set_, bootstrap))
+    flows = [flow] if flow is not None else _flows(admin, prefix)
+    rows = [_row(row) for name in flows for row in describe(admin, prefix, name)]
+    output = Output.of(as_json)
+    output.table("internal topics", ["topic", "purpose", "partitions", "cleanup", "copies"], rows)
+    if not flows:
+        output.say("no flow has run on this cluster")
+
+
+@commands.command(epilog="Example: meander topics create lines counts --partitions 4")
+def create(
+    topics: Annotated[list[str], typer.Argument(help="The topics' names.", show_default=False)],
+    partitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each topic.")] = 4,
+    copies: Annotated[int, typer.Option(min=1, max=10_000, help="Of each record.")] = 1,
+    bootstrap: Bootstrap = None,
+    set_: Set = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Create topics for a flow to read or write; what exists stays as it is."""
+    admin = client.admin(kafka(config, set_, bootstrap))
+    made = admin.create_topics(
+        [NewTopic(name, partitions, copies) for name in dict.fromkeys(topics)],
+        operation_timeout=client.ANSWER,
+        request_timeout=client.ANSWER,
+    )
+    rows, hints = [], []
+    for name, future in made.items():
+        state = "created"
+        try:
+            future.result()
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if (remedy := _REMEDIES.get(reason.code())) is not None:
+                cause = f"Kafka refuses to create it ({reason.str()})"
+                raise SetupError(f"topic {name!r}", cause, remedy) from None
+            if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise client.translate(error, f"topic {name!r}", admin.bootstrap) from None
+            found = partitions_of(admin, name)
+            state = "exists" if found == partitions else f"exists, with {found} partitions"
+            if found != partitions:
+                hints.append(_hint(admin, name, found, partitions))
+        rows.append([name, state])
+    Output.of(as_json).table("topics", ["topic", "state"], rows)
+    for hint in hints:
+        print(hint, file=sys.stderr)
+
+
+def _hint(admin: client.Admin, topic: str, found: int, asked: int) -> str:
+    """What can be done about a topic that has another number of partitions."""
+    if any(topic in astuple(names("", flow)) for flow in _flows(admin, "")):
+        remedy = "leave it so: it is a flow's internal topic, which rests on their number"
+    elif found > asked:
+        remedy = "take another name, as Kafka takes no partitions away"
+    else:
+        remedy = (
+            f"add some with kafka-topics.sh --bootstrap-server {admin.bootstrap} --alter --topic"
+            f" {topic} --partitions {asked}: a flow that reads it takes them up while it runs"
+        )
+    return f"topic {topic!r}: it has {found} partitions, not {asked}; {remedy}."
+
+
+_REMEDIES = {
+    KafkaError.TOPIC_EXCEPTION: "give it a name of letters, digits, '.', '_' and '-', at most 249",
+    KafkaError.INVALID_REPLICATION_FACTOR: "give fewer --copies, or start more brokers",
+    KafkaError.INVALID_PARTITIONS: "give another number of --partitions",
+    KafkaError.POLICY_VIOLATION: "give what the cluster's policy allows, or have it changed",
+}
+"""What helps where a topic cannot be as it is wanted."""
+
+
+def _row(row: TopicRow) -> list[object]:
+    if not row.exists:
+        return [row.name, row.purpose, 0, "does not exist", 0]
+    return [row.name, row.purpose, row.partitions, row.cleanup, row.replication]
+
+
+def _flows(admin: client.Admin, prefix: str) -> list[str]:
+    """The flows of which all internal topics are there."""
+    try:
+        present = set(admin.list_topics(timeout=client.ANSWER).topics)
+    except KafkaException as error:
+        raise client.translate(error, "Kafka", admin.bootstrap) from None
+    stems = {name.removesuffix(".control") for name in present if name.endswith(".control")}
+    whole = {s for s in stems if all(f"{s}.{kind}" in present for kind in Names.__slots__)}
+    return sorted(stem.removeprefix(prefix) for stem in whole if stem.startswith(prefix))

@@ -1,0 +1,144 @@
+"""`meander checkpoint` and `meander checkpoints`: how checkpoints are shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from meander.app.cli.follow import show_end
+from meander.app.common.output import Output, size
+from meander.app.recovery.checkpoint_index import Known, kept
+from meander.app.recovery.restart import journal
+from meander.connectors.kafka import client
+from meander.connectors.kafka.client import Settings
+from meander.connectors.topics.checkpoints import CheckpointsReader, Unreadable, reading
+from meander.connectors.topics.topics import Names, expect_ran
+from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
+from meander.state.checkpoint.checkpoint import Checkpoint
+
+COLUMNS = (
+    "number", "savepoint", "next run", "age", "policy", "settled", "written", "entries", "state",
+    "in flight", "records", "workers", "bins",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One that a flow can go on from; programs read these names."""
+
+    number: int
+    savepoint: str
+    next_run: bool
+    """Whether the flow begins with it when it is run again."""
+    age_s: float
+    policy: str
+    settle_ms: float
+    write_ms: float
+    entries: int
+    state_bytes: int
+    in_flight_bytes: int
+    in_flight: int
+    """Records."""
+    workers: int
+    bins: int
+
+    @staticmethod
+    def of(one: Checkpoint, savepoint: str, next_run: bool, now: float) -> Listed:
+        """`now` is in milliseconds since 1970."""
+        return Listed(
+            number=one.number,
+            savepoint=savepoint,
+            next_run=next_run,
+            age_s=max(0.0, now - one.millis) / 1000,
+            policy=one.policy,
+            settle_ms=one.settle_ms,
+            write_ms=one.write_ms,
+            entries=one.entries,
+            state_bytes=one.state_bytes,
+            in_flight_bytes=one.in_flight_bytes,
+            in_flight=one.in_flight,
+            workers=len(one.cut.members),
+            bins=len(one.manifests),
+        )
+
+    def cells(self) -> Sequence[object]:
+        """As people read it, by `COLUMNS`."""
+        return (
+            self.number, self.savepoint, "begins here" if self.next_run else "",
+            f"{self.age_s:,.0f} s", self.policy, f"{self.settle_ms:,.0f} ms",
+            f"{self.write_ms:,.0f} ms", self.entries, size(self.state_bytes),
+            size(self.in_flight_bytes), self.in_flight, self.workers, self.bins,
+        )  # fmt: skip
+
+
+def show_checkpoint(output: Output, events: Iterator[Event]) -> int:
+    """Print how a command ends that takes one; the exit code."""
+    return show_end(output, events, _end)
+
+
+def _end(event: Event) -> str:
+    match event:
+        case Checkpointed():
+            return taken(event)
+        case CheckpointFailed():
+            return given_up(event)
+        case Finished():
+            return "the flow has stopped"
+    return ""
+
+
+def given_up(event: CheckpointFailed) -> str:
+    """What people are told of one that was not taken.
+
+    >>> given_up(CheckpointFailed(id="", number=3, reason="it was not done within 600 s"))
+    'checkpoint 3 was given up: it was not done within 600 s; the flow goes on'
+    """
+    return f"checkpoint {event.number} was given up: {event.reason}; the flow goes on"
+
+
+def taken(event: Checkpointed) -> str:
+    """What people are told of one.
+
+    >>> taken(Checkpointed(
+    ...     id="", number=3, policy="unaligned", ms=18.2, settle_ms=0, write_ms=9.1,
+    ...     state_bytes=2048, in_flight_bytes=0, in_flight=0,
+    ... ))
+    'checkpoint 3 (unaligned) taken in 18 ms: state 2.0 kB, no records in flight'
+    """
+    name = f", savepoint {event.savepoint}" if event.savepoint else ""
+    records = f"{event.in_flight:,} records in flight, {size(event.in_flight_bytes)}"
+    held = records if event.in_flight else "no records in flight"
+    return (
+        f"checkpoint {event.number}{name} ({event.policy}) taken in {event.ms:,.0f} ms:"
+        f" state {size(event.state_bytes)}, {held}"
+    )
+
+
+def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], list[str]]:
+    """The checkpoints that a flow can go on from, the newest first; and why others cannot be.
+    Raises SetupError for a flow that has never run."""
+    expect_ran(client.admin(settings), names.control, flow)
+    now = time.time() * 1000
+    known = Known.by(journal(settings, names.decisions))
+    called = {offset: name for name, offset in known.savepoints.items()}
+    with reading(settings, names) as there:
+        among, begins = kept(there, known), _begins(there, known)
+    rows = [
+        Listed.of(one, called.get(at, ""), at == begins, now) for at, one in among.found.items()
+    ][::-1]
+    return rows, [
+        f"{f'savepoint {called[at]!r} is ' if at in called else ''}no checkpoint to go on from:"
+        f" {error}"
+        for at, error in among.unreadable.items()
+    ]
+
+
+def _begins(there: CheckpointsReader, known: Known) -> int | None:
+    """The offset of what a run begins with that names none; None also where it would refuse, as the
+    newest cannot be read, which is told of beside the list."""
+    try:
+        found = there.newest(known.counts)
+    except Unreadable:
+        return None
+    return None if found is None else found[0]

@@ -1,0 +1,67 @@
+"""`meander rescale`: how workers that come and go are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meander.app.common.output import Output
+from meander.schemas.status import (
+    Accepted,
+    BinMoved,
+    CommandRejected,
+    Event,
+    Heartbeat,
+    Joined,
+    Left,
+    NotJoined,
+    Rescaled,
+    Rescaling,
+)
+
+
+def show_staff(output: Output, events: Iterator[Event]) -> int:
+    """Print events as they come, with a bar of the workers and bins that are awaited; the exit
+    code, which is 1 where not all have come, or they got no share."""
+    with output.bar("steps") as progress:
+        task = progress.add_task("waits to be accepted", total=None)
+        code, total = 0, 0
+        for event in events:
+            if not isinstance(event, Heartbeat):
+                output.event(event)
+            if said := sentence(event):
+                output.say(said)
+            match event:
+                case Rescaling(joining=joining, leaving=leaving):
+                    total = len(joining) + len(leaving)
+                    what = "workers leave" if leaving else "workers start"
+                    progress.update(task, total=total, description=what)
+                case Accepted(bins=bins):
+                    total += len(bins)
+                    progress.update(task, total=total, description="bins move")
+                case BinMoved() | Joined() | NotJoined() | Left():
+                    progress.update(task, advance=1)
+            refused = isinstance(event, CommandRejected | NotJoined)
+            if refused or (isinstance(event, Rescaled) and event.reason):
+                code = 1
+    return code
+
+
+def sentence(event: Event) -> str:
+    """What people are told of those who come and go; '' for other events.
+
+    >>> from meander.schemas.status import Joined
+    >>> sentence(Joined(id="r1", worker=2))
+    'worker 2 has joined'
+    """
+    match event:
+        case Joined(worker=worker):
+            return f"worker {worker} has joined"
+        case NotJoined(reason=reason):
+            return f"{reason}; the flow goes on without it"
+        case Left(worker=worker):
+            return f"worker {worker} has left"
+        case Rescaled(workers=workers, ms=ms, reason=reason):
+            return f"completed: {workers} workers, {ms:,.0f} ms" + (f"; {reason}" if reason else "")
+        case CommandRejected(reason=reason):
+            return f"rejected: {reason}"
+    return ""

@@ -1,0 +1,149 @@
+"""What `meander run` shows of a running flow: events as they come, and one line that moves.
+
+Rate and time left are taken over the last heartbeats, so a start does not blur them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Self
+
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from meander.app.cli.views.checkpoints import given_up, taken
+from meander.app.cli.views.migrate import begins
+from meander.app.cli.views.rescale import sentence
+from meander.app.common.output import Output, at_millis, size
+from meander.schemas.status import (
+    Accepted,
+    BinMoved,
+    Checkpointed,
+    CheckpointFailed,
+    CommandRejected,
+    Completed,
+    Event,
+    Failed,
+    Finished,
+    Heartbeat,
+    Joined,
+    Left,
+    NotJoined,
+    PartitionAdded,
+    Recovering,
+    Rescaled,
+    Started,
+)
+
+WINDOW = 10
+"""Heartbeats over which the rate is taken."""
+
+
+EVERY = 10.0
+"""Seconds from one heartbeat to the next that are printed where no terminal reads; the status topic
+has each."""
+
+
+class Watch:
+    """Shows events; a context manager for the line that moves."""
+
+    def __init__(self, output: Output, bounded: bool) -> None:
+        self._output, self._bounded = output, bounded
+        self._line = Progress(
+            SpinnerColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=output.console,
+            transient=True,
+            disable=output.as_json,
+        )
+        self._task = self._line.add_task("starting Spark")
+        self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._open: dict[str, tuple[int, int]] = {}
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        self._line.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.stop()
+
+    def show(self, event: Event) -> None:
+        """One event, as it goes to the status topic."""
+        if self._output.as_json:
+            if not isinstance(event, Heartbeat) or self._due():
+                self._output.event(event)
+            return
+        match event:
+            case Heartbeat() as beat:
+                self._line.update(self._task, description=self._state(beat))
+            case Started(workers=workers):
+                self._output.say(f"{workers} workers run")
+            case Accepted() as accepted:
+                self._open[accepted.id] = (0, len(accepted.bins))
+                self._output.say(
+                    f"{accepted.id}: accepted, {len(accepted.bins)} bins, {accepted.strategy},"
+                    f" {begins(accepted)}"
+                )
+            case BinMoved(id=name):
+                moved, total = self._open.get(name, (0, 0))
+                self._open[name] = (moved + 1, total)
+            case Completed() as done:
+                self._open.pop(done.id, None)
+                self._output.say(
+                    f"{done.id}: completed, {done.bins} bins, {size(done.bytes)}, {done.ms:,.0f} ms"
+                )
+            case Failed() | Finished():
+                self._line.stop()
+            case _:
+                if said := _sentence(event):
+                    self._output.say(said)
+
+    def _due(self) -> bool:
+        """Whether a program is to be told again how the flow is."""
+        due = time.monotonic() >= self._next
+        if due:
+            self._next = time.monotonic() + EVERY
+        return due
+
+    def _state(self, beat: Heartbeat) -> str:
+        if not beat.bins:
+            return f"starting Spark: {beat.up} of {beat.workers} workers up"
+        counters = beat.counters
+        read = counters.get("read", 0)
+        self._passed.append((time.monotonic(), read))
+        (then, before), (now, _) = self._passed[0], self._passed[-1]
+        rate = (read - before) / (now - then) if now > then else 0.0
+        parts = [
+            f"{read:,} records read ({rate:,.0f}/s)",
+            f"{counters.get('written', 0):,} results written",
+            f"lag {beat.lag:,}",
+        ]
+        if self._bounded and rate > 0:
+            parts.append(f"{beat.lag / rate:,.0f} s left")
+        parts += [f"{name} {moved}/{total} bins" for name, (moved, total) in self._open.items()]
+        if dead := counters.get("dead_letters"):
+            parts.append(f"{dead:,} dead letters")
+        if unreadable := counters.get("unreadable"):
+            parts.append(f"{unreadable:,} unreadable")
+        return " · ".join(parts)
+
+
+def _sentence(event: Event) -> str:
+    """What is said of whatever else happens, '' of what nobody needs to be told."""
+    match event:
+        case Joined() | NotJoined() | Left() | Rescaled() | CommandRejected():
+            return f"{event.id}: {sentence(event)}"
+        case PartitionAdded(source=source, partition=partition, worker=worker, time=time):
+            return (
+                f"{source}: partition {partition} is new; worker {worker} reads it,"
+                f" from {at_millis(time)} on"
+            )
+        case Recovering(reason=reason):
+            return f"goes on from {event.place}: {reason}"
+        case Checkpointed(id=id) if id:
+            return f"{id}: {taken(event)}"
+        case CheckpointFailed():
+            return given_up(event)
+    return ""

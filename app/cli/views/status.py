@@ -1,0 +1,185 @@
+"""What `meander status` shows: an overview as tables, or as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meander.app.cli.views.rescale import sentence
+from meander.app.common.output import Output, at_millis, size
+from meander.app.status.overview import Overview
+from meander.dataflow.metrics.histogram import BOUNDS
+from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
+
+_DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}
+"""What of a heartbeat is shown only together with what other events say, or not at all."""
+
+
+def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
+    """As one JSON object; `now` in milliseconds since 1970."""
+    migrations = [one.model_dump() for one in seen.migrations.values()]
+    return {
+        "flow": seen.flow, "state": state, "reason": seen.reason,
+        "heartbeat_ms": seen.heartbeat_ms,
+        "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
+        **seen.beat.model_dump(exclude=_DRAWN_TOGETHER),
+        "staffing": [one.model_dump() for one in seen.staffing], "migrations": migrations,
+        "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
+    }  # fmt: skip
+
+
+def tables(output: Output, seen: Overview, state: str, now: int) -> None:
+    """As people read it."""
+    age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
+    output.table(
+        f"flow {seen.flow}",
+        ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
+        [[state, seen.beat.workers, seen.beat.up, seen.beat.lag, age, seen.reason]],
+    )
+    for line in _awaited(seen.beat):
+        output.say(line)
+    output.table(
+        "counters", ["counter", "records"], [[*pair] for pair in seen.beat.counters.items()]
+    )
+    if state == "running":
+        _frontier_table(output, seen)
+        _operator_table(output, seen)
+        _latency_table(output, seen)
+        _place_tables(output, seen)
+    lags = [[one.topic, str(one.partition), one.records] for one in seen.beat.lags]
+    output.table("lag", ["topic", "partition", "records"], lags)
+    bytes = map(size, seen.beat.inflight), map(size, seen.beat.spilled)
+    workers = zip(map(str, seen.beat.numbers), seen.beat.bins, *bytes, strict=True)
+    output.table(
+        "workers",
+        ["worker", "bins", "in flight", "on disk"],
+        [[*row] for row in workers],
+    )
+    comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]
+    output.table("who came and went", ["worker", "what", "id"], comings)
+    rows: list[list[object]] = [
+        [
+            one.id, one.state, _how(one), _bins(one), size(one.bytes), one.keys,
+            one.ms, _when(one),
+        ]
+        for one in seen.migrations.values()
+        if one.state != "rejected"
+    ]  # fmt: skip
+    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC), or until"]
+    output.table("migrations", columns, rows)
+    if done := seen.beat.migrations_completed:
+        moved = seen.beat.bins_moved
+        output.say(f"Since the driver began: {done:,} migrations completed, {moved:,} bins moved.")
+    for one in seen.migrations.values():
+        if one.state == "rejected":
+            output.say(f"{one.id}: rejected: {one.reason}")
+    if seen.since_ms is not None:
+        since = at_millis(seen.since_ms)
+        output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
+    for untold, what in (
+        (seen.untold, "migrations under way"),
+        (seen.beat.lags_untold, "partitions, none of them further behind"),
+        (seen.beat.throughput_untold, "operators"),
+        (seen.beat.held_untold, "frontiers held back"),
+        (seen.beat.calls_untold, "workers kept by a call, none for longer"),
+        (seen.beat.latencies_untold, "sources whose deliveries are timed"),
+        (seen.beat.partitions_untold, "partitions, none of them at an earlier time"),
+        (seen.beat.queues_untold, "links, none of them with more on it"),
+    ):
+        if untold:
+            output.say(f"Not shown: {untold:,} more {what}.")
+    if seen.beat.metrics and state == "running":
+        output.say(f"Metrics: {seen.beat.metrics} on the driver's machine.")
+
+
+def _awaited(beat: Heartbeat) -> Iterator[str]:
+    """What keeps the workers from reading on."""
+    if beat.restoring is not None:
+        yield _restores(beat.restoring)
+    yield from map(_keeps, beat.calls)
+
+
+def _keeps(call: LongCall) -> str:
+    """Which call keeps a worker.
+
+    >>> _keeps(LongCall(worker=1, operator="ask", seconds=13.0))
+    "Worker 1 is kept by operator 'ask' for 13 s."
+    """
+    by = f"operator {call.operator!r}" if call.operator else "a call"
+    return f"Worker {call.worker} is kept by {by} for {call.seconds:g} s."
+
+
+def _bins(one: Migration) -> str:
+    """How many of those that have to move have done so.
+
+    >>> _bins(Migration(id="m", state="completed", bins=256, moved=171, there=85))
+    '171/171 (85 there already)'
+    """
+    there = f" ({one.there:,} there already)" if one.there else ""
+    there += f" ({one.fetched:,} fetched ahead)" if one.fetched else ""
+    return f"{one.moved}/{one.bins - one.there}{there}"
+
+
+def _restores(one: Restoring) -> str:
+    """How far the workers are with what the flow goes on from.
+
+    >>> _restores(Restoring(bytes=3 << 20, total=12 << 20, rate=1 << 20, eta=9.0))
+    'Restores 3.1 MB of 12.6 MB (1.0 MB/s, about 9 s left).'
+    """
+    left = "" if one.eta is None else f", about {one.eta:g} s left"
+    return f"Restores {size(one.bytes)} of {size(one.total)} ({size(int(one.rate))}/s{left})."
+
+
+def _how(one: Migration) -> str:
+    return f"prepared {one.strategy}" if one.prepared else one.strategy
+
+
+def _when(one: Migration) -> str:
+    """From when on it holds, how long it may still take, or what it waits for.
+
+    >>> _when(Migration(id="m", state="moving", eta=2.5))
+    'about 2.5 s left'
+    """
+    if one.eta is not None:
+        return f"about {one.eta:g} s left"
+    return one.reason if one.at_ms is None else at_millis(one.at_ms)
+
+
+def _frontier_table(output: Output, seen: Overview) -> None:
+    held = {one.probe: one for one in seen.beat.held}
+    rows: list[list[object]] = []
+    for name, millis in seen.beat.frontiers.items():
+        if (one := held.get(name)) is None:
+            rows.append([name, at_millis(millis), "", None, ""])
+            continue
+        seconds = max(0, (seen.heartbeat_ms or 0) - one.since_ms) / 1000
+        rows.append([name, at_millis(millis), one.by, seconds, one.awaited])
+    columns = ["probe or sink", "nothing comes before (UTC)", "held back by", "for s", "awaited"]
+    output.table("frontiers", columns, rows)
+
+
+def _operator_table(output: Output, seen: Overview) -> None:
+    rows: list[list[object]] = []
+    for one in seen.beat.throughput:
+        took = (_ms(one.p50), _ms(one.p99)) if one.count else (None, None)
+        rows.append([one.operator, one.received, one.sent, *took])
+    columns = ["operator", "records in/s", "records out/s", "p50 ms", "p99 ms"]
+    output.table("operators", columns, rows)
+
+
+def _latency_table(output: Output, seen: Overview) -> None:
+    rows = [[f"{one.of} of {one.name}", one.count, _ms(one.p50), _ms(one.p99)]
+            for one in seen.beat.latencies]  # fmt: skip
+    output.table("latency", ["what", "chunks of records", "p50 ms", "p99 ms"], rows)
+
+
+def _ms(seconds: float | None) -> object:
+    return f"over {BOUNDS[-1] * 1000:,.0f}" if seconds is None else seconds * 1000
+
+
+def _place_tables(output: Output, seen: Overview) -> None:
+    places = [[one.source, str(one.partition), str(one.worker), at_millis(one.millis)]
+              for one in seen.beat.partitions]  # fmt: skip
+    columns = ["source", "partition", "worker", "nothing comes before (UTC)"]
+    output.table("source partitions", columns, places)
+    links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.beat.queues]
+    output.table("links", ["from worker", "queued"], links)

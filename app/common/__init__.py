@@ -1,0 +1,1 @@
+"""What all of the application uses: clock, signals, output."""

@@ -1,0 +1,1 @@
+"""Settings of a cluster and options of a run."""

@@ -1,0 +1,1 @@
+"""The demo with the flights of 2013."""

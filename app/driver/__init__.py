@@ -1,0 +1,1 @@
+"""The driver of a flow: its loop, its lease, commands and rescaling."""

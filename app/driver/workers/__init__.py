@@ -1,0 +1,1 @@
+"""The workers of a flow as the driver sees them, and their Spark jobs."""

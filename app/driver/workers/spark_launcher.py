@@ -1,0 +1,416 @@
+"""Spark: the context as Meander needs it, and a worker as a job of one task.
+
+Guarantees that a task runs at most once as far as Spark is concerned (no speculation, no second
+attempt, no reused Python process), that its end, whatever the reason, is told in a sentence, and
+that the JVM ends with the context. Each job is submitted from a thread of its own, because the
+call lasts as long as the worker lives. It is one of RDDs: Spark SQL would double the time of a
+start. Cost: a JVM start of some seconds, then about 1 s a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.util import InheritableThread
+
+from meander.app.driver.workers import stderr
+from meander.app.protocol.messages import Failure
+from meander.connectors.local_broker.java import java
+from meander.dataflow.errors import KILLED
+from meander.schemas.errors import MeanderError, SetupError
+
+log = logging.getLogger(__name__)
+
+JVM_END = 1.0
+"""Seconds until a JVM that does not end is killed."""
+JVM_SEEN = 0.5
+"""Seconds after which a JVM whose connections break is taken to live on."""
+CONNECT = 3.0
+"""Seconds that a master gets to accept a connection."""
+
+_TRACE = "Traceback (most recent call last):"
+
+# The JVM only keeps Python processes here: its second compiler and parallel garbage collection
+# double the CPU time of a start (17 s against 9 s measured) and give nothing back.
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_CONF = {
+    "spark.driver.extraJavaOptions": _JVM,
+    "spark.executor.extraJavaOptions": _JVM,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.python.daemon.module": "meander.app.worker.daemon",
+    "spark.python.worker.reuse": "false",
+    "spark.executorEnv.PYTHONHASHSEED": "0",
+    # The folder of the driver may have a file state.py, which is not Meander's own.
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def slots(master: str) -> int | None:
+    """How many tasks a master runs at once; None where only Spark can tell.
+
+    >>> slots("local"), slots("local[3]"), slots("local[3,2]"), slots("local[*]")
+    (1, 3, 3, None)
+    """
+    match = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
+    return None if match is None else int(match[1] or 1)
+
+
+def expect_slots(master: str, slots: int | None, workers: int) -> None:
+    """Raises SetupError where a master is known to have fewer slots than there are workers."""
+    if slots is not None and slots < workers:
+        raise SetupError(
+            f"{workers} workers",
+            f"each needs a free slot, and master {master} has {slots} in all",
+            f"give --master 'local[{workers}]' or more, or fewer --workers",
+        )
+
+
+@contextlib.contextmanager
+def spark_context(
+    master: str, name: str, host: str = "127.0.0.1", options: dict[str, str] | None = None
+) -> Iterator[SparkContext]:
+    """A Spark context while the block lasts; `options` are Spark's and win over Meander's.
+
+    What the JVM says goes to a file, and to the terminal only where it cannot start.
+    Raises SetupError where there is no Java, or no master answers.
+    """
+    expect_master(master)
+    expect_host(host)
+    expect_user(os.getuid())
+    java()
+    python = sys.executable
+    os.environ["PYSPARK_PYTHON"] = (
+        python if master.startswith("local") else os.environ.get("PYSPARK_PYTHON", python)
+    )
+    os.environ["PYSPARK_DRIVER_PYTHON"] = python
+    os.environ.setdefault("SPARK_LOCAL_IP", host)
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)
+    bound = {"spark.driver.host": host, "spark.driver.bindAddress": host}
+    conf.setAll(list((_CONF | bound | (options or {})).items()))
+    with tempfile.NamedTemporaryFile("w+", prefix="meander-spark-", suffix=".log") as said:
+        try:
+            gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
+        except PySparkException as error:
+            raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
+        stderr.note(gateway.proc.pid, Path(said.name))
+        log.debug("Spark and the processes that it starts here write to %s", said.name)
+        try:
+            spark = _context(conf, gateway, master)
+            try:
+                yield spark
+            finally:
+                _stop(spark)
+        finally:
+            gateway.shutdown()
+            _end(gateway.proc)
+
+
+def expect_master(master: str) -> None:
+    """Raises SetupError for what is no master, and for a standalone one that does not answer: Spark
+    itself tries for a minute, and then fails without a word.
+
+    >>> expect_master("bogus")
+    Traceback (most recent call last):
+    schemas.errors.SetupError: Spark master 'bogus': there is no such kind; write local[4], ...
+    """
+    if re.fullmatch(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+", master):
+        return
+    places = re.fullmatch(r"spark://(.+:\d+)", master)
+    if places is None:
+        raise SetupError(
+            f"Spark master {master!r}",
+            "there is no such kind",
+            "write local[4], spark://host:7077, yarn or k8s://https://host:port",
+        )
+    said = ""
+    for place in places[1].split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), CONNECT).close()
+        except (OSError, ValueError) as error:
+            said = str(error)
+        else:
+            return
+    raise SetupError(
+        f"Spark master {master!r}",
+        f"nobody answers there ({said})",
+        "start it (start-master.sh of Spark), or correct --master",
+    )
+
+
+def expect_user(number: int) -> None:
+    """Raises SetupError for a user without a name here: Spark's JVM asks for it and for its home,
+    and ends in the midst of that.
+
+    >>> expect_user(123_456_789)
+    Traceback (most recent call last):
+    schemas.errors.SetupError: user 123456789: this machine has no name for it, ...
+    """
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        raise SetupError(
+            f"user {number}",
+            "this machine has no name for it, and Spark's JVM cannot do without",
+            "run as a user of /etc/passwd, or add a line for this one, with a home",
+        ) from None
+
+
+def expect_host(host: str) -> None:
+    """Raises SetupError for an address that is not one of this machine's."""
+    try:
+        with socket.socket() as tried:
+            tried.bind((host, 0))
+    except OSError as error:
+        raise SetupError(
+            f"address {host!r}",
+            f"it is none of this machine's ({error.strerror or error})",
+            "name one at which the workers reach it: --host",
+        ) from error
+
+
+def _context(conf: SparkConf, gateway: object, master: str) -> SparkContext:
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    except (PySparkException, Py4JError) as error:
+        # Of a context that has been stopped Spark does not even say what failed.
+        with contextlib.suppress(Py4JError):
+            said = cause(str(error))
+            raise SetupError(
+                f"Spark master {master!r}", said, "start it, or correct --master"
+            ) from error
+        raise SetupError(
+            f"Spark master {master!r}", "it took no application", "see its log"
+        ) from error
+
+
+def _stop(spark: SparkContext) -> None:
+    """Stop it, if there still is a JVM to do so."""
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as error:
+        log.debug("Spark could not be stopped: %s", error)
+
+
+def _end(jvm: subprocess.Popen[bytes]) -> None:
+    """Have the JVM end, which it does when its input closes."""
+    assert jvm.stdin is not None
+    jvm.stdin.close()
+    try:
+        jvm.wait(JVM_END)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def capacity(spark: SparkContext) -> int:
+    """How many tasks its master runs at once, as far as Spark knows. Raises MeanderError where
+    Spark answers no more."""
+    try:
+        return int(spark.defaultParallelism)
+    except (Py4JError, OSError) as error:
+        raise _why("Spark", _jvm(spark), f"{type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why a task is over; None is as it should be."""
+
+    error: MeanderError | None
+
+
+class SparkTask:
+    """One worker as a Spark job, from `start` on."""
+
+    def __init__(
+        self, spark: SparkContext, group: str, name: str, blob: bytes, ended: Callable[[], None]
+    ) -> None:
+        self._spark, self._jvm = spark, _jvm(spark)
+        self._stderr, self._written = stderr.of(self._jvm.pid), 0
+        self._group, self._name, self._blob = group, name, blob
+        self._on_end = ended
+        self.started = False
+        self.ended: Ended | None = None
+        self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Submit the job; `ended` of the constructor is called from its thread at its end."""
+        self.started, self._written = True, self._stderr.size
+        self._thread.start()
+
+    def outlives(self, name: str, ended: Callable[[], None]) -> None:
+        """It goes on as another worker, in another life of the flow; `ended` as above."""
+        self._name, self._on_end = name, ended
+
+    def has_slot(self) -> bool:
+        """Whether Spark has found an executor for it, as far as Spark answers: where it does not
+        any more, `ended` says why."""
+        tracker = self._spark.statusTracker()
+        try:
+            jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
+            stages = [tracker.getStageInfo(id) for job in jobs if job for id in job.stageIds]
+        except (Py4JError, OSError) as error:
+            log.debug("Spark does not say whether %s has a slot: %s", self._name, error)
+            return False
+        return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
+
+    def cancel(self) -> None:
+        """Have Spark kill it."""
+        self._spark.cancelJobGroup(self._group)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end; whether it came in time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._spark.setJobGroup(self._group, self._name, interruptOnCancel=True)
+            (failure,) = self._spark.range(1, numSlices=1).map(entry(self._blob)).collect()
+            told = Failure.from_bytes(failure).error() if failure else None
+            self.ended = Ended(told)
+        except (Py4JNetworkError, OSError, EOFError) as error:
+            said = f"{type(error).__name__}: {error}"
+            self.ended = Ended(_why(self._name, self._jvm, said))
+        except (PySparkException, Py4JError) as error:
+            self.ended = Ended(translate(self._name, str(error)))
+            self._tell_stderr()
+        finally:
+            self._on_end()
+
+    def _tell_stderr(self) -> None:
+        if lines := self._stderr.since(self._written):
+            log.warning(
+                "%s has ended; workers here wrote to stderr:\n%s", self._name, "\n".join(lines)
+            )
+
+
+def _why(name: str, jvm: subprocess.Popen[bytes], said: str) -> MeanderError:
+    """What ended a task or a call: the JVM where that is gone, else what Spark says."""
+    try:
+        code = jvm.wait(JVM_SEEN)
+    except subprocess.TimeoutExpired:
+        return translate(name, said)
+    cause = f"Spark's JVM has ended ({_signal(code)})"
+    return MeanderError(name, cause, "see whether memory has run out on this machine")
+
+
+def _jvm(context: SparkContext) -> subprocess.Popen[bytes]:
+    gateway = context._gateway
+    assert gateway is not None, "a context is made here, with a JVM of its own"
+    return cast("subprocess.Popen[bytes]", gateway.proc)
+
+
+def _signal(code: int) -> str:
+    """How a process ended.
+
+    >>> _signal(-9), _signal(3)
+    ('killed by SIGKILL', 'exit code 3')
+    """
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def entry(blob: bytes) -> Callable[[int], bytes]:
+    """What Spark runs on its one row: `app.worker.main.main`."""
+
+    def run(_: int) -> bytes:
+        # Here, because the driver has no need of it; executors have loaded it (`daemon`).
+        from meander.app.worker.main import main
+
+        return main(blob)
+
+    return run
+
+
+def translate(name: str, said: str) -> MeanderError:
+    """What Spark's account of a failed task means.
+
+    >>> print(translate("worker 1", "Job 3 cancelled part of cancelled job group w1"))
+    worker 1: it was cancelled.
+    >>> print(translate("worker 1", "... Python worker exited unexpectedly (crashed) ..."))
+    worker 1: its process was killed, or crashed; the log of Spark's executor may say more.
+    """
+    if "PYTHON_VERSION_MISMATCH" in said:
+        return SetupError(
+            f"{name}'s Python",
+            cause(said[said.index("PYTHON_VERSION_MISMATCH") :]),
+            "set PYSPARK_PYTHON to the same Python on driver and executors",
+        )
+    if "No module named 'meander'" in said:
+        return SetupError(name, "Meander is not installed where it runs", "install it there")
+    if "Cannot run program" in said and _TRACE not in said:
+        found = cause(said[said.index("Cannot run program") :])
+        return SetupError(name, found, "set PYSPARK_PYTHON to a Python of the executors")
+    # A traceback says more than what Spark makes of it, and its text may have any word.
+    if _TRACE not in said:
+        if "cancelled" in said:
+            return MeanderError(name, "it was cancelled")
+        if "exited unexpectedly" in said or "ExecutorLost" in said or "Connection reset" in said:
+            return MeanderError(name, KILLED, "the log of Spark's executor may say more")
+    return MeanderError(name, cause(said))
+
+
+def cause(said: str) -> str:
+    r"""The line of an account by Java or Python that names the cause, without a full stop.
+
+    A traceback ends with it, and a Java exception's root bears "Caused by"; both may be within.
+
+    >>> cause("An error occurred while calling o1.x.\n: org.apache.spark.X: No such place.")
+    'org.apache.spark.X: No such place'
+    >>> cause("X: \n  Traceback (most recent call last):\n    File\n  Oh: no\n at org.apache")
+    'Oh: no'
+    """
+    lines = [line for line in said.splitlines() if line.strip()] or [said]
+    traces = [at for at, line in enumerate(lines) if _TRACE in line]
+    roots = [at for at, line in enumerate(lines) if line.startswith("Caused by: ")]
+    called = [at for at, line in enumerate(lines) if line.startswith(": ")]
+    if traces:
+        return _sentence(lines, _behind_frames(lines, traces[-1]))
+    return _sentence(lines, next(iter([*roots[-1:], *called]), 0))
+
+
+def _behind_frames(lines: list[str], trace: int) -> int:
+    """Where a traceback has its exception: its frames are indented more than its first line."""
+    margin = _indent(lines[trace])
+    behind = range(trace + 1, len(lines))
+    return next((at for at in behind if _indent(lines[at]) <= margin), trace)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _sentence(lines: list[str], at: int) -> str:
+    """What a line says; with the next ones where it ends before it has said it."""
+    said = lines[at].strip().removeprefix("Caused by:").removeprefix(":").strip()
+    while said.endswith(":") and at + 1 < len(lines):
+        at += 1
+        said = f"{said} {lines[at].strip()}"
+    return said.rstrip(".")

@@ -1,0 +1,387 @@
+"""The workers of a flow as the driver sees them: launched, registered, heard of, gone; some come
+and go while the others work.
+
+Guarantees that a worker which ends, breaks its link or whose process is silent for `lease` seconds
+is noticed (`calls` tells of silent loops), and that of all that is then reported the first cause is
+named: what a worker says of itself, else what Spark says of its task, else the broken link, else
+what its peers say. A leaver is let go once each other has heard its last word. Nothing here blocks,
+but for `dismiss`, which is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from enum import IntEnum
+
+from meander.app.driver.workers.joining import Newcomers
+from meander.app.driver.workers.spark_launcher import SparkTask
+from meander.app.driver.workers.survivors import Survivors, end
+from meander.app.driver.workers.worker_handle import Hand
+from meander.app.protocol.messages import (
+    FROM_WORKER,
+    Beat,
+    Bye,
+    Done,
+    Failure,
+    FromWorker,
+    Log,
+    Met,
+    Released,
+    Report,
+    Stop,
+    Stopped,
+    ToWorker,
+)
+from meander.app.protocol.registration import Door
+from meander.app.status.worker_stats import Heard
+from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
+from meander.dataflow.errors import lost
+from meander.dataflow.metrics.stall_log import Wait
+from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import LongCall
+from meander.state.keys.ids import WorkerId
+
+log = logging.getLogger(__name__)
+
+NEARLY = 0.8
+"""Of the lease: both ends of a link count it from about the same moment."""
+
+
+class Rank(IntEnum):
+    """How close to the root of a failure an account of it is."""
+
+    SAID = 0
+    SPARK = 1
+    LINK = 2
+    PEER = 3
+
+
+class Crew:
+    """All workers of one run. `patience` and `lease` are in seconds."""
+
+    def __init__(
+        self,
+        links: CurveLinks,
+        door: Door,
+        task_of: Callable[[WorkerId], SparkTask],
+        workers: Iterable[WorkerId],
+        lease: float,
+        patience: float,
+        slots: str,
+    ) -> None:
+        self._links, self._door = links, door
+        self._lease, self._patience, self._slots = lease, patience, slots
+        self._beat_every = min(1.0, lease / 5)
+        self.hands = {worker: Hand(worker, task_of(worker)) for worker in workers}
+        self.newcomers = Newcomers(links, door, task_of, lease, patience, slots)
+        self._past = Heard()
+        self._gone: list[tuple[WorkerId, dict[str, int]]] = []
+        self._causes: list[tuple[Rank, MeanderError]] = []
+        self._deadline = time.monotonic() + patience
+        self._beat_at = 0.0
+        self._dismissed = False
+
+    # -- what the loop asks
+
+    @property
+    def connected(self) -> bool:
+        """Whether all links stand."""
+        return self._door.open
+
+    @property
+    def up(self) -> int:
+        """How many have registered."""
+        return len(self._door.guests)
+
+    @property
+    def working(self) -> bool:
+        """Whether every worker has opened its ends and runs its loop."""
+        return all(hand.working for hand in self.hands.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether every worker has done all there was to do."""
+        return all(hand.done for hand in self.hands.values())
+
+    def heard(self) -> Heard:
+        """How each worker stands, as of its last words."""
+        return replace(self._past, working={hand.id: hand.beat for hand in self.hands.values()})
+
+    def waits(self) -> dict[Hashable, Wait]:
+        """Which workers are not at work yet, and what they need for that; of those without a slot
+        only the first, as Spark takes a while to answer for each."""
+        found: dict[Hashable, Wait] = {}
+        for hand in (*self.hands.values(), *self.newcomers.hands):
+            if not self._arrived(hand):
+                wait = self._wait(hand)
+                found[wait.what] = wait
+                if not hand.slot:
+                    break
+        return found
+
+    def calls(self) -> list[LongCall]:
+        """Of each worker whose loop is kept for longer than from one beat to the next, where."""
+        now, found = time.monotonic(), []
+        for worker, hand in self.hands.items():
+            seconds = now - hand.heard
+            if hand.working and seconds > 2 * self._beat_every:
+                operator = self._door.guests[worker].operator
+                found.append(LongCall(worker=worker, operator=operator, seconds=round(seconds, 1)))
+        return sorted(found, key=lambda call: -call.seconds)
+
+    def launch(self) -> None:
+        """Submit the tasks of all who have not outlived another."""
+        for hand in self.hands.values():
+            if not hand.task.started:
+                hand.task.start()
+
+    def attend(self, report: Callable[[WorkerId, Report], None]) -> None:
+        """Answer the door and the links, send heartbeats. Raises MeanderError when one is lost."""
+        was_open = self._door.open
+        self._door.poll()
+        if self._door.open and not was_open:
+            self._all_in()
+        self._hear(report)
+        if self._door.open:
+            self.newcomers.attend(self.hands)
+        self._let_go()
+        now = time.monotonic()
+        if self._door.open and now >= self._beat_at:
+            self._beat_at = now + self._beat_every
+            self._tell_all(Beat())
+        self._check(now)
+
+    def enlist(self, worker: WorkerId) -> None:
+        """A newcomer that is ready is a member from now on: the flow cannot do without it."""
+        self.hands[worker] = self.newcomers.enlist(worker)
+
+    def release(self, worker: WorkerId) -> None:
+        """A member has nothing left to do in the flow: it goes once all have heard that."""
+        self.hands[worker].leaves = True
+
+    def gone(self) -> list[tuple[WorkerId, dict[str, int]]]:
+        """Who has gone since the last call, and what each had counted."""
+        taken, self._gone = self._gone, []
+        return taken
+
+    def cause(self, first: MeanderError) -> MeanderError:
+        """The account of a failure that is closest to its root."""
+        rank = Rank.LINK if isinstance(first, LinkBroken) else Rank.SAID
+        return min([*self._causes, (rank, first)], key=lambda cause: cause[0])[1]
+
+    def dismiss(self, within: float) -> None:
+        """End all workers: those that answer in two steps, those that do not by Spark's hand."""
+        self.stop(within)
+        self.end()
+
+    def end(self) -> None:
+        """End all workers, once `stop` has been called."""
+        self._end(self.hands.values())
+
+    def part(self) -> Survivors:
+        """As `end`, but for those that can go on."""
+        stay = [hand for hand in self.hands.values() if _can_go_on(hand)] if self._door.open else []
+        self._end([hand for hand in self.hands.values() if hand not in stay])
+        return Survivors(self._links, stay)
+
+    def stop(self, within: float) -> None:
+        """Have all workers do nothing any more."""
+        self._dismissed = True
+        self._links.part()
+        self._door.turn_all("this life of the flow is over")
+        if self._door.open:
+            self._tell_all(Stop())
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline and not all(map(_ended, self.hands.values())):
+            self._links.wait(0.05)
+            # Who is on its way to it would be waited for until its time is over.
+            self._door.poll()
+            self._hear(_ignore)
+        # Behind the last look at who has ended, or one that nobody has noted is waited for no more.
+        self._note_ends()
+
+    # -- inside
+
+    def _end(self, members: Iterable[Hand]) -> None:
+        """End the processes of some members, and of all workers that are on their way in or out.
+
+        The door has turned away each worker without a link, and a worker that left has its word.
+        """
+        ending = list(members)
+        if self._door.open:
+            for worker in (*(hand.id for hand in ending), *self.newcomers.linked):
+                self._links.tell(worker, Bye().to_bytes())
+        end([*ending, *self.newcomers.hands, *self.newcomers.past])
+        self._note_ends()
+
+    def _all_in(self) -> None:
+        now = time.monotonic()
+        self._deadline = now + self._patience
+        for hand in self.hands.values():
+            hand.heard = now
+
+    def _hear(self, report: Callable[[WorkerId, Report], None]) -> None:
+        for sender, data in self._links.told():
+            hand = self.hands.get(sender) or self.newcomers.hand(sender)
+            if hand is None:
+                continue  # nobody waits for it any more
+            hand.heard = time.monotonic()
+            match _read(sender, data):
+                case Beat() as beat:
+                    hand.working, hand.beat = True, beat
+                case Log(logger=logger, level=level, text=text):
+                    logging.getLogger(logger).log(level, "%s: %s", member_name(sender), text)
+                case Report() as told:
+                    report(sender, told)
+                case Done(counters=counters):
+                    hand.done = True
+                    hand.beat = hand.beat.model_copy(update={"counters": counters})
+                case Met() | Released() as news:
+                    self._hear_of(sender, news)
+                case Stopped():
+                    hand.stopped = True
+                case Failure() as failure:
+                    self._failed(hand, failure)
+
+    def _hear_of(self, sender: WorkerId, news: Met | Released) -> None:
+        """A member says how it stands to one that comes or goes."""
+        worker = WorkerId(news.worker)
+        if isinstance(news, Met):
+            self.newcomers.met(worker, sender)
+        elif worker in self.hands:
+            self.hands[worker].released.add(sender)
+
+    def _let_go(self) -> None:
+        """Say good-bye to those whose last word all have heard."""
+        for worker, hand in list(self.hands.items()):
+            if hand.leaves and hand.done and hand.released >= self.hands.keys() - {worker}:
+                self._links.tell(worker, Bye().to_bytes())
+                self._links.loosen(worker)
+                self._door.dismiss(worker, "it has left")
+                del self.hands[worker]
+                self._past = self._past.without(hand.beat)
+                self.newcomers.past.append(hand)
+                self._gone.append((worker, hand.beat.counters))
+
+    def _failed(self, hand: Hand, failure: Failure) -> None:
+        if failure.trace:
+            log.error("%s\n%s", _said(hand, failure), failure.trace.rstrip())
+        if hand.id not in self.hands:
+            if not self._dismissed:
+                self.newcomers.give_up(hand.id, _said(hand, failure), self.hands)
+            return
+        hand.told, hand.failed = True, failure.peer is None
+        rank = Rank.SAID if failure.peer is None else Rank.PEER
+        error = failure.error()
+        if failure.concerns == member_name(hand.id) or rank is Rank.PEER:
+            named = error
+        else:
+            kind = type(error)
+            named = kind(f"{member_name(hand.id)}: {error.concerns}", error.cause, error.remedy)
+        self._causes.append((rank, named))
+        if not self._dismissed:
+            raise named
+
+    def _check(self, now: float) -> None:
+        if self._note_ends():
+            raise self._causes[-1][1]
+        if not self.working and now > self._deadline:
+            raise self._late()
+        for hand in self.hands.values():
+            silent = hand.working and now - hand.heard > self._lease
+            if silent and not self._door.lives(hand.id, self._lease):
+                raise self._lost(hand, self._silence(now - hand.heard))
+
+    def _note_ends(self) -> bool:
+        """Keep why tasks have ended that should not have; whether there are new ones."""
+        found = False
+        for hand in self.hands.values():
+            ended = hand.task.ended
+            if ended is None or hand.told or hand.stopped:
+                continue
+            hand.told = found = True
+            error = ended.error or MeanderError(member_name(hand.id), "it ended by itself")
+            setup = isinstance(error, SetupError)
+            silent = time.monotonic() - max(hand.heard, self._door.alive(hand.id))
+            # A worker that hears nothing for so long, as it listens no more, ends itself.
+            own = hand.working and silent > self._lease * NEARLY
+            cause = self._silence(silent) if own else error.cause
+            named = error if setup else self._lost(hand, cause)
+            self._causes.append((Rank.SAID if setup else Rank.SPARK, named))
+        return found
+
+    def _silence(self, seconds: float) -> str:
+        return (
+            f"nothing was heard of it for {seconds:.0f} s: it is stopped, or its machine overloaded"
+        )
+
+    def _lost(self, hand: Hand, cause: str) -> MeanderError:
+        guest = self._door.guests.get(hand.id)
+        where = f" (process {guest.register.pid} on {guest.register.host})" if guest else ""
+        return lost(f"{member_name(hand.id)}{where}", cause)
+
+    def _late(self) -> MeanderError:
+        waited = f"{self._patience:g} s"
+        late = [hand for hand in self.hands.values() if not self._arrived(hand)]
+        name = member_name(late[0].id)
+        if self._door.open:
+            return MeanderError(name, f"it registered, but did not begin its work within {waited}")
+        without = next((hand for hand in late if not hand.task.has_slot()), None)
+        if without is None:
+            return MeanderError(name, f"it was started, but did not register within {waited}")
+        return SetupError(
+            member_name(without.id),
+            f"Spark had no free slot for it within {waited}: {self._slots}",
+            "give a master with more slots (--master 'local[4]'), or fewer --workers",
+        )
+
+    def _wait(self, hand: Hand) -> Wait:
+        name, most = member_name(hand.id), f"it has {self._patience:g} s for that"
+        if self._inside(hand):
+            hand.slot = True
+            return Wait(f"{name} to open what it reads and writes", f"Kafka answers it; {most}")
+        hand.slot = hand.slot or hand.task.has_slot()
+        if not hand.slot:
+            when = f"Spark has planned its job and found it a free slot ({self._slots}); {most}"
+            return Wait(f"Spark to start the task of {name}", when)
+        return Wait(f"{name} to register", f"its process starts and comes to the driver; {most}")
+
+    def _arrived(self, hand: Hand) -> bool:
+        return hand.working if self._inside(hand) else hand.id in self._door.guests
+
+    def _inside(self, hand: Hand) -> bool:
+        """Whether its links stand."""
+        newcomer = self.newcomers.hand(hand.id) is not None
+        return hand.id in self.newcomers.linked if newcomer else self._door.open
+
+    def _tell_all(self, message: ToWorker) -> None:
+        for worker in (*self.hands, *self.newcomers.linked):
+            self._links.tell(worker, message.to_bytes())
+
+
+def _read(sender: WorkerId, data: bytes) -> FromWorker:
+    try:
+        return FROM_WORKER.read(data)
+    except ValueError as error:
+        raise LinkBroken(sender, "it said what is not understood here") from error
+
+
+def _said(hand: Hand, failure: Failure) -> str:
+    """A failure in a sentence that names whose it is."""
+    name, said = member_name(hand.id), str(failure.error())
+    return said if failure.concerns == name else f"{name}: {said}"
+
+
+def _can_go_on(hand: Hand) -> bool:
+    return hand.stopped and not hand.failed and hand.task.ended is None
+
+
+def _ended(hand: Hand) -> bool:
+    return hand.stopped or hand.task.ended is not None
+
+
+def _ignore(_: WorkerId, __: Report) -> None:
+    """What still comes in while all are dismissed is of no use to anybody."""

@@ -1,0 +1,157 @@
+"""What is seen to before a flow is launched.
+
+Guarantees that all that can be checked at the driver has been: where to start is a position, the
+module loads and defines a flow, the topics it reads and writes exist and are none of its own, and
+the internal topics are as they must be. Cost: some round trips to Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+from meander.app.common.clock import SystemClock
+from meander.app.config.options import Options
+from meander.app.flow.loader import Source, collect, load_flow
+from meander.connectors.kafka import client
+from meander.connectors.kafka.reachability import expect_reachable
+from meander.connectors.kafka.sink.sink import KafkaSink
+from meander.connectors.kafka.source.source import KafkaSource, position
+from meander.connectors.kafka.topics import compacted, configs_of, group, identity, partitions_of
+from meander.connectors.topics.topics import Names, ensure_internal, internal
+from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
+from meander.dataflow.api.plan import Plan
+from meander.schemas.errors import SetupError
+from meander.state.keys.ids import Incarnation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A flow for which everything stands that workers will need."""
+
+    plan: Plan
+    source: Source
+    options: Options
+    names: Names
+    topics: tuple[str, ...]
+    """What each source reads, by number: '' where that is no topic."""
+    outside: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The settings of the topics that sinks write to, as far as they may be seen."""
+    driver: str = field(default_factory=lambda: uuid4().hex[:12])
+    incarnation: Incarnation = field(default_factory=lambda: Incarnation(SystemClock().now_ms()))
+    """What the driver claims the flow with; `claiming` says which one it begins with."""
+
+    def under(self, incarnation: Incarnation) -> Prepared:
+        """The same with the incarnation of a claim."""
+        return replace(self, incarnation=incarnation)
+
+    def anew(self, workers: int) -> Prepared:
+        """The same for the driver's next life, with this number of workers.
+
+        The clock has no say: all incarnations of a claim lie before those of a later one.
+        """
+        next_ = Incarnation(self.incarnation + 1)
+        return replace(self, incarnation=next_, options=replace(self.options, workers=workers))
+
+    @property
+    def flow(self) -> str:
+        """The flow's name."""
+        return self.plan.flow.name
+
+    @property
+    def group(self) -> str:
+        """The consumer group that shows its progress to lag tools."""
+        return group(self.options.prefix, self.flow)
+
+
+def prepare(module: Path, options: Options) -> Prepared:
+    """Load a flow and see to its topics. Raises SetupError."""
+    position(options.start)
+    source = collect(module)
+    plan = Plan(load_flow(module))
+    if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
+        log.warning(
+            "flow %r has neither a sink nor a probe: its results go nowhere", plan.flow.name
+        )
+    if plan.flow.delivery == "exactly_once":
+        _expect_committable(plan)
+    _expect_others(plan, options.prefix)
+    expect_reachable(options.kafka)
+    admin = client.admin(options.kafka)
+    for _, topic in _topics(plan):
+        partitions_of(admin, topic)
+    outside = configs_of(admin, [spec.topic for _, spec in _sinks(plan)])
+    _expect_keys(plan, outside)
+    names = ensure_internal(admin, options.prefix, plan.flow.name)
+    return Prepared(plan, source, options, names, _read(admin, plan), outside)
+
+
+def _expect_committable(plan: Plan) -> None:
+    """Raises SetupError for a sink that could not leave in a transaction."""
+    for node in plan.nodes:
+        if isinstance(node, SinkNode) and not isinstance(node.spec, KafkaSink):
+            raise SetupError(
+                f"sink {node.name!r}",
+                "only a KafkaSink takes part in transactions, and the flow delivers exactly once",
+                "give the flow delivery='at_least_once', or the sink a topic",
+            )
+
+
+def _expect_others(plan: Plan, prefix: str) -> None:
+    """Raises SetupError for a source or sink whose topic is one of the flow's own."""
+    own = {topic.name: topic.purpose for topic in internal(prefix, plan.flow.name)}
+    for kind, topic in _topics(plan):
+        if topic in own:
+            raise SetupError(
+                f"{kind} topic {topic!r}",
+                f"it is the flow's own ({own[topic]})",
+                "give the flow or the topic another name, or the flow's topics a --prefix",
+            )
+
+
+def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
+    """Raises SetupError for a sink of records without keys whose topic takes none of these."""
+    for node, spec in _sinks(plan):
+        if compacted(outside.get(spec.topic, {})) and not has_keys(node.upstream):
+            raise SetupError(
+                f"sink {node.name!r}",
+                f"topic {spec.topic!r} is compacted and takes no records without keys",
+                "call key_by before the sink, or name a topic with cleanup.policy=delete",
+            )
+
+
+def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
+    for node in plan.nodes:
+        if isinstance(node, SinkNode) and isinstance(node.spec, KafkaSink):
+            yield node, node.spec
+
+
+def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
+    specs = [source.spec for source in plan.sources]
+    return tuple(
+        identity(admin, spec.topic) if isinstance(spec, KafkaSource) else "" for spec in specs
+    )
+
+
+def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What each topic is for, and its name."""
+    for source in plan.sources:
+        if isinstance(source.spec, KafkaSource):
+            yield "source", source.spec.topic
+    for _, spec in _sinks(plan):
+        yield "sink", spec.topic
+
+
+def environ() -> dict[str, str]:
+    """What a flow's module may read of the driver's environment: MEANDER_*, without settings."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("MEANDER_") and not name.startswith("MEANDER_KAFKA")
+    }

@@ -1,0 +1,1 @@
+"""Starting the next execution: claims, checkpoints, decisions, and what no execution names."""

@@ -1,0 +1,1 @@
+"""The state of a running flow: events, statistics, metrics and lag."""

@@ -1,0 +1,76 @@
+"""What the workers' beats say of links, partitions and durations: the same for status and metrics.
+
+Cost: one pass over the beats each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meander.app.protocol.messages import Durations
+from meander.app.status.worker_stats import Heard, both
+from meander.dataflow.metrics.histogram import quantile
+from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import to_millis
+
+
+def queues(heard: Heard) -> list[LinkQueue]:
+    """The bytes under way between each two workers, the most first."""
+    working = heard.working
+    found = [
+        LinkQueue(
+            worker=worker,
+            to=peer,
+            bytes=max(0, sent - working[WorkerId(peer)].taken.get(worker, 0)),
+        )
+        for worker, beat in working.items()
+        for peer, sent in beat.sent.items()
+        if peer in working
+    ]
+    return sorted(found, key=lambda one: -one.bytes)
+
+
+def partitions(heard: Heard) -> list[PartitionFrontier]:
+    """How far each partition of each source is, the earliest first."""
+    found = [
+        PartitionFrontier(source=source, partition=partition, worker=worker, millis=to_millis(time))
+        for worker, beat in heard.working.items()
+        for source, reading in beat.sources.items()
+        for partition, time in zip(reading.partitions, reading.times, strict=True)
+    ]
+    return sorted(found, key=lambda one: one.millis)
+
+
+def latencies(heard: Heard) -> list[Latency]:
+    """How long deliveries took on all workers together, by source, the slowest first."""
+    delays = (
+        (name, reading.delays)
+        for beat in heard.everyone.values()
+        for name, reading in beat.sources.items()
+    )
+    found = [
+        Latency(
+            of="delivery", name=name, count=sum(seen.counts), seconds=seen.seconds,
+            p50=quantile(seen.counts, 0.5), p99=quantile(seen.counts, 0.99),
+        )
+        for name, seen in _together(delays).items()
+        if any(seen.counts)
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (one.p99 is not None, -(one.p99 or 0)))
+
+
+def stays(heard: Heard) -> dict[str, Durations]:
+    """How long records were in each operator, on all workers together."""
+    return _together(
+        (name, work.took)
+        for beat in heard.everyone.values()
+        for name, work in beat.operators.items()
+    )
+
+
+def _together(named: Iterable[tuple[str, Durations]]) -> dict[str, Durations]:
+    totals: dict[str, Durations] = {}
+    for name, seen in named:
+        totals[name] = both(totals[name], seen) if name in totals else seen
+    return totals

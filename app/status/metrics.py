@@ -1,0 +1,252 @@
+"""The figures of a running flow as Prometheus reads them, served over HTTP by the driver.
+
+Guarantees that they are served on 127.0.0.1 alone, that nobody who reads them holds up the flow,
+and that the server ends with it. Figures are those of the last heartbeat. Cost: one thread; text is
+made when it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from meander.app.protocol.messages import Durations
+from meander.app.status.aggregates import partitions, queues
+from meander.app.status.observer import Figures
+from meander.app.status.worker_stats import Heard
+from meander.dataflow.metrics.histogram import BOUNDS
+from meander.schemas.errors import SetupError
+
+HOST = "127.0.0.1"
+
+COUNTERS = {
+    "read": ("meander_records_read", "Records read from the source topics."),
+    "written": ("meander_records_written", "Results handed to the sinks' writers."),
+    "dead_letters": ("meander_dead_letters", "Records set aside as a function raised."),
+    "unreadable": ("meander_unreadable_records", "Records that could not be decoded."),
+    "skipped": ("meander_skipped_records", "Records left out as on_error='skip' says."),
+    "bumps": ("meander_bumps", "Records whose time was raised to their partition's frontier."),
+    "bumped_ms": ("meander_bumped_ms", "Milliseconds by which their times were raised, together."),
+    "future": ("meander_future_records", "Records whose time was too far ahead of the clock."),
+    "idle_moves": ("meander_idle_moves", "Moves on demand of partitions that stood still."),
+}
+"""What workers count, and the metric that shows it."""
+
+
+class Board(Collector):
+    """Where the newest figures hang."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        """Where they are served; '' for nowhere."""
+        self._shown: tuple[Figures, int, Mapping[str, int]] = (Figures(0, 0), 0, {})
+
+    def show(self, figures: Figures, moving: int, told: Mapping[str, int]) -> None:
+        """Replace them; so many commands are under way, and so many events of each type were."""
+        self._shown = figures, moving, dict(told)
+
+    def collect(self) -> Iterable[Metric]:
+        """As the library asks for them, from threads of its own."""
+        figures, moving, told = self._shown
+        yield _gauge("meander_workers", "Workers that the flow has.", [], [([], figures.workers)])
+        yield _gauge("meander_workers_up", "Workers that have registered.", [], [([], figures.up)])
+        yield from _counters(figures.heard)
+        yield from _operators(figures.heard)
+        yield from _sources(figures)
+        yield from _links(figures)
+        yield from _migrations(moving, told)
+        yield from _frontiers(figures)
+
+
+@contextlib.contextmanager
+def serving(port: int | None) -> Iterator[Board]:
+    """A board whose figures are served while the block lasts; at 0 on any free port, at None not.
+
+    Raises SetupError where the port is taken.
+    """
+    board = Board()
+    if port is None:
+        yield board
+        return
+    registry = CollectorRegistry()
+    registry.register(board)
+    try:
+        server, thread = start_http_server(port, HOST, registry)
+    except OSError as error:
+        raise SetupError(
+            f"port {port} for metrics",
+            f"it cannot be had ({error.strerror})",
+            "name another with --metrics-port, 0 for any free one, or give --no-metrics",
+        ) from error
+    board.address = f"http://{HOST}:{server.server_port}/metrics"
+    try:
+        yield board
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _counters(heard: Heard) -> Iterator[Metric]:
+    for counter, (name, help) in COUNTERS.items():
+        family = CounterMetricFamily(name, help, labels=["worker"])
+        for worker, beat in heard.everyone.items():
+            family.add_metric([worker], beat.counters.get(counter, 0))
+        yield family
+
+
+def _operators(heard: Heard) -> Iterator[Metric]:
+    labels = ["worker", "operator"]
+    received = CounterMetricFamily(
+        "meander_operator_records_in", "Records that have come to an operator.", labels=labels
+    )
+    sent = CounterMetricFamily(
+        "meander_operator_records_out",
+        "Records that have left an operator; to several readers, each counts once.",
+        labels=labels,
+    )
+    busy = CounterMetricFamily(
+        "meander_operator_busy_seconds",
+        "Seconds of an operator's turns in which it did anything.",
+        labels=labels,
+    )
+    took = HistogramMetricFamily(
+        "meander_operator_seconds",
+        "How long each record was in an operator of a worker, from its coming to an input there"
+        " until a stateful operator had applied it, an exchange or loop had sent it on, a sink's"
+        " results were delivered, or any other operator had ended the turn in which it took it; all"
+        " that a record waits for there counts: credit, frontiers, on disk too, and its bin.",
+        labels=labels,
+    )
+    for worker, beat in heard.everyone.items():
+        for operator, work in beat.operators.items():
+            values = [worker, operator]
+            received.add_metric(values, work.received)
+            sent.add_metric(values, work.sent)
+            busy.add_metric(values, work.busy)
+            _observe(took, values, work.took)
+    yield from (received, sent, busy, took)
+
+
+def _sources(figures: Figures) -> Iterator[Metric]:
+    frontiers = _gauge(
+        "meander_source_frontier_seconds",
+        "Nothing comes from a partition before this time, seconds since 1970.",
+        ["worker", "source", "partition"],
+        [
+            ([str(one.worker), one.source, str(one.partition)], one.millis / 1000)
+            for one in partitions(figures.heard)
+        ],
+    )
+    lags = _gauge(
+        "meander_lag_records",
+        "Records of a partition that the sinks have not passed.",
+        ["topic", "partition"],
+        [([topic, str(partition)], lag) for (topic, partition), lag in figures.lags.items()],
+    )
+    delays = HistogramMetricFamily(
+        "meander_delivery_seconds",
+        "From the reading of a chunk of records to the delivery, by all sinks of the flow, of all"
+        " that became of it; what records wait on their topic before does not count.",
+        labels=["worker", "source"],
+    )
+    for name, beat in figures.heard.everyone.items():
+        for source, reading in beat.sources.items():
+            _observe(delays, [name, source], reading.delays)
+    yield from (frontiers, lags, delays)
+
+
+def _links(figures: Figures) -> Iterator[Metric]:
+    working = figures.heard.working
+    yield _gauge(
+        "meander_link_queued_bytes",
+        "Bytes sent to a worker that it had not taken at its last beat, to a beat's precision.",
+        ["worker", "to"],
+        [([str(one.worker), str(one.to)], one.bytes) for one in queues(figures.heard)],
+    )
+    yield _gauge(
+        "meander_inflight_bytes",
+        "Bytes that a worker has read and the sinks have not passed.",
+        ["worker"],
+        [([str(worker)], beat.inflight) for worker, beat in working.items()],
+    )
+    yield _gauge(
+        "meander_spilled_bytes",
+        "Bytes of records that wait on a worker's disk.",
+        ["worker"],
+        [([str(worker)], beat.spilled) for worker, beat in working.items()],
+    )
+    yield _gauge(
+        "meander_bins",
+        "Bins of keys that a worker owns.",
+        ["worker"],
+        [([str(worker)], bins) for worker, bins in figures.bins.items()],
+    )
+
+
+def _migrations(moving: int, told: Mapping[str, int]) -> Iterator[Metric]:
+    yield _gauge("meander_migrations", "Migrations under way.", [], [([], moving)])
+    for event, name, help in (
+        ("completed", "meander_migrations_completed", "Migrations that have been completed."),
+        ("rejected", "meander_commands_rejected", "Commands that were not obeyed."),
+        ("joined", "meander_workers_joined", "Workers that have joined the running flow."),
+        ("not_joined", "meander_workers_not_joined", "Workers that were to join and did not."),
+        ("left", "meander_workers_left", "Workers that have left the running flow."),
+        ("bin_moved", "meander_bins_moved", "Bins that new owners have installed."),
+    ):
+        yield CounterMetricFamily(name, help, value=told.get(event, 0))
+
+
+def _frontiers(figures: Figures) -> Iterator[Metric]:
+    yield _gauge(
+        "meander_frontier_seconds",
+        "Nothing comes to a probe or sink before this time, seconds since 1970.",
+        ["probe"],
+        [([probe], millis / 1000) for probe, millis in figures.frontiers.items()],
+    )
+    now_ms = time.time_ns() // 1_000_000
+    yield _gauge(
+        "meander_frontier_held_seconds",
+        "For how long a frontier has stood, and what holds it back; awaited is whether something"
+        " that has been read waits for it to move.",
+        ["probe", "kind", "name", "worker", "partition", "awaited"],
+        [
+            (
+                [
+                    held.probe, held.kind, held.name, _number(held.worker),
+                    _number(held.partition), "yes" if held.awaited else "no",
+                ],
+                max(0, now_ms - held.since_ms) / 1000,
+            )
+            for held in figures.held
+        ],
+    )  # fmt: skip
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _gauge(
+    name: str, help: str, labels: list[str], values: Iterable[tuple[list[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help, labels=labels)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family
+
+
+def _observe(family: HistogramMetricFamily, labels: list[str], seen: Durations) -> None:
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    family.add_metric(labels, list(zip(bounds, accumulate(seen.counts), strict=True)), seen.seconds)

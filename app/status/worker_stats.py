@@ -1,0 +1,79 @@
+"""How all workers of a flow stand, as of the last words of each; those that have left count on.
+
+Guarantees that totals never shrink because a worker leaves: what it has counted is kept, summed up
+over all that have left. Cost: one sum per leaver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from meander.app.protocol.messages import Beat, Durations, Operator, Reading
+from meander.dataflow.metrics.histogram import BOUNDS
+from meander.state.keys.ids import WorkerId
+
+NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The last beats.
+
+    >>> one, two = Beat(counters={"read": 3}), Beat(counters={"read": 4}, inflight=9)
+    >>> heard = Heard({WorkerId(0): one}).without(two)
+    >>> heard.counters, heard.left.inflight, list(heard.everyone)
+    ({'read': 7}, 0, ['0', 'left'])
+    """
+
+    working: Mapping[WorkerId, Beat] = field(default_factory=dict)
+    left: Beat = field(default_factory=Beat)
+    """What those have counted that have left."""
+
+    def without(self, last: Beat) -> Heard:
+        """After a worker has left with these last words."""
+        return replace(self, left=_summed(self.left, last))
+
+    @property
+    def everyone(self) -> dict[str, Beat]:
+        """The beats by worker's number; those that have left together, under 'left'."""
+        working = {str(worker): beat for worker, beat in self.working.items()}
+        return working if self.left == Beat() else working | {"left": self.left}
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What all together have counted since the start."""
+        return _added(*(beat.counters for beat in self.everyone.values()))
+
+
+def _summed(one: Beat, other: Beat) -> Beat:
+    operators, sources = dict(one.operators), dict(one.sources)
+    for name, work in other.operators.items():
+        known = operators.get(name, Operator(received=0, sent=0, busy=0.0, took=NONE))
+        operators[name] = Operator(
+            received=known.received + work.received,
+            sent=known.sent + work.sent,
+            busy=known.busy + work.busy,
+            took=both(known.took, work.took),
+        )
+    for name, reading in other.sources.items():
+        delays = sources[name].delays if name in sources else NONE
+        sources[name] = Reading(
+            partitions=[], times=[], states=[], delays=both(delays, reading.delays)
+        )
+    counters = _added(one.counters, other.counters)
+    return Beat(counters=counters, operators=operators, sources=sources)
+
+
+def _added(*counters: Mapping[str, int]) -> dict[str, int]:
+    total = Counter[str]()
+    for one in counters:
+        total.update(one)
+    return dict(total)
+
+
+def both(one: Durations, other: Durations) -> Durations:
+    """Two histograms as one."""
+    counts = [a + b for a, b in zip(one.counts, other.counts, strict=True)]
+    return Durations(counts=counts, seconds=one.seconds + other.seconds)

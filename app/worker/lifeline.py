@@ -1,0 +1,64 @@
+"""A worker's sign of life, which a thread beside its loop gives.
+
+Guarantees that a worker counts as alive while its process is, however long a function of the flow
+takes: the thread speaks and is answered at the coordinator's door meanwhile, and where a function
+keeps Python to itself, ZeroMQ's own thread keeps the connection up. A process that is stopped
+loses it within a lease. Cost: a thread, a connection, and a message each way per beat.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from meander.app.protocol.messages import REPLY, Alive, Heard
+from meander.app.protocol.registration import Ticket
+from meander.connectors.links.links import Keys
+
+MOST_TTL = 6_553_000
+"""Milliseconds that ZeroMQ can tell its other end."""
+
+
+class Lifeline:
+    """A worker's end; of one thread."""
+
+    def __init__(self, ticket: Ticket, lease: float) -> None:
+        self._token, keys = ticket.token, Keys.fresh()
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.curve_publickey, self._dealer.curve_secretkey = keys.public, keys.secret
+        self._dealer.curve_serverkey = ticket.public
+        self._dealer.heartbeat_ivl = int(lease * 1000 / 5)
+        # Each end drops a connection on which the other process was silent for so long.
+        self._dealer.heartbeat_timeout = int(lease * 1000)
+        self._dealer.heartbeat_ttl = min(int(lease * 1000), MOST_TTL)
+        # What is said while nobody answers is out of date when somebody does.
+        self._dealer.immediate, self._dealer.sndhwm = True, 1
+        self._dealer.connect(ticket.address)
+
+    def speak(self, operator: str, seconds: float) -> bool:
+        """Say that the worker lives, and which operator keeps its loop, if one does; then wait for
+        `seconds`. Whether an answer came."""
+        deadline, answered = time.monotonic() + seconds, False
+        try:
+            self._dealer.send(Alive(token=self._token, operator=operator).to_bytes(), zmq.NOBLOCK)
+        except zmq.Again:
+            time.sleep(seconds)
+            return False
+        while self._dealer.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+            answered |= isinstance(REPLY.read(self._dealer.recv()), Heard)
+        return answered
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._context.destroy(linger=0)

@@ -1,0 +1,22 @@
+"""The local broker that commands start and find by themselves: its folder and its port."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meander.connectors.local_broker.broker import broker_start, broker_status, free_port, is_free
+from meander.connectors.local_broker.home import home
+
+DATA = home() / ".local" / "share" / "meander" / "broker"
+PORT = 9092
+
+
+def start_local(data: Path) -> str:
+    """Start the broker at port 9092, or at a free port where that is taken; return its address.
+
+    A broker that runs already is taken.
+    """
+    running = broker_status(data)
+    if running is not None:
+        return running.bootstrap
+    return broker_start(data, PORT if is_free(PORT) else free_port())
