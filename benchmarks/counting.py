@@ -19,7 +19,7 @@ from meander import Checkpointing, Flow, KafkaSink, KafkaSource
 from meander.dataflow.backpressure import throttle
 from meander.dataflow.operators.keyed.columns import ColumnFold, count
 from meander.dataflow.operators.keyed.operator import Order
-from meander.dataflow.runtime.operator_factory import Assembly
+from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.antichain import Antichain
@@ -50,10 +50,10 @@ def served(state: int, record: bytes) -> tuple[int, bytes]:
 def unmovable() -> None:
     """Have every time count as passed by all commands."""
 
-    def none(_: Assembly) -> Antichain:
+    def none(_: OperatorFactory) -> Antichain:
         return Antichain()
 
-    Assembly._control = none  # type: ignore[assignment, method-assign]
+    OperatorFactory._control = none  # type: ignore[assignment, method-assign]
 
 
 def at_share(share: float) -> None:

@@ -22,8 +22,8 @@ from meander.state.encoding.cells import pick
 from meander.state.encoding.codec import encode
 from meander.state.encoding.columns import Layout
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Incarnation, LayerId, WorkerId
-from meander.state.layers.bin_layers import Trace
+from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
+from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.topic import Ticket
 from meander.state.store.store import Database, Store
 
@@ -60,7 +60,9 @@ def measure(updates: int = UPDATES, keys: int = KEYS) -> dict[str, float]:
 
 def _run(store: Store, topic: Counting, updates: int, keys: int) -> dict[str, float]:
     numbers, writes = count(), Writes(store, keys)
-    trace = Trace("op", store, topic, lambda: LayerId(Incarnation(0), WorkerId(0), next(numbers)))
+    trace = BinLayers(
+        "op", store, topic, lambda: LayerId(ExecutionId(0), WorkerId(0), next(numbers))
+    )
     most_layers = most_bytes = deltas = bases = 0
     for upper in range(1, updates // INTERVAL + 1):
         for _ in range(INTERVAL // BATCH):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.state.keys.ids import WorkerId
 
@@ -183,7 +183,7 @@ class WorkerContext:
     wakeup: Wakeup
     max_waiting: int
     """Bytes that may wait to be delivered at one sink."""
-    pulse: Pulse
+    pulse: Keepalive
     """How the worker is heard of where user functions take long."""
     outside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """How each place that a sink writes to is set up there, as far as that is known."""

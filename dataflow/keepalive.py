@@ -15,10 +15,10 @@ def _unheard() -> None:
     """Where nobody waits for a sign of life."""
 
 
-class Pulse:
+class Keepalive:
     """Looked at before each call of a user's function, outside of what catches its errors.
 
-    >>> pulse = Pulse(lambda: print("alive"), due=True)
+    >>> pulse = Keepalive(lambda: print("alive"), due=True)
     >>> if pulse.due: pulse.beat()
     alive
     """
@@ -36,5 +36,5 @@ class Pulse:
         """When the loop was last seen to do something, by the worker's clock."""
 
 
-UNHEARD = Pulse()
+NO_KEEPALIVE = Keepalive()
 """Where nobody listens."""

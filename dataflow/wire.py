@@ -16,19 +16,19 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import (
+    CancelMove,
     Instruction,
-    Prepare,
     Revoke,
     Rewrite,
-    Spare,
     Stage,
+    StartPreCopy,
 )
 from meander.dataflow.control.partition_handoff import Order, Parcel
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.strict import count, whole
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition
 from meander.dataflow.records.batch import Batch
@@ -39,7 +39,7 @@ from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
-Whole = Delivery | Moves | Instruction | Order | Parcel
+Whole = BinHandoff | Moves | Instruction | Order | Parcel
 Payload = Batch | Whole
 Change = tuple[Location, Time, int]
 
@@ -67,7 +67,7 @@ class ProgressFrame:
 
     changes: list[Change]
     updates: int = 1
-    rulings: tuple[Ruling, ...] = ()
+    rulings: tuple[TimestampOverride, ...] = ()
     """What its sources have ruled, which these changes make effective."""
 
 
@@ -131,14 +131,14 @@ class DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class CutFrame:
+class CheckpointFrame:
     """Word of a checkpoint, the n-th of its flow."""
 
     checkpoint: int
 
 
 @dataclass(frozen=True, slots=True)
-class HoldFrame(CutFrame):
+class PauseFrame(CheckpointFrame):
     """From the coordinator: a checkpoint is about to be taken, so sources send nothing later than
     `limit`, or than they have sent; it is waited for that so many bytes at most are in flight."""
 
@@ -147,12 +147,12 @@ class HoldFrame(CutFrame):
 
 
 @dataclass(frozen=True, slots=True)
-class CancelFrame(CutFrame):
+class CancelFrame(CheckpointFrame):
     """From the coordinator: a checkpoint is given up."""
 
 
 @dataclass(frozen=True, slots=True)
-class FreezeFrame(CutFrame):
+class TriggerFrame(CheckpointFrame):
     """From the coordinator: all of these freeze for a checkpoint; of the earlier ones some are
     kept."""
 
@@ -161,14 +161,14 @@ class FreezeFrame(CutFrame):
 
 
 @dataclass(frozen=True, slots=True)
-class MarkerFrame(CutFrame):
+class MarkerFrame(CheckpointFrame):
     """From a peer that has frozen for a checkpoint: how many messages it had sent before."""
 
     sent: int
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteFrame(CutFrame):
+class CompleteFrame(CheckpointFrame):
     """From the coordinator: a checkpoint exists."""
 
     passed: int = 0
@@ -186,11 +186,11 @@ class TakenFrame:
 
 
 ProgressUpdate = ProgressFrame | HeardFrame | Base | OpeningFrame | MemberFrame
-Anything = ProgressUpdate | DataFrame | TakenFrame | CutFrame
+Anything = ProgressUpdate | DataFrame | TakenFrame | CheckpointFrame
 
 
 def encode_progress(
-    changes: Sequence[Change], updates: int = 1, rulings: Sequence[Ruling] = ()
+    changes: Sequence[Change], updates: int = 1, rulings: Sequence[TimestampOverride] = ()
 ) -> Frame:
     """A progress update as a frame; or so many, added up.
 
@@ -234,10 +234,10 @@ def encode_member(
     return [MEMBERS + msgpack.packb((news, members, time, checkpoint))]
 
 
-def encode_cut(frame: CutFrame) -> Frame:
+def encode_cut(frame: CheckpointFrame) -> Frame:
     """Word of a checkpoint as a frame: it overtakes all messages.
 
-    >>> decode(encode_cut(FreezeFrame(3, (WorkerId(0), WorkerId(2)), kept=(1, 2))))
+    >>> decode(encode_cut(TriggerFrame(3, (WorkerId(0), WorkerId(2)), kept=(1, 2))))
     FreezeFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
     """
     return [CUT + msgpack.packb((CUTS[type(frame)], *astuple(frame)))]
@@ -323,20 +323,20 @@ def _decode_members(news: object, *said: object) -> Base | OpeningFrame | Member
     raise ValueError(f"{news!r} with {len(said)} parts is no news of members")
 
 
-CUTS: Final[dict[type[CutFrame], str]] = {
-    HoldFrame: "hold", FreezeFrame: "freeze", MarkerFrame: "marker", CompleteFrame: "complete",
+CUTS: Final[dict[type[CheckpointFrame], str]] = {
+    PauseFrame: "hold", TriggerFrame: "freeze", MarkerFrame: "marker", CompleteFrame: "complete",
     CancelFrame: "cancel",
 }  # fmt: skip
 
 
-def _decode_cut(word: object, number: object, *said: object) -> CutFrame:
+def _decode_cut(word: object, number: object, *said: object) -> CheckpointFrame:
     match word, said:
         case "hold", [limit, most]:
             until = None if limit is None else whole(limit)
-            return HoldFrame(count(number), until, count(most))
+            return PauseFrame(count(number), until, count(most))
         case "freeze", [members, kept]:
             named = tuple(WorkerId(count(member)) for member in _many(members))
-            return FreezeFrame(count(number), named, tuple(map(count, _many(kept))))
+            return TriggerFrame(count(number), named, tuple(map(count, _many(kept))))
         case "marker", [sent]:
             return MarkerFrame(count(number), count(sent))
         case "complete", [passed, held]:
@@ -381,11 +381,11 @@ def _changes(changes: object) -> list[Change]:
     return list(known)
 
 
-def _ruling(ruling: object) -> Ruling:
+def _ruling(ruling: object) -> TimestampOverride:
     *numbers, last = _many(ruling)
     origin, partition, offset, time = map(count, numbers)
     until = None if last is None else count(last)
-    return Ruling(origin, Partition(partition), offset, time, until)
+    return TimestampOverride(origin, Partition(partition), offset, time, until)
 
 
 def _time(time: object) -> Time:
@@ -407,7 +407,7 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
 
 _WHOLE: Mapping[str, type[Whole]] = {
     kind.__name__: kind
-    for kind in (Delivery, Moves, Prepare, Stage, Spare, Rewrite, Revoke, Order, Parcel)
+    for kind in (BinHandoff, Moves, StartPreCopy, Stage, CancelMove, Rewrite, Revoke, Order, Parcel)
 }
 """The payloads that travel as one part."""
 

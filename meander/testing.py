@@ -12,13 +12,13 @@
 """
 
 from meander.connectors.testing.simulated_flow import (
+    AddPartition,
     Answer,
     At,
     Control,
     Crash,
     DeadLetter,
     Feed,
-    Grow,
     HandOver,
     Idle,
     Join,
@@ -34,13 +34,13 @@ from meander.connectors.testing.simulated_flow import (
 )
 
 __all__ = [
+    "AddPartition",
     "Answer",
     "At",
     "Control",
     "Crash",
     "DeadLetter",
     "Feed",
-    "Grow",
     "HandOver",
     "Idle",
     "Join",

@@ -12,8 +12,8 @@ from itertools import count
 import numpy as np
 
 from meander.dataflow.graph.graph import Edge, Graph, Location
-from meander.dataflow.metrics.operator_latency import Stay
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.metrics.operator_latency import OperatorLatency
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import Disk, Overflow
 from meander.dataflow.operators.error_policy import Guard, OnError
 from meander.dataflow.operators.keyed.callbacks import Calls, Why
@@ -50,7 +50,9 @@ class Bench:
         self.graph = graph
         me = WorkerId(0)
         self.progress = Progress(graph, me, [me], SimLinks(SimNetwork(), me))
-        self.inputs = [InputPort(at, self.progress, Stay()) for at in self._operator.inputs]
+        self.inputs = [
+            InputPort(at, self.progress, OperatorLatency()) for at in self._operator.inputs
+        ]
         self.output = self._port(self._operator.outputs[0], me)
         self._feeds = [self._port(at, me) for at in self._source.outputs]
         self._rights = [feed.open(MIN_TIME) for feed in self._feeds]
@@ -132,7 +134,7 @@ def contents(of: Store) -> dict[bytes, object]:
     return {key: codec.decode(data) for bin in of.bins() for key, data in of.scan(bin)}
 
 
-def pool(ordered: bool = False, most: int = 1 << 30) -> Pool:
+def pool(ordered: bool = False, most: int = 1 << 30) -> SpillBuffer:
     """Where records wait, of whose disk `most` bytes are free; none that is refused is there."""
     disk, owner = Disk(most), f"pool {next(_owners)}"
 
@@ -140,7 +142,7 @@ def pool(ordered: bool = False, most: int = 1 << 30) -> Pool:
         shelf = Shelf(_database(), f"{owner} {rounds}")
         return Overflow("operator 'op'", rounds, shelf, disk, ordered, guard()[0].failed)
 
-    return Pool(overflow)
+    return SpillBuffer(overflow)
 
 
 _owners = count()

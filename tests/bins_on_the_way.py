@@ -6,17 +6,17 @@ import random
 from collections.abc import Callable, Sequence
 
 from meander.state.encoding.codec import encode, seal
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.layers.bin_layers import Trace
-from meander.state.layers.layer_loader import Installation
-from meander.state.layers.layer_writer import Extraction
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
+from meander.state.layers.bin_layers import BinLayers
+from meander.state.layers.layer_loader import LayerLoader
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import Place, RecordGone, Ticket
 from meander.state.store.store import Store
 from tests.lent import put
 
 BIN = Bin(7)
-LAYER = LayerId(Incarnation(2), WorkerId(1), 40)
+LAYER = LayerId(ExecutionId(2), WorkerId(1), 40)
 
 
 class MemoryTopic:
@@ -114,7 +114,7 @@ def fill(store: Store, count: int, size: int = 20, bin: Bin = BIN) -> None:
 
 def extract(
     store: Store, topic: MemoryTopic, timers: Sequence[tuple[int, bytes]] = (), budget: int = 100
-) -> Extraction:
+) -> LayerWriter:
     extraction = extraction_of(store, topic, timers)
     drive(extraction.step, budget)
     return extraction
@@ -122,14 +122,12 @@ def extract(
 
 def extraction_of(
     store: Store, topic: MemoryTopic, timers: Sequence[tuple[int, bytes]] = ()
-) -> Extraction:
-    return Trace("per_plane", store, topic, lambda: LAYER).write(BIN, 900, timers)
+) -> LayerWriter:
+    return BinLayers("per_plane", store, topic, lambda: LAYER).write(BIN, 900, timers)
 
 
-def install(
-    store: Store, manifest: Manifest, topic: MemoryTopic, budget: int = 100
-) -> Installation:
-    installation = Installation(store, manifest, topic)
+def install(store: Store, manifest: Manifest, topic: MemoryTopic, budget: int = 100) -> LayerLoader:
+    installation = LayerLoader(store, manifest, topic)
     drive(installation.step, budget)
     return installation
 

@@ -9,7 +9,7 @@ from meander.dataflow.graph.graph import Graph
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.membership import Roster
 from meander.dataflow.records.loop_times import outer
-from meander.dataflow.wire import CutFrame, DataFrame, MemberFrame, TakenFrame
+from meander.dataflow.wire import CheckpointFrame, DataFrame, MemberFrame, TakenFrame
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.times.time import MIN_TIME, Time
 from tests.graphs import Walks
@@ -145,7 +145,7 @@ class Changing(World):
         if member.me == COORDINATOR and isinstance(update, MemberFrame):
             self.roster.take(sender, update)
         else:
-            assert not isinstance(update, DataFrame | TakenFrame | CutFrame)
+            assert not isinstance(update, DataFrame | TakenFrame | CheckpointFrame)
             member.progress.take(sender, update)
         if member.progress.ended:
             self._end(member)

@@ -10,14 +10,14 @@ import numpy as np
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import Migrate
-from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
 from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.operators.keyed.operator import Keyed
-from meander.dataflow.operators.loop import Enter
+from meander.dataflow.operators.loop import LoopEntry
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.runtime.operator_factory import Assembly
+from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.simulated_flow import (
     ListReader,
@@ -164,7 +164,7 @@ class HandFlow(TestFlow):
         namespace: int,
         workers: int = 2,
         commands: Sequence[Migrate] = (),
-        past: Past = NO_PAST,
+        past: OverrideHistory = NO_PAST,
     ) -> None:
         super().__init__(flow, workers, 0, commands, databases, namespace, past=past)
 
@@ -236,7 +236,7 @@ class HandFlow(TestFlow):
         return worked
 
 
-def assembly(worker: Worker) -> Assembly:
+def assembly(worker: Worker) -> OperatorFactory:
     """The operators of a worker."""
     return worker._assembly
 
@@ -246,9 +246,9 @@ def keyed(worker: Worker, name: str) -> Keyed:
     return next(o.keyed for o in assembly(worker).outlets if o.keyed.name == name)
 
 
-def loops(worker: Worker) -> list[Enter]:
+def loops(worker: Worker) -> list[LoopEntry]:
     """The beginnings of a worker's loops."""
-    return [o for o in assembly(worker).operators if isinstance(o, Enter)]
+    return [o for o in assembly(worker).operators if isinstance(o, LoopEntry)]
 
 
 def migrator(worker: Worker) -> Migrator:

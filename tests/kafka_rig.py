@@ -16,7 +16,7 @@ from meander.connectors.kafka.source.reader import KafkaReader
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.kafka.topics import found
 from meander.dataflow.interfaces import Chunk, Partition, Rests, SinkWriter, WorkerContext
-from meander.dataflow.keepalive import UNHEARD, Pulse
+from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
@@ -57,7 +57,7 @@ class Rig:
         flow: str = "flow",
         settings: dict[str, str] | None = None,
         max_waiting: int = 1 << 30,
-        pulse: Pulse = UNHEARD,
+        pulse: Keepalive = NO_KEEPALIVE,
         outside: Mapping[str, Mapping[str, str]] | None = None,
         topics: Mapping[str, str] | None = None,
         skip_lost: bool = False,

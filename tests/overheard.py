@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from meander.dataflow.control.timestamp_overrides import BEHIND_ALL, Ruling
+from meander.dataflow.control.timestamp_overrides import BEHIND_ALL, TimestampOverride
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.wire import ProgressFrame, ProgressUpdate
 from meander.state.keys.ids import WorkerId
 
 
-def overheard(controller: Controller) -> list[Ruling]:
+def overheard(controller: Controller) -> list[TimestampOverride]:
     """A list that grows with all that it hears from now on, but of partitions' ends."""
-    heard: list[Ruling] = []
+    heard: list[TimestampOverride] = []
     progress = controller._progress
     take = progress.take
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.graph.graph import Edge, Graph, Location, Node
 from meander.dataflow.interfaces import Frame
-from meander.dataflow.metrics.operator_latency import Stay
+from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.operators.ports import InputPort, Message, OutputPort
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
@@ -123,7 +123,7 @@ class World:
         member = Member(me, progress)
         for node in self.graph.nodes:
             for at in node.inputs:
-                member.inputs[at] = InputPort(at, progress, Stay())
+                member.inputs[at] = InputPort(at, progress, OperatorLatency())
             for at in node.outputs:
                 edges = [edge for edge in self.graph.edges if edge.source == at]
                 member.outputs[at] = OutputPort(at, edges, progress, me, Link(self, me))

@@ -34,7 +34,7 @@ from meander.app.protocol.messages import Failure
 from meander.app.recovery.checkpoint_index import Known, expect_kept
 from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.restart import journal
-from meander.app.status.metrics import Board
+from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.topics import checkpoints, tombstones
 from meander.connectors.topics.control import Decisions
@@ -93,7 +93,7 @@ def bootstrap(
     """
     prepared = prepare(Path(module), dataclasses.replace(options, workers=0))
     node = _node(prepared, operator)
-    with claimed(prepared, show, Board()) as (prepared, told):
+    with claimed(prepared, show, MetricsCollector()) as (prepared, told):
         before = _newest(prepared)
         kept = _kept(before, prepared, operator, replace)
         every = beat_seconds(prepared.options)

@@ -32,10 +32,10 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import Initial
 from meander.schemas.errors import MeanderError
 from meander.state.keys.bins import MAX_BITS, BinSpace
-from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId
+from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
 from meander.state.layers.bootstrap_input import Given, first_layer
 from meander.state.layers.layer import CHUNK_ENTRIES
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 
 ENTRIES: Final = "part int, bin int, key binary, state binary"
@@ -63,7 +63,7 @@ class Job:
     kafka: dict[str, str] = field(repr=False)
     topic: str
     """Of the flow's state."""
-    incarnation: Incarnation
+    incarnation: ExecutionId
     space: BinSpace
     parts: int
     """Into how many parts the bins are divided, each of them one task's."""
@@ -156,7 +156,7 @@ class _Writing:
         # A second attempt of a task must not use the keys of the first.
         self._attempt = context.taskAttemptId()
         self._bin, self._given = _FAILED, Given(job.operator)
-        self._under_way: list[Extraction] = []
+        self._under_way: list[LayerWriter] = []
         self.manifests: list[Manifest] = []
         """Of what is durable."""
         self.failure = b""

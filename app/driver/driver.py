@@ -26,16 +26,16 @@ from meander.app.config.options import Options
 from meander.app.driver import topics as driver_topics
 from meander.app.driver import wait_reasons
 from meander.app.driver.commands import Commands, Unended
-from meander.app.driver.lease import Patient, beat_seconds, beside, claimed
+from meander.app.driver.lease import RetryUnreachable, beat_seconds, beside, claimed
 from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.topics import DriverTopics
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
-from meander.app.driver.workers.worker_pool import Crew
+from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.flow.preflight import Prepared, environ, prepare
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import Report
-from meander.app.protocol.registration import Door
+from meander.app.protocol.registration import RegistrationServer
 from meander.app.recovery.checkpoint_index import Writing
 from meander.app.recovery.decision_log import Journal
 from meander.app.recovery.orphan_cleanup import Sweep
@@ -56,11 +56,11 @@ from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, member_name
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.status import StatusReader
-from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import Start
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.errors import WorkerLost
-from meander.dataflow.exactly_once.marker_retention import Trimming, untrimmed
+from meander.dataflow.exactly_once.marker_retention import MarkerRetention, untrimmed
 from meander.dataflow.metrics.stall_log import Wait, Waits
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import (
@@ -188,7 +188,7 @@ def _live(prepared: Prepared, found: Newest | None, driver: _Driver) -> Result:
                 said = f"{lost.cause.concerns}: {lost.cause.cause}"
                 log.warning("%s: this life of the flow ends", said)
                 every = beat_seconds(prepared.options)
-                kafka = Patient(driver.told, survivors.beat, every, driver.signals)
+                kafka = RetryUnreachable(driver.told, survivors.beat, every, driver.signals)
                 kafka.answer(driver.told.expect_ours)
                 # What it tells of a savepoint must not come behind the choice.
                 kafka.answer(driver.journal.settle)
@@ -220,7 +220,7 @@ def _in_a_row(lost: _LifeLost) -> MeanderError:
     )
 
 
-def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: Patient) -> Newest | None:
+def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: RetryUnreachable) -> Newest | None:
     """What to go on from; where that cannot be told, it is the loss that has ended the flow."""
     try:
         return kafka.answer(lambda: newest_checkpoint(prepared))
@@ -251,7 +251,7 @@ def _conduct(
         links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.lease)
         closing = opened.enter_context(contextlib.ExitStack())
         closing.callback(links.close)
-        door = opened.enter_context(contextlib.closing(Door(options.host, links)))
+        door = opened.enter_context(contextlib.closing(RegistrationServer(options.host, links)))
         crew = _crew(prepared, found, driver.spark, links, door, survivors)
 
         def begun() -> tuple[DriverTopics, Start]:
@@ -300,9 +300,9 @@ def _conduct(
 
 
 def _crew(
-    prepared: Prepared, found: Newest | None, spark: SparkContext, links: CurveLinks, door: Door,
-    survivors: Survivors | None,
-) -> Crew:  # fmt: skip
+    prepared: Prepared, found: Newest | None, spark: SparkContext, links: CurveLinks,
+    door: RegistrationServer, survivors: Survivors | None,
+) -> WorkerPool:  # fmt: skip
     options, checkpoint = prepared.options, _offset(found)
     members = [] if found is None else sorted(found.checkpoint.cut.members)
     master, slots = str(spark.master), capacity(spark)
@@ -325,7 +325,7 @@ def _crew(
 
     workers = map(WorkerId, range(options.workers))
     described = f"master {master} has {slots} in all"
-    return Crew(links, door, task_of, workers, options.lease, options.patience, described)
+    return WorkerPool(links, door, task_of, workers, options.lease, options.patience, described)
 
 
 def _slots(spark: SparkContext) -> int | None:
@@ -334,7 +334,7 @@ def _slots(spark: SparkContext) -> int | None:
 
 
 def _arguments(
-    prepared: Prepared, checkpoint: int | None, worker: WorkerId, door: Door
+    prepared: Prepared, checkpoint: int | None, worker: WorkerId, door: RegistrationServer
 ) -> Arguments:
     options, ticket = prepared.options, door.expect(worker)
     return Arguments(
@@ -370,7 +370,7 @@ class Coordinator:
         self,
         prepared: Prepared,
         links: CurveLinks,
-        crew: Crew,
+        crew: WorkerPool,
         topics: DriverTopics,
         driver: _Driver,
         found: Newest | None,
@@ -442,17 +442,17 @@ class Coordinator:
             self._housekeeping()
         return self._controller.step()
 
-    def _checkpoints(self, journal: Journal) -> Checkpoints:
+    def _checkpoints(self, journal: Journal) -> CheckpointCoordinator:
         plan, found = self._prepared.plan, self._found
         there = {} if found is None else found.kept
         topic, once = self._written, plan.flow.delivery == "exactly_once"
         writing = Writing(
             topic.write, topic.forget, self._trimmed.forget, journal, there, self._start.resumes
         )
-        return Checkpoints(
+        return CheckpointCoordinator(
             plan, self._prepared.incarnation, None if found is None else found.checkpoint,
             self._links, SystemClock(), writing.write, writing.retire,
-            Trimming(self._marks.ask, self._marks.forget) if once else untrimmed(),
+            MarkerRetention(self._marks.ask, self._marks.forget) if once else untrimmed(),
             () if found is None else [*found.savepoints.values()],
             0 if found is None else found.last,
             () if found is None else [*found.earlier.values()],

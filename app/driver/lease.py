@@ -16,7 +16,7 @@ from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
 from meander.app.flow.preflight import Prepared
 from meander.app.recovery.claiming import claim
-from meander.app.status.metrics import Board
+from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.status import StatusTopic
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def claimed(prepared: Prepared, show: Show, board: Board) -> Iterator[tuple[Prepared, FlowStatus]]:
+def claimed(
+    prepared: Prepared, show: Show, board: MetricsCollector
+) -> Iterator[tuple[Prepared, FlowStatus]]:
     """Have the flow, under the incarnation of the claim, while the block lasts; tell if it fails.
     Raises SetupError while another driver has it."""
     topic = StatusTopic(prepared.options.kafka, prepared.names.status)
@@ -80,7 +82,7 @@ def beside(
     return doing.result()
 
 
-class Patient:
+class RetryUnreachable:
     """Asks Kafka between two lives: an outage is waited for, as long as it takes; arguments as of
     `beside`."""
 

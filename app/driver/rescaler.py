@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from meander.app.driver.workers.worker_pool import Crew
+from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.connectors.links.links import member_name
 from meander.dataflow.control.command import Migrate, Refused, used_before
 from meander.dataflow.coordinator.coordinator import Controller
@@ -69,7 +69,9 @@ class Rescaler:
     `slots` is how many workers fit, where that is known.
     """
 
-    def __init__(self, controller: Controller, crew: Crew, clock: Clock, slots: int | None) -> None:
+    def __init__(
+        self, controller: Controller, crew: WorkerPool, clock: Clock, slots: int | None
+    ) -> None:
         self._controller, self._crew, self._clock = controller, crew, clock
         self._slots = slots
         self._next = len(crew.hands)

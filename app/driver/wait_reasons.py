@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-from meander.app.driver.workers.worker_handle import Hand
+from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.connectors.links.links import member_name
 from meander.dataflow.control.decisions import Decision, Joins, Leaves
-from meander.dataflow.coordinator.partition_assignment import Handing, Place
+from meander.dataflow.coordinator.partition_assignment import PartitionTransfer, Place
 from meander.dataflow.coordinator.workers import Leaving
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.rounds import Round
@@ -92,7 +92,7 @@ def _stage(round: Round) -> tuple[str, Wait]:
 
 
 def partitions(
-    handings: Iterable[tuple[Handing, WorkerId | None]],
+    handings: Iterable[tuple[PartitionTransfer, WorkerId | None]],
     sources: Sequence[str],
     unsent: Collection[Decision],
     unread: Mapping[Place, WorkerId],
@@ -156,7 +156,7 @@ def goings(
     return found
 
 
-def partings(hands: Mapping[WorkerId, Hand]) -> dict[Hashable, Wait]:
+def partings(hands: Mapping[WorkerId, WorkerHandle]) -> dict[Hashable, Wait]:
     """The workers that the flow has let go, and whose last words are on their way."""
     found: dict[Hashable, Wait] = {}
     for worker, hand in hands.items():

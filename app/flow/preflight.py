@@ -26,7 +26,7 @@ from meander.connectors.topics.topics import Names, ensure_internal, internal
 from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ class Prepared:
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to, as far as they may be seen."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
-    incarnation: Incarnation = field(default_factory=lambda: Incarnation(SystemClock().now_ms()))
+    incarnation: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
     """What the driver claims the flow with; `claiming` says which one it begins with."""
 
-    def under(self, incarnation: Incarnation) -> Prepared:
+    def under(self, incarnation: ExecutionId) -> Prepared:
         """The same with the incarnation of a claim."""
         return replace(self, incarnation=incarnation)
 
@@ -56,7 +56,7 @@ class Prepared:
 
         The clock has no say: all incarnations of a claim lie before those of a later one.
         """
-        next_ = Incarnation(self.incarnation + 1)
+        next_ = ExecutionId(self.incarnation + 1)
         return replace(self, incarnation=next_, options=replace(self.options, workers=workers))
 
     @property

@@ -9,7 +9,7 @@ from meander.app.flow.loader import Source
 from meander.app.protocol.messages import Again
 from meander.app.protocol.registration import Ticket
 from meander.dataflow.interfaces import Wakeup, WorkerContext
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.state.keys.ids import WorkerId
 
 
@@ -80,7 +80,7 @@ class Arguments(BaseModel):
         """The flow's module."""
         return Source(self.entry, self.files)
 
-    def context(self, wakeup: Wakeup, max_waiting: int, pulse: Pulse) -> WorkerContext:
+    def context(self, wakeup: Wakeup, max_waiting: int, pulse: Keepalive) -> WorkerContext:
         """What connectors get."""
         return WorkerContext(
             self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),

@@ -84,7 +84,7 @@ class Roster(_Message):
     peers: list[Listed]
 
 
-class Turned(_Message):
+class Rejection(_Message):
     """This worker is not wanted, and why."""
 
     kind: Literal["turned"] = "turned"
@@ -115,14 +115,14 @@ class Heard(_Message):
 # -- on the links
 
 
-class Meet(_Message):
+class AddPeer(_Message):
     """Somebody is to join: admit it, and open the sending side to it."""
 
     kind: Literal["meet"] = "meet"
     peer: Listed
 
 
-class Met(_Message):
+class PeerAdded(_Message):
     """The sender has done so."""
 
     kind: Literal["met"] = "met"
@@ -188,7 +188,7 @@ class Reading(_Part):
         return self
 
 
-class Beat(_Message):
+class WorkerHeartbeat(_Message):
     """The sender lives. From a worker: how it stands."""
 
     kind: Literal["beat"] = "beat"
@@ -444,15 +444,15 @@ class Again(_Message):
 
 
 Knock = Register | Ready | Alive
-Reply = Roster | Turned | Go | Heard
-ToWorker = Beat | Meet | Forget | Stop | Bye | Again
-FromWorker = Beat | Log | Report | Met | Released | Failure | Done | Stopped
+Reply = Roster | Rejection | Go | Heard
+ToWorker = WorkerHeartbeat | AddPeer | Forget | Stop | Bye | Again
+FromWorker = WorkerHeartbeat | Log | Report | PeerAdded | Released | Failure | Done | Stopped
 
 
 class Reader(Generic[M]):
     """Reads the messages of one direction.
 
-    >>> FROM_WORKER.read(Beat(inflight=3).to_bytes())
+    >>> FROM_WORKER.read(WorkerHeartbeat(inflight=3).to_bytes())
     Beat(kind='beat', counters={}, inflight=3, ..., sent={}, taken={})
     >>> TO_WORKER.read(Done(counters={}).to_bytes())
     Traceback (most recent call last):

@@ -35,9 +35,9 @@ from meander.app.protocol.messages import (
     Listed,
     Ready,
     Register,
+    Rejection,
     Reply,
     Roster,
-    Turned,
 )
 from meander.connectors.links.links import CurveLinks, Keys, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
@@ -95,7 +95,7 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Guest:
+class Registration:
     """A worker that has registered."""
 
     worker: WorkerId
@@ -116,7 +116,7 @@ class Guest:
         return Peer(self.worker, self.register.address, self.register.public)
 
 
-class Door:
+class RegistrationServer:
     """The coordinator's side; `poll` never blocks."""
 
     def __init__(self, host: str, links: CurveLinks) -> None:
@@ -134,7 +134,7 @@ class Door:
         self._socket.bind(f"tcp://{host}:*")
         self._address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._tokens: dict[bytes, WorkerId] = {}
-        self.guests: dict[WorkerId, Guest] = {}
+        self.guests: dict[WorkerId, Registration] = {}
         self.open = False
         """Whether all have been told to connect."""
         self._unknown = "its launch token is unknown"
@@ -224,7 +224,7 @@ class Door:
                 f"{member_name(worker)} on {register.host}", wrong,
                 "install the same versions on driver and executors, and set PYSPARK_PYTHON there",
             )  # fmt: skip
-        self.guests[worker] = Guest(worker, register, route)
+        self.guests[worker] = Registration(worker, register, route)
         if not self.open and len(self.guests) == len(self._tokens):
             self._links.admit(guest.peer for guest in self.guests.values())
             for guest in self.guests:
@@ -262,7 +262,7 @@ class Door:
 
     def _turn(self, route: bytes, reason: str) -> None:
         log.warning("a worker was turned away: %s", reason)
-        self._reply(route, Turned(reason=reason))
+        self._reply(route, Rejection(reason=reason))
 
     def _reply(self, route: bytes, reply: Reply) -> None:
         self._socket.send_multipart([route, reply.to_bytes()])
@@ -316,7 +316,7 @@ def join(ticket: Ticket, keys: Keys, links: CurveLinks, patience: float) -> None
         peers: list[Peer] = []
         for reply in _replies(dealer, time.monotonic() + patience):
             match reply:
-                case Turned(reason=reason):
+                case Rejection(reason=reason):
                     raise MeanderError(member_name(links.me), f"it is turned away: {reason}")
                 case Roster(peers=listed):
                     peers = [Peer(WorkerId(p.worker), p.address, p.public) for p in listed]

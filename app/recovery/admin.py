@@ -26,7 +26,7 @@ from meander.connectors.topics.topics import Names, delete, ensure_internal, exp
 from meander.dataflow.control.decisions import Drops
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed, Finished
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ LEASE = 60.0
 
 
 @contextlib.contextmanager
-def _alone(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator[Incarnation]:
+def _alone(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator[ExecutionId]:
     """Have a flow while the block lasts. Raises SetupError while a driver has it."""
     admin = client.admin(settings)
     expect_ran(admin, names.control, flow)

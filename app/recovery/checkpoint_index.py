@@ -21,7 +21,7 @@ from meander.dataflow.control.decisions import Begins, Drops, Journal, Keeps, Ta
 from meander.dataflow.exactly_once.commit_history import Written, effective
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 from meander.state.layers.topic import Place
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ NOWHERE = -1
 class Known:
     """What a flow's journal says of its checkpoints."""
 
-    last: Incarnation | None
+    last: ExecutionId | None
     """The life that has begun last."""
     begun: Begins | None
     """How it has."""
@@ -42,7 +42,7 @@ class Known:
     """Their offsets, by name."""
     checkpointed: bool
     """Whether there has been a checkpoint, in whichever life."""
-    counting: dict[Incarnation, int]
+    counting: dict[ExecutionId, int]
     """The last offset at which one of an earlier life counts."""
     own: bool
     """Whether the flow itself has taken one: states that were written for it are past then."""
@@ -67,14 +67,14 @@ class Known:
     def by(decided: Iterable[Written]) -> Known:
         """Read it.
 
-        >>> life = Incarnation(5)
+        >>> life = ExecutionId(5)
         >>> journal = [(life, Begins(0, (), 1, 2)), (life, Keeps("a", 3, 0))]
         >>> journal.append((life, Keeps("b", 4, 0)))
-        >>> Known.by([*journal, (Incarnation(9), Drops("a")), (Incarnation(1), Keeps("c", 5, 0))])
+        >>> Known.by([*journal, (ExecutionId(9), Drops("a")), (ExecutionId(1), Keeps("c", 5, 0))])
         Known(last=5, begun=..., savepoints={'b': 4}, checkpointed=True, counting={}, own=True)
         """
         last, begun, savepoints, checkpointed = None, None, dict[str, int](), False
-        counting, own = dict[Incarnation, int](), False
+        counting, own = dict[ExecutionId, int](), False
         for life, one in effective(decided):
             taken = isinstance(one, Takes | Keeps)
             checkpointed |= taken
@@ -106,7 +106,7 @@ class Known:
         return self.last is None or ours or before
 
 
-def _go_on_from(offset: int, last: Incarnation | None, counting: dict[Incarnation, int]) -> None:
+def _go_on_from(offset: int, last: ExecutionId | None, counting: dict[ExecutionId, int]) -> None:
     """A life begins with what lies at an offset: of those before nothing later counts. What counts
     of a life is never later than of one that came after it."""
     for life in reversed(counting):
@@ -229,7 +229,7 @@ class Writing:
 
     >>> from dataclasses import replace
     >>> from meander.state.keys.bins import BinSpace
-    >>> one = Checkpoint(7, Incarnation(5), BinSpace(1), 0, ())
+    >>> one = Checkpoint(7, ExecutionId(5), BinSpace(1), 0, ())
     >>> told = print, print, lambda _: lambda: True
     >>> writing = Writing(lambda one: lambda: Recorded(4, one), *told, {2: one}, True)
     >>> written = writing.write(replace(one, number=8))

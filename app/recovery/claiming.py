@@ -22,7 +22,7 @@ from meander.connectors.topics.status import Holder, StatusReader, StatusTopic
 from meander.connectors.topics.topics import Names
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def claim(prepared: Prepared, status: StatusTopic) -> Prepared:
 def claim_for(
     settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed,
     wait: bool | None = None,
-) -> Incarnation:  # fmt: skip
+) -> ExecutionId:  # fmt: skip
     """Take a flow by a claim; return the incarnation that the driver begins with.
 
     With `wait`, wait for the end of another driver's lease; None means that there is no such
@@ -101,7 +101,7 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
 
 def _incarnation(
     settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed
-) -> Incarnation:
+) -> ExecutionId:
     """Return an incarnation beyond those of all drivers that had the flow before."""
     with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
         told = [
@@ -113,8 +113,8 @@ def _incarnation(
     begun = [life for life, _ in journal(settings, names.decisions)]
     least = max([*told, *begun], default=0) + BEYOND
     if claimed.incarnation >= least:
-        return Incarnation(claimed.incarnation)
+        return ExecutionId(claimed.incarnation)
     # The next driver has to know of it, even if this one dies now.
     status.write(claimed.model_copy(update={"incarnation": least}))
     status.flush(client.ANSWER)
-    return Incarnation(least)
+    return ExecutionId(least)

@@ -29,14 +29,14 @@ from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import Written
 from meander.dataflow.interfaces import Partition
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint.checkpoint import Anew
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.checkpoint.checkpoint import ReplayFrom
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 
 
 class Journal:
     """Writes decisions of a life; implements `dataflow.control.decisions.Journal`."""
 
-    def __init__(self, decisions: Decisions, incarnation: Incarnation) -> None:
+    def __init__(self, decisions: Decisions, incarnation: ExecutionId) -> None:
         self._decisions, self._incarnation = decisions, incarnation
         self.begun = 0
         self.durable = 0
@@ -52,10 +52,10 @@ class Journal:
         self.durable += 1
 
 
-def to_bytes(incarnation: Incarnation, decision: Decision) -> bytes:
+def to_bytes(incarnation: ExecutionId, decision: Decision) -> bytes:
     """A life's decision as it lies on its topic.
 
-    >>> data = to_bytes(Incarnation(5), Joins(WorkerId(2), 7))
+    >>> data = to_bytes(ExecutionId(5), Joins(WorkerId(2), 7))
     >>> data
     b'{"incarnation": 5, "at": 7, "type": "joins", "worker": 2}'
     >>> from_bytes(data)
@@ -69,7 +69,7 @@ def from_bytes(data: bytes) -> Written:
     """The inverse. Raises MeanderError for anything else."""
     try:
         fields = json.loads(data)
-        return Incarnation(fields["incarnation"]), _read(fields)
+        return ExecutionId(fields["incarnation"]), _read(fields)
     except (ValueError, KeyError, TypeError) as error:
         raise MeanderError(
             "the decisions topic", f"a record of it is no decision: {data[:100]!r}",
@@ -119,7 +119,7 @@ def _read(fields: dict[str, Any]) -> Decision:
     match fields:
         case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
             names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
-            anew = tuple(starmap(Anew, fields.get("anew", {}).items()))
+            anew = tuple(starmap(ReplayFrom, fields.get("anew", {}).items()))
             kept, topics = fields.get("kept", 3), tuple(fields.get("topics", ()))
             owned, oldest = tuple(map(WorkerId, lengthened(owners))), fields.get("oldest")
             return Begins(at, owned, workers, number, *names, anew, kept, topics, oldest)

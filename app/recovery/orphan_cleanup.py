@@ -23,7 +23,7 @@ from meander.connectors.topics.topics import Names
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Unnamed
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Sweep:
         self,
         settings: Settings,
         names: Names,
-        life: Incarnation,
+        life: ExecutionId,
         before: Checkpoint | None,
         lying: Mapping[str, Sequence[int]],
     ) -> None:

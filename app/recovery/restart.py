@@ -44,7 +44,7 @@ from meander.dataflow.control.partition_handoff import Order
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def begin(
     return Start.of(plan, options.workers, checkpoint, history)
 
 
-def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) -> History:
+def history_of(plan: Plan, settings: Settings, names: Names, life: ExecutionId) -> History:
     """What lives before one have left behind that has begun, as far as it counts in that.
 
     Who delivers at least once asks for no marks, and for moves of bins only where records apply as
@@ -189,7 +189,7 @@ def history_of(plan: Plan, settings: Settings, names: Names, life: Incarnation) 
 
 
 def left_behind(
-    plan: Plan, settings: Settings, names: Names, life: Incarnation | None = None
+    plan: Plan, settings: Settings, names: Names, life: ExecutionId | None = None
 ) -> History:
     """What lives before one have left behind, if that has begun; else all lives."""
     with side_by_side() as reading:
@@ -199,7 +199,7 @@ def left_behind(
     return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))
 
 
-def until(decided: Iterable[Written], life: Incarnation | None) -> Iterator[Written]:
+def until(decided: Iterable[Written], life: ExecutionId | None) -> Iterator[Written]:
     """What was decided up to the beginning of a life, and that; of None all."""
     for one in decided:
         yield one
@@ -217,7 +217,7 @@ def obeyed(decided: Iterable[Written]) -> int | None:
     the journal does not say. What an execution tells behind the beginning of a later one counts for
     nothing.
 
-    >>> one, other = Incarnation(5), Incarnation(6)
+    >>> one, other = ExecutionId(5), ExecutionId(6)
     >>> journal = [(one, Begins(0, (), 1)), (one, Obeys(4)), (other, Begins(0, (), 1))]
     >>> obeyed(journal), obeyed([*journal, (other, Obeys(7)), (one, Obeys(9))]), obeyed([])
     (4, 7, None)
@@ -250,7 +250,7 @@ def take_up(
 def registered(decided: Iterable[Written]) -> set[WorkerId]:
     """Return the numbers that workers have had, in whichever life. A command may skip many.
 
-    >>> life = Incarnation(1)
+    >>> life = ExecutionId(1)
     >>> sorted(registered([(life, Begins(0, (), 2)), (life, Joins(WorkerId(999), 5))]))
     [0, 1, 999]
     """

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from meander.app.protocol.messages import Durations
 from meander.app.status.aggregates import partitions, queues
-from meander.app.status.observer import Figures
+from meander.app.status.observer import StatusSnapshot
 from meander.app.status.worker_stats import Heard
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
@@ -44,15 +44,15 @@ COUNTERS = {
 """What workers count, and the metric that shows it."""
 
 
-class Board(Collector):
+class MetricsCollector(Collector):
     """Where the newest figures hang."""
 
     def __init__(self) -> None:
         self.address = ""
         """Where they are served; '' for nowhere."""
-        self._shown: tuple[Figures, int, Mapping[str, int]] = (Figures(0, 0), 0, {})
+        self._shown: tuple[StatusSnapshot, int, Mapping[str, int]] = (StatusSnapshot(0, 0), 0, {})
 
-    def show(self, figures: Figures, moving: int, told: Mapping[str, int]) -> None:
+    def show(self, figures: StatusSnapshot, moving: int, told: Mapping[str, int]) -> None:
         """Replace them; so many commands are under way, and so many events of each type were."""
         self._shown = figures, moving, dict(told)
 
@@ -70,12 +70,12 @@ class Board(Collector):
 
 
 @contextlib.contextmanager
-def serving(port: int | None) -> Iterator[Board]:
+def serving(port: int | None) -> Iterator[MetricsCollector]:
     """A board whose figures are served while the block lasts; at 0 on any free port, at None not.
 
     Raises SetupError where the port is taken.
     """
-    board = Board()
+    board = MetricsCollector()
     if port is None:
         yield board
         return
@@ -139,7 +139,7 @@ def _operators(heard: Heard) -> Iterator[Metric]:
     yield from (received, sent, busy, took)
 
 
-def _sources(figures: Figures) -> Iterator[Metric]:
+def _sources(figures: StatusSnapshot) -> Iterator[Metric]:
     frontiers = _gauge(
         "meander_source_frontier_seconds",
         "Nothing comes from a partition before this time, seconds since 1970.",
@@ -167,7 +167,7 @@ def _sources(figures: Figures) -> Iterator[Metric]:
     yield from (frontiers, lags, delays)
 
 
-def _links(figures: Figures) -> Iterator[Metric]:
+def _links(figures: StatusSnapshot) -> Iterator[Metric]:
     working = figures.heard.working
     yield _gauge(
         "meander_link_queued_bytes",
@@ -208,7 +208,7 @@ def _migrations(moving: int, told: Mapping[str, int]) -> Iterator[Metric]:
         yield CounterMetricFamily(name, help, value=told.get(event, 0))
 
 
-def _frontiers(figures: Figures) -> Iterator[Metric]:
+def _frontiers(figures: StatusSnapshot) -> Iterator[Metric]:
     yield _gauge(
         "meander_frontier_seconds",
         "Nothing comes to a probe or sink before this time, seconds since 1970.",

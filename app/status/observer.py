@@ -16,7 +16,7 @@ from meander.app.status.lag import Lag
 from meander.app.status.worker_stats import Heard
 from meander.connectors.links.links import member_name
 from meander.dataflow.coordinator.coordinator import Controller
-from meander.dataflow.coordinator.frontier_blockers import Holding
+from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.histogram import quantile
 from meander.dataflow.records.loop_times import outer
@@ -36,7 +36,7 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StatusSnapshot:
     """All that there is to see."""
 
     workers: int
@@ -68,7 +68,7 @@ class Observer:
 
     def look(
         self, controller: Controller, heard: Heard, lag: Lag, bins: Mapping[WorkerId, int]
-    ) -> Figures:
+    ) -> StatusSnapshot:
         """The flow as it is now."""
         frontiers = {}
         for name, frontier in controller.frontiers().items():
@@ -76,7 +76,7 @@ class Observer:
             if times:
                 frontiers[name] = to_millis(min(times))
         workers = len(heard.working)
-        return Figures(
+        return StatusSnapshot(
             workers, workers, heard, frontiers, lag.partitions, bins,
             self.held(controller.holdings(), controller.furthest(), heard),
             throughput=self.throughput(heard),
@@ -99,7 +99,7 @@ class Observer:
         return Restoring(bytes=read, total=total, rate=round(rate), eta=eta)
 
     def held(
-        self, holdings: Mapping[str, Holding], furthest: int | None, heard: Heard
+        self, holdings: Mapping[str, FrontierBlocker], furthest: int | None, heard: Heard
     ) -> list[HeldBack]:
         """What holds back each frontier, and since when; what stands longest comes first."""
         now_ms, before = self._clock.now_ms(), self._stands
@@ -144,7 +144,9 @@ def _rate(records: int, seconds: float) -> float:
     return round(records / seconds, 1) if seconds > 0 else 0.0
 
 
-def _held(probe: str, holding: Holding, heard: Heard, since_ms: int, awaited: bool) -> HeldBack:
+def _held(
+    probe: str, holding: FrontierBlocker, heard: Heard, since_ms: int, awaited: bool
+) -> HeldBack:
     where = _partition(holding, heard) if holding.kind == "source" else None
     if where is None:
         words, worker, partition = _words(holding), None, None
@@ -158,7 +160,7 @@ def _held(probe: str, holding: Holding, heard: Heard, since_ms: int, awaited: bo
     )  # fmt: skip
 
 
-def _partition(holding: Holding, heard: Heard) -> tuple[int, WorkerId, int, str] | None:
+def _partition(holding: FrontierBlocker, heard: Heard) -> tuple[int, WorkerId, int, str] | None:
     """The earliest partition of a source by the last beats: time, worker, partition, state."""
     return min(
         (
@@ -174,7 +176,7 @@ def _partition(holding: Holding, heard: Heard) -> tuple[int, WorkerId, int, str]
     )
 
 
-def _words(holding: Holding) -> str:
+def _words(holding: FrontierBlocker) -> str:
     match holding.kind:
         case "source":
             return f"source {holding.name!r}: none of its partitions has been heard of yet"

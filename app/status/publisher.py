@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from meander.app.flow.preflight import Prepared
 from meander.app.recovery.claiming import expect_ours
 from meander.app.status.aggregates import latencies, partitions, queues
-from meander.app.status.metrics import Board
-from meander.app.status.observer import Figures
+from meander.app.status.metrics import MetricsCollector
+from meander.app.status.observer import StatusSnapshot
 from meander.app.status.overview import OPEN, note
 from meander.connectors.topics.status import StatusTopic
 from meander.schemas.errors import MeanderError
@@ -53,7 +53,9 @@ Show = Callable[[Event], None]
 class FlowStatus:
     """What the status topic, and whoever watches, is told of the flow."""
 
-    def __init__(self, prepared: Prepared, status: StatusTopic, show: Show, board: Board) -> None:
+    def __init__(
+        self, prepared: Prepared, status: StatusTopic, show: Show, board: MetricsCollector
+    ) -> None:
         self._prepared, self._status, self._show = prepared, status, show
         self._board = board
         self._migrations: dict[str, Migration] = {}
@@ -77,9 +79,9 @@ class FlowStatus:
 
     def starting(self, up: int = 0) -> None:
         """The driver's heartbeat until all workers run; `up` of them have registered."""
-        self.alive(Figures(self._prepared.options.workers, up))
+        self.alive(StatusSnapshot(self._prepared.options.workers, up))
 
-    def alive(self, figures: Figures) -> None:
+    def alive(self, figures: StatusSnapshot) -> None:
         """The driver's heartbeat. Raises SetupError where it, or one before it at the broker, came
         so late that another driver has taken the flow."""
         options = self._prepared.options

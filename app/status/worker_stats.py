@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from meander.app.protocol.messages import Beat, Durations, Operator, Reading
+from meander.app.protocol.messages import Durations, Operator, Reading, WorkerHeartbeat
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.state.keys.ids import WorkerId
 
@@ -21,25 +21,26 @@ NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 class Heard:
     """The last beats.
 
-    >>> one, two = Beat(counters={"read": 3}), Beat(counters={"read": 4}, inflight=9)
+    >>> one = WorkerHeartbeat(counters={"read": 3})
+    >>> two = WorkerHeartbeat(counters={"read": 4}, inflight=9)
     >>> heard = Heard({WorkerId(0): one}).without(two)
     >>> heard.counters, heard.left.inflight, list(heard.everyone)
     ({'read': 7}, 0, ['0', 'left'])
     """
 
-    working: Mapping[WorkerId, Beat] = field(default_factory=dict)
-    left: Beat = field(default_factory=Beat)
+    working: Mapping[WorkerId, WorkerHeartbeat] = field(default_factory=dict)
+    left: WorkerHeartbeat = field(default_factory=WorkerHeartbeat)
     """What those have counted that have left."""
 
-    def without(self, last: Beat) -> Heard:
+    def without(self, last: WorkerHeartbeat) -> Heard:
         """After a worker has left with these last words."""
         return replace(self, left=_summed(self.left, last))
 
     @property
-    def everyone(self) -> dict[str, Beat]:
+    def everyone(self) -> dict[str, WorkerHeartbeat]:
         """The beats by worker's number; those that have left together, under 'left'."""
         working = {str(worker): beat for worker, beat in self.working.items()}
-        return working if self.left == Beat() else working | {"left": self.left}
+        return working if self.left == WorkerHeartbeat() else working | {"left": self.left}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -47,7 +48,7 @@ class Heard:
         return _added(*(beat.counters for beat in self.everyone.values()))
 
 
-def _summed(one: Beat, other: Beat) -> Beat:
+def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
     operators, sources = dict(one.operators), dict(one.sources)
     for name, work in other.operators.items():
         known = operators.get(name, Operator(received=0, sent=0, busy=0.0, took=NONE))
@@ -63,7 +64,7 @@ def _summed(one: Beat, other: Beat) -> Beat:
             partitions=[], times=[], states=[], delays=both(delays, reading.delays)
         )
     counters = _added(one.counters, other.counters)
-    return Beat(counters=counters, operators=operators, sources=sources)
+    return WorkerHeartbeat(counters=counters, operators=operators, sources=sources)
 
 
 def _added(*counters: Mapping[str, int]) -> dict[str, int]:

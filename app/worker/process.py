@@ -30,8 +30,8 @@ from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import (
     FROM_PEER,
     TO_WORKER,
+    AddPeer,
     Again,
-    Beat,
     Bye,
     Done,
     Durations,
@@ -39,15 +39,15 @@ from meander.app.protocol.messages import (
     Forget,
     FromWorker,
     Leaves,
-    Meet,
-    Met,
     Operator,
+    PeerAdded,
     Reading,
     Released,
     Report,
     Stop,
     Stopped,
     ToWorker,
+    WorkerHeartbeat,
 )
 from meander.app.protocol.registration import join, own_host
 from meander.app.recovery.restart import history_of
@@ -64,17 +64,17 @@ from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import Names, names
 from meander.dataflow.api.nodes import SinkNode
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.checkpoint.restore_plan import Start
 from meander.dataflow.interfaces import SinkWriter, WorkerContext
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.metrics.histogram import Histogram
 from meander.dataflow.metrics.stall_log import Wait, Waits
 from meander.dataflow.operators.error_policy import FunctionFailed, failure
-from meander.dataflow.runtime.operator_factory import Site
+from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.schemas.errors import MeanderError
-from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.store.spill import Shelf
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Member:
         self._again: Again | None = None
         self._worker: Worker | None = None
         self._waits = Waits(SystemClock())
-        self._pulse = Pulse(self._alive)
+        self._pulse = Keepalive(self._alive)
 
     def run(self) -> Arguments | None:
         """Register, work, end; with what it goes on, where another has been lost. Raises
@@ -167,7 +167,7 @@ class Member:
         starting = opening.ask(lambda: _start(plan, arguments, topics))
         dead = opening.open(lambda: KafkaDeadLetters.open(context, topics.dead)).result()
         transactions = transacting.result()
-        site = Site(
+        site = WorkerEnvironment(
             me=self._me,
             workers=arguments.workers,
             clock=SystemClock(),
@@ -177,7 +177,7 @@ class Member:
             open_shelf=lambda name: Shelf(database, name),
             open_reader=lambda node, rests: node.spec.open(context, dead, rests),
             open_writer=lambda node: _writer(plan, node, context, transactions),
-            incarnation=Incarnation(arguments.incarnation),
+            incarnation=ExecutionId(arguments.incarnation),
             joins=arguments.joins,
             start=starting.result(),
             in_flight=begun.in_flight.result(),
@@ -202,7 +202,7 @@ class Member:
         if plan.flow.delivery == "at_least_once":
             return None
         id = transactional_id(context.topic_prefix, context.flow, self._me)
-        disk = Bound(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
+        disk = MemoryLimit(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
         return KafkaTransactions(
             context.settings, id, topics.marks, context.wakeup, context.max_waiting,
             partial(Spool, disk, self._kept.folder), batch_bytes(context.outside, context.outside),
@@ -288,14 +288,14 @@ class Member:
                     self._bye = True
                 case Again() as again:
                     self._bye, self._again = True, again
-                case Meet(peer=peer):
+                case AddPeer(peer=peer):
                     newcomer = Peer(WorkerId(peer.worker), peer.address, peer.public)
                     self._links.admit([newcomer])
                     self._links.connect([newcomer], joining=True)
-                    self._tell(Met(worker=peer.worker))
+                    self._tell(PeerAdded(worker=peer.worker))
                 case Forget(worker=worker):
                     self._links.loosen(WorkerId(worker))
-                case Beat():
+                case WorkerHeartbeat():
                     pass
 
     def _hear_peer(self, sender: WorkerId, data: bytes) -> None:
@@ -365,7 +365,7 @@ class Member:
 
 def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
     """What the flow starts from; who joins it later has no need of states."""
-    life = Incarnation(arguments.incarnation)
+    life = ExecutionId(arguments.incarnation)
     history = history_of(plan, arguments.kafka, topics, life)
     if arguments.checkpoint is None or arguments.joins:
         return Start.of(plan, arguments.workers, history=history)
@@ -404,12 +404,12 @@ def in_frames(events: Iterable[dict[str, object]]) -> Iterator[list[dict[str, ob
         yield from ([one] for one in some) if large else [some]
 
 
-def beat_of(worker: Worker) -> Beat:
+def beat_of(worker: Worker) -> WorkerHeartbeat:
     """How a worker stands."""
     delays = worker.delays()
     sent, taken = worker.links()
     restored, restoring = worker.restoring()
-    return Beat(
+    return WorkerHeartbeat(
         counters=dict(worker.counters),
         inflight=worker.inflight,
         spilled=worker.spilled,

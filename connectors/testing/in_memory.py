@@ -19,9 +19,9 @@ from meander.connectors.kafka.formats import decoder
 from meander.connectors.kafka.sink.partitioner import partitions_of_keys
 from meander.connectors.kafka.sink.sink import KafkaSink, Rows
 from meander.connectors.kafka.source.chunks import Intake
-from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import Chunk, Partition, Rest
-from meander.dataflow.keepalive import UNHEARD
+from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import Result, Unhurried, results
 from meander.state.keys.ids import WorkerId
@@ -222,7 +222,7 @@ class TopicWriter(Unhurried):
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(rng)
-        self._rows = Rows(spec, worker, UNHEARD)
+        self._rows = Rows(spec, worker, NO_KEEPALIVE)
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
@@ -235,7 +235,7 @@ class TopicWriter(Unhurried):
         rows = [*zip(values, keys, map(tuple, headed), places, strict=True)]
         return partial(self._append, rows, made)
 
-    def tally(self, batch: Batch) -> Tally:
+    def tally(self, batch: Batch) -> Checksum:
         """Of a batch as it would lie there. Raises RowRefused as `made`."""
         return self._rows.tally(batch)
 

@@ -40,7 +40,7 @@ from meander.connectors.testing.in_memory import (
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.interfaces import Partition, Rests, SourceReader
-from meander.dataflow.keepalive import UNHEARD
+from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.simulation import simulated_flow
 from meander.dataflow.simulation.faults import (
     At,
@@ -54,19 +54,19 @@ from meander.dataflow.simulation.faults import (
     Slow,
 )
 from meander.dataflow.simulation.simulated_flow import Answer, DeadLetter, Result
-from meander.dataflow.simulation.simulator import Command, Grow, HandOver, Join, Leave
+from meander.dataflow.simulation.simulator import AddPartition, Command, HandOver, Join, Leave
 from meander.dataflow.simulation.transactions import InMemory
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 
 __all__ = [
+    "AddPartition",
     "Answer",
     "At",
     "Control",
     "Crash",
     "DeadLetter",
     "Feed",
-    "Grow",
     "HandOver",
     "Idle",
     "Join",
@@ -183,7 +183,7 @@ class TestFlow(simulated_flow.TestFlow):
             case Idle(name, partition, steps):
                 self._check_place(name, partition)
                 self._idle[name, partition] = self.sim.actions + steps
-            case Grow(name, records):
+            case AddPartition(name, records):
                 topic = self._topic_of(name)
                 partition = self._topic(topic).grow()
                 for ms, value in records:
@@ -295,7 +295,7 @@ class TestFlow(simulated_flow.TestFlow):
         return TopicReader(
             self._open(source.topic),
             assigned(source.topic, self._partitions, me, self._count),
-            source.intake(self._dead, UNHEARD),
+            source.intake(self._dead, NO_KEEPALIVE),
             self._rng,
             partial(self._held, source.topic),
             lambda: self._ending,

@@ -21,7 +21,7 @@ from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.connectors.topics.checkpoints import DURABLE
 from meander.connectors.topics.topics import STATE_PARTITIONS
 from meander.schemas.errors import MeanderError
-from meander.state.keys.ids import COORDINATOR, Incarnation, LayerId
+from meander.state.keys.ids import COORDINATOR, ExecutionId, LayerId
 
 
 def ends(settings: Settings, topic: str) -> list[int]:
@@ -30,7 +30,7 @@ def ends(settings: Settings, topic: str) -> list[int]:
         return [client.watermarks(consumer, topic, p)[1] for p in range(STATE_PARTITIONS)]
 
 
-def written_by(incarnation: Incarnation) -> Callable[[bytes], bool]:
+def written_by(incarnation: ExecutionId) -> Callable[[bytes], bool]:
     """Whether a key is of a layer that an incarnation's coordinator has had written."""
     layers = LayerId(incarnation, COORDINATOR, 0).key(0).removesuffix(b"0/0")
     return lambda key: key.startswith(layers)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from meander.dataflow.api.nodes import (
-    AgainNode,
+    FeedbackNode,
     KeyedNode,
     LoopNode,
     Node,
@@ -41,7 +41,7 @@ def ways(nodes: Sequence[Node], outboxes: Collection[str]) -> Ways:
             readers[upstream.node.name].append((node, number))
             coming[node.name, number] = node, _behind(upstream)
         match node:
-            case AgainNode(loop=loop):
+            case FeedbackNode(loop=loop):
                 readers[node.name].append((loop, 1))
                 coming[loop.name, 1] = loop, (*_behind(node.upstream), f"operator {node.name!r}")
             case SinkNode() if node.name in outboxes:

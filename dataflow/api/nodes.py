@@ -1,7 +1,7 @@
 """What a flow is made of before it runs: one frozen record per operator, in order of definition.
 
 A node reads from an `Output`: one of the outputs of an earlier node. A loop is a nested scope: a
-`LoopNode` enters it, its body follows, an `AgainNode` leads back, a `LeaveNode` out.
+`LoopNode` enters it, its body follows, an `FeedbackNode` leads back, a `LoopExitNode` out.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class LoopNode:
 
 
 @dataclass(frozen=True, slots=True)
-class AgainNode:
+class FeedbackNode:
     """What goes round again, a round later, for so many rounds at most."""
 
     name: str
@@ -151,7 +151,7 @@ class AgainNode:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveNode:
+class LoopExitNode:
     """Where records leave a loop."""
 
     name: str
@@ -183,8 +183,8 @@ Node = (
     | ExchangeNode
     | KeyedNode
     | LoopNode
-    | AgainNode
-    | LeaveNode
+    | FeedbackNode
+    | LoopExitNode
     | SinkNode
     | ProbeNode
 )
@@ -197,7 +197,7 @@ def scope_of(node: Node) -> Scope:
             return ROOT
         case LoopNode():
             return Scope(node.name, node.upstream.scope)
-        case LeaveNode():
+        case LoopExitNode():
             assert node.upstream.scope.around is not None
             return node.upstream.scope.around
         case _:
@@ -225,7 +225,7 @@ def has_keys(output: Output) -> bool:
             return not keyless
         case StepsNode(steps=steps) if any(isinstance(step, KeyBy) for step in steps):
             return True
-        case AgainNode(loop=loop):
+        case FeedbackNode(loop=loop):
             # What goes round joins the loop's stream, which is what its first records are.
             return has_keys(loop.upstream)
         case node:

@@ -16,8 +16,8 @@ from meander.dataflow.api.determinism import varies
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.lineage import Ways, ways
 from meander.dataflow.api.nodes import (
-    AgainNode,
     ExchangeNode,
+    FeedbackNode,
     KeyedNode,
     LoopNode,
     Node,
@@ -33,9 +33,9 @@ from meander.dataflow.api.nodes import (
     upstreams,
 )
 from meander.dataflow.api.validation import functions_of
-from meander.dataflow.control.bin_handoff import Delivery
-from meander.dataflow.control.colocation import Groups
-from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.bin_handoff import BinHandoff
+from meander.dataflow.control.colocation import ColocationGroups
+from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
 from meander.dataflow.control.partition_handoff import Order, Parcel
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.graph.graph import EdgeId, Graph, Location
@@ -81,7 +81,7 @@ class Plan:
                 upstreams(node), self.ports[node.name].inputs, strict=False
             ):
                 self.graph.edge(self._leaving(upstream), target)
-            if isinstance(node, AgainNode):
+            if isinstance(node, FeedbackNode):
                 back = self.ports[node.loop.name].inputs[1]
                 self.graph.feedback(self.ports[node.name].outputs[0], back)
         for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
@@ -115,18 +115,18 @@ class Plan:
         return names.index(node.name)
 
     @cached_property
-    def groups(self) -> Groups:
+    def groups(self) -> ColocationGroups:
         """Which stateful operators' bins move together."""
         alone = {keyed.name: keyed.moves == "alone" for keyed in self.keyed}
-        return Groups(self.flow.space.count, alone)
+        return ColocationGroups(self.flow.space.count, alone)
 
     @cached_property
     def crossing(self) -> dict[EdgeId, tuple[type, ...]]:
         """The edges that lead from member to member, and what travels on each."""
-        instructions = Moves, Revoke, Prepare, Stage, Spare, Rewrite
+        instructions = Moves, Revoke, StartPreCopy, Stage, CancelMove, Rewrite
         carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
         carried[self.handover.inputs[0]] = (Order,)
-        carried.update((self.pointers(keyed), (Delivery,)) for keyed in self.keyed)
+        carried.update((self.pointers(keyed), (BinHandoff,)) for keyed in self.keyed)
         carried.update((self.ports[source.name].inputs[0], (Parcel,)) for source in self.sources)
         outputs = {self.ports[exchange.name].outputs[0] for exchange in self.exchanges}
         carried.update((e.target, (Batch,)) for e in self.graph.edges if e.source in outputs)
@@ -269,7 +269,7 @@ class Plan:
 
     def _feeding(self, node: Node) -> list[Node]:
         """Those whose records come to a node, also by the way back of a loop."""
-        again = (n for n in self.nodes if isinstance(n, AgainNode) and n.loop is node)
+        again = (n for n in self.nodes if isinstance(n, FeedbackNode) and n.loop is node)
         return [one.node for one in (*upstreams(node), *(one.upstream for one in again))]
 
     @cached_property
@@ -346,7 +346,7 @@ class Plan:
         return {n.name: self.ports[n.name].outputs[0] for n in shown}
 
 
-def _too_many(flow: str, groups: Groups) -> SetupError:
+def _too_many(flow: str, groups: ColocationGroups) -> SetupError:
     return SetupError(
         f"flow {flow!r}",
         f"it has {groups.total:,} bins, {groups.count:,} for all operators that move together and "

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.nodes import (
-    AgainNode,
     ExchangeNode,
+    FeedbackNode,
     FoldLogic,
     KeyedNode,
-    LeaveNode,
     Logic,
+    LoopExitNode,
     LoopNode,
     Moving,
     Node,
@@ -173,8 +173,8 @@ class Stream(Generic[T]):
             raise SetupError(f"loop {loop.name!r}", f"its max_rounds is {most}",
                              "give it a number of rounds from 1")  # fmt: skip
         back = self._name(f"{loop.name} again")
-        self._flow.add(AgainNode(back, again._at, loop, most, on_error))
-        out = LeaveNode(self._name(f"{loop.name} leave"), leaving._at)
+        self._flow.add(FeedbackNode(back, again._at, loop, most, on_error))
+        out = LoopExitNode(self._name(f"{loop.name} leave"), leaving._at)
         return type(leaving)(self._flow, self._add(out))
 
     def _name(self, wanted: str) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import get_args
 
 from meander.dataflow.api.nodes import (
-    AgainNode,
     ExchangeNode,
+    FeedbackNode,
     FoldLogic,
     KeyedNode,
     Moving,
@@ -70,7 +70,7 @@ def _policies(node: Node) -> Iterator[str]:
     match node:
         case StepsNode():
             yield from (step.on_error for step in node.steps)
-        case SplitNode() | ExchangeNode() | KeyedNode() | AgainNode() | SinkNode():
+        case SplitNode() | ExchangeNode() | KeyedNode() | FeedbackNode() | SinkNode():
             yield node.on_error
 
 

@@ -12,10 +12,10 @@ from meander.schemas.errors import MeanderError
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class MemoryLimit:
     """How many bytes may wait in a place.
 
-    >>> Bound("operator 'a'", 10).check(9, "records wait")
+    >>> MemoryLimit("operator 'a'", 10).check(9, "records wait")
     """
 
     place: str

@@ -43,12 +43,12 @@ class Moving(Protocol):
 M = TypeVar("M", bound=Moving)
 
 
-class Room:
+class MemoryBudget:
     """Memory for bins on their way.
 
     >>> class Bin:
     ...     held = 60
-    >>> room = Room(lambda: 100)
+    >>> room = MemoryBudget(lambda: 100)
     >>> bins = [room.admit(Bin()) for _ in range(2)]
     >>> room.open
     False
@@ -73,14 +73,14 @@ class Room:
         return one
 
 
-class Pace:
+class MoveThrottle:
     """One worker's. `latency` is the one to be followed, in seconds; `memory` says how many bytes
     there are.
 
     >>> class Still:
     ...     def now_ms(self): return 0
     ...     def monotonic(self): return 0.0
-    >>> pace = Pace(Still(), latency=0.1, memory=lambda: 100)
+    >>> pace = MoveThrottle(Still(), latency=0.1, memory=lambda: 100)
     >>> pace.turn(busy=0.004); round(pace.left, 6)
     0.001714
     >>> pace.turn(busy=0.0005); round(pace.left, 6)
@@ -89,7 +89,10 @@ class Pace:
 
     def __init__(self, clock: Clock, latency: float, memory: Callable[[], int]) -> None:
         self._clock, self._latency = clock, latency
-        self.ahead, self.due = Room(lambda: memory() // 2), Room(lambda: memory() // 2)
+        self.ahead, self.due = (
+            MemoryBudget(lambda: memory() // 2),
+            MemoryBudget(lambda: memory() // 2),
+        )
         """What is moved ahead, and what moves as its time has come."""
         self.left = TURN
         """Seconds that may be spent before the next turn."""

@@ -13,27 +13,27 @@ from collections.abc import Callable, Collection
 
 from meander.dataflow.backpressure.inflight import Inflight
 from meander.dataflow.operators.source.operator import SourceOperator
-from meander.dataflow.wire import HoldFrame
+from meander.dataflow.wire import PauseFrame
 from meander.state.times.time import MIN_TIME
 
 Report = Callable[[dict[str, object]], None]
 
 
-class Settling:
+class Alignment:
     """That of one worker."""
 
     def __init__(
         self, sources: Collection[SourceOperator], inflight: Inflight, report: Report
     ) -> None:
         self._sources, self._inflight, self._report = sources, inflight, report
-        self._waits: HoldFrame | None = None
+        self._waits: PauseFrame | None = None
 
     @property
     def busy(self) -> bool:
         """Whether it is waited for that less is in flight."""
         return self._waits is not None
 
-    def hear(self, frame: HoldFrame) -> None:
+    def hear(self, frame: PauseFrame) -> None:
         """The coordinator's word."""
         furthest = max((source.furthest for source in self._sources), default=MIN_TIME)
         limit = furthest if frame.limit is None else frame.limit
@@ -56,7 +56,7 @@ class Settling:
         for source in self._sources:
             source.hold(None)
 
-    def _settled(self, frame: HoldFrame) -> bool:
+    def _settled(self, frame: PauseFrame) -> bool:
         assert frame.limit is not None, "it says how far"
         left = self._inflight.unpassed
         sent = all(source.sent_up_to(frame.limit) for source in self._sources)

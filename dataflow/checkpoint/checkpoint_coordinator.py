@@ -17,22 +17,22 @@ from typing import NamedTuple
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Refused
-from meander.dataflow.exactly_once.marker_retention import Trimming
+from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.events import Event
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.loop_times import outer
 from meander.dataflow.wire import (
     CancelFrame,
+    CheckpointFrame,
     CompleteFrame,
-    CutFrame,
-    FreezeFrame,
-    HoldFrame,
+    PauseFrame,
+    TriggerFrame,
     encode_cut,
 )
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
-from meander.state.keys.ids import Bin, Incarnation, WorkerId, member_name
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId, member_name
 from meander.state.layers.topic import Place
 from meander.state.times.antichain import Antichain
 
@@ -86,19 +86,19 @@ class _Taking:
     """Once it exists, the workers of which not all is out that it has of their outboxes."""
 
 
-class Checkpoints:
+class CheckpointCoordinator:
     """Those of one life of a flow."""
 
     def __init__(
         self,
         plan: Plan,
-        incarnation: Incarnation,
+        incarnation: ExecutionId,
         before: Checkpoint | None,
         links: Links,
         clock: Clock,
         write: Write,
         forget: Forget,
-        trimming: Trimming,
+        trimming: MarkerRetention,
         savepoints: Sequence[Checkpoint] = (),
         last: int = 0,
         earlier: Sequence[Checkpoint] = (),
@@ -190,7 +190,7 @@ class Checkpoints:
         self._taking = _Taking(self.number, asked, members, now)
         if self._how.room(asked.policy) is not None:
             self._taking.demand = demand()
-            self._say(HoldFrame(self.number, None, 0))
+            self._say(PauseFrame(self.number, None, 0))
 
     @property
     def settled(self) -> bool:
@@ -217,7 +217,7 @@ class Checkpoints:
             taking.number, self._incarnation, self._plan.flow.space, self._clock.now_ms(), (), cut,
             taking.asked.savepoint, taking.asked.policy, _ms(taking.frozen - taking.began),
         )  # fmt: skip
-        self._say(FreezeFrame(taking.number, taking.members, tuple(sorted(self._numbers))))
+        self._say(TriggerFrame(taking.number, taking.members, tuple(sorted(self._numbers))))
 
     def greet(self, worker: WorkerId) -> None:
         """A worker joins: it is told of the newest that there is to come back to."""
@@ -354,14 +354,14 @@ class Checkpoints:
         if taking.furthest.keys() >= set(taking.members):
             most = self._how.room(taking.asked.policy) or 0
             limit = max(taking.furthest.values())
-            self._say(HoldFrame(taking.number, limit, most // len(taking.members)))
+            self._say(PauseFrame(taking.number, limit, most // len(taking.members)))
 
     def _let_go(self, taking: _Taking) -> None:
         if taking.demand is not None:
             taking.demand.drop()
             taking.demand = None
 
-    def _say(self, word: CutFrame, members: Iterable[WorkerId] | None = None) -> None:
+    def _say(self, word: CheckpointFrame, members: Iterable[WorkerId] | None = None) -> None:
         if members is None:
             assert self._taking is not None, "nothing is being taken"
             members = self._taking.members

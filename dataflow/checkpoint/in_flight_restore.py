@@ -35,7 +35,7 @@ AHEAD_BYTES = 1 << 20
 """What is asked for at once: a piece alone takes as long as some."""
 
 
-class Resuming:
+class InFlightRestore:
     """One worker's reading of them."""
 
     def __init__(

@@ -21,7 +21,7 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
 from meander.state.encoding.columns import exact
-from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId
+from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
 from meander.state.layers.bootstrap_input import Given, first_layer
 from meander.state.layers.layer_writer import KEY_LIMIT
 from meander.state.layers.manifest import Manifest
@@ -158,7 +158,7 @@ def write(
         for key, state in zip(keys, initial.states([*found], [*found.values()]), strict=True):
             entries.setdefault(plan.flow.space.bin_of(key), {})[key] = state
         for bin, some in entries.items():
-            layer = LayerId(Incarnation(0), COORDINATOR, next(sequence))
+            layer = LayerId(ExecutionId(0), COORDINATOR, next(sequence))
             given, codec_name = Given(operator), nodes[operator].codec.name
             given.add(sorted(some), [some[key] for key in sorted(some)])
             given.end()

@@ -8,14 +8,14 @@ that was found empty. Cost: a checkpoint for each who leaves, and one at the end
 
 from __future__ import annotations
 
-from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.state.keys.ids import WorkerId
 
 
-class Emptying:
+class OutboxDrain:
     """That of the outboxes of one life; without any, all are empty."""
 
-    def __init__(self, checkpoints: Checkpoints, outboxes: bool) -> None:
+    def __init__(self, checkpoints: CheckpointCoordinator, outboxes: bool) -> None:
         self._checkpoints, self._outboxes = checkpoints, outboxes
         self._leavers: dict[WorkerId, int] = {}
         """The last checkpoint that had been begun when all had come that was to come to each."""

@@ -17,16 +17,16 @@ from meander.dataflow.control.balance import share_of, shared_out
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import evenly_owned
-from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History
 from meander.dataflow.records.loop_times import outer
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut, Position
-from meander.state.keys.ids import CheckpointId, Incarnation, WorkerId
+from meander.state.keys.ids import CheckpointId, ExecutionId, WorkerId
 from meander.state.layers.manifest import Manifest
 from meander.state.times.time import MIN_TIME
 
 T = TypeVar("T")
-UNBORN: Final = Incarnation(0)
+UNBORN: Final = ExecutionId(0)
 """Before all lives."""
 Place = tuple[str, int]
 """A source's name, and one of its partitions."""
@@ -45,10 +45,10 @@ class Start:
     cut: Cut = BEGINNING
     number: int = 0
     """The checkpoint's; 0 where there is none."""
-    life: Incarnation = UNBORN
+    life: ExecutionId = UNBORN
     """That which has taken it."""
     history: History = NO_HISTORY
-    past: Past = NO_PAST
+    past: OverrideHistory = NO_PAST
     """What sources have ruled in earlier lives."""
     sources: tuple[str, ...] = ()
     """Of the flow, by number."""

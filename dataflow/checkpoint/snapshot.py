@@ -15,17 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from meander.dataflow.checkpoint.alignment import Settling
+from meander.dataflow.checkpoint.alignment import Alignment
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.wire import (
     CancelFrame,
+    CheckpointFrame,
     CompleteFrame,
-    CutFrame,
-    FreezeFrame,
-    HoldFrame,
     MarkerFrame,
+    PauseFrame,
     Payload,
+    TriggerFrame,
     encode_cut,
 )
 from meander.schemas.errors import MeanderError
@@ -71,12 +71,12 @@ class _Recording:
     """Who takes part; None before the coordinator has said so."""
 
 
-class Freezing:
+class SnapshotHandler:
     """Those of one worker, one at a time; `freeze` is given the number, `keep` which of the earlier
     ones are kept; `complete` is called once one exists, `cancelled` once one is given up."""
 
     def __init__(
-        self, me: WorkerId, links: Links, settling: Settling, freeze: Callable[[int], Contents],
+        self, me: WorkerId, links: Links, settling: Alignment, freeze: Callable[[int], Contents],
         keep: Callable[[Sequence[int]], None], complete: Callable[[CompleteFrame], None],
         cancelled: Callable[[int], None], clock: Clock,
     ) -> None:  # fmt: skip
@@ -120,10 +120,10 @@ class Freezing:
             self._recording.contents.record(at, time, payload)
             self._settle()
 
-    def hear(self, sender: WorkerId, frame: CutFrame) -> None:
+    def hear(self, sender: WorkerId, frame: CheckpointFrame) -> None:
         """The coordinator's word, or a peer's. Raises MeanderError for one that may not say so."""
         match frame:
-            case HoldFrame():
+            case PauseFrame():
                 self._settling.hear(frame)
             case CancelFrame(number):
                 self._settling.release()
@@ -134,7 +134,7 @@ class Freezing:
             case CompleteFrame():
                 self._unanswered.pop(frame.checkpoint, None)
                 self._complete(frame)
-            case FreezeFrame(number, members, kept):
+            case TriggerFrame(number, members, kept):
                 if sender != COORDINATOR or self._me not in members:
                     raise MeanderError(member_name(sender), "its word of a checkpoint is none")
                 self._reach(number)

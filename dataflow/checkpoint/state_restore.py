@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.keyed.operator import Keyed
-from meander.state.checkpoint.delta_bundles import Bundle, Lacking, from_bytes
+from meander.state.checkpoint.delta_bundles import Bundle, Delta, from_bytes
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
-from meander.state.layers.layer import Remainder, overlaid, payloads
-from meander.state.layers.layer_loader import AHEAD_BYTES, Installation
+from meander.state.layers.layer import DeltaEntries, overlaid, payloads
+from meander.state.layers.layer_loader import AHEAD_BYTES, LayerLoader
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Incoming, ingest
@@ -36,7 +36,7 @@ EVERY = 5.0
 """Seconds between two lines of the log."""
 
 
-class Loading:
+class StateRestore:
     """What one worker loads before it begins; `step` until `done`."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Loading:
         at: CheckpointId,
         operators: Iterable[Keyed],
         manifests: Iterable[Manifest],
-        lacking: Iterable[Lacking],
+        lacking: Iterable[Delta],
         bundles: Sequence[Bundle],
         topic: StateTopic,
         in_flight: StateTopic,
@@ -52,14 +52,14 @@ class Loading:
     ) -> None:
         self._lacking = {(one.operator, one.bin): one.remainder for one in lacking}
         self._bundles = bundles
-        self._bundled = defaultdict[tuple[str, Bin], list[Remainder]](list)
+        self._bundled = defaultdict[tuple[str, Bin], list[DeltaEntries]](list)
         self._reading = payloads(in_flight, [one.place for one in bundles], AHEAD_BYTES)
         self._unread = deque(bundles)
         self._at, self._operators = at, {keyed.name: keyed for keyed in operators}
         self._left = deque(manifests)
         self._here = self._go_back()
         self._topic, self._clock = topic, clock
-        self._installing: deque[tuple[Manifest, Installation]] = deque()
+        self._installing: deque[tuple[Manifest, LayerLoader]] = deque()
         self._tables: list[Incoming] = []
         layers = [
             layer
@@ -85,10 +85,10 @@ class Loading:
         return [*self._left, *(manifest for manifest, _ in self._installing)]
 
     @property
-    def lacking(self) -> list[Lacking]:
+    def lacking(self) -> list[Delta]:
         """What the layers of these lack."""
         left = self._places_left
-        return [Lacking(*at, rest) for at, rest in self._lacking.items() if at in left]
+        return [Delta(*at, rest) for at, rest in self._lacking.items() if at in left]
 
     @property
     def bundles(self) -> list[Bundle]:
@@ -117,7 +117,7 @@ class Loading:
                 self._installed(manifest, timers)
                 continue
             store = self._operators[manifest.operator].store
-            installation = Installation(store, manifest, self._topic, ingest=self._tables.append)
+            installation = LayerLoader(store, manifest, self._topic, ingest=self._tables.append)
             self._installing.append((manifest, installation))
             held += installation.held
         self._install()

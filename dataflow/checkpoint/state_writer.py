@@ -2,8 +2,8 @@
 others lack.
 
 Guarantees that what `manifests` and `bundles` say, once it is `done`, is durable and is what the
-bins were when they were frozen (`Trace.freeze`). Fuelled: a turn writes a slice. Of those that get
-a layer, bins that are about to leave come first, as their move waits. Cost: 1.3 ms for a layer,
+bins were when they were frozen (`BinLayers.freeze`). Fuelled: a turn writes a slice. Of those that
+get a layer, bins that are about to leave come first, as their move waits. Cost: 1.3 ms for a layer,
 2 us for a key in a bundle, which tells of what has changed since the last checkpoint, and of each
 `DEPTH`-th of the bins all that its layers lack.
 """
@@ -14,13 +14,13 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from meander.dataflow.checkpoint.upload import Sending
-from meander.dataflow.migration.migrator import Outlet
+from meander.dataflow.migration.migrator import OutgoingState
 from meander.state.checkpoint import delta_bundles
-from meander.state.checkpoint.delta_bundles import Bundle, Lacking
-from meander.state.keys.ids import Bin, CheckpointId, Incarnation, WorkerId
+from meander.state.checkpoint.delta_bundles import Bundle, Delta
+from meander.state.keys.ids import Bin, CheckpointId, ExecutionId, WorkerId
 from meander.state.layers.delta_chains import Link
 from meander.state.layers.layer import NO_REMAINDER
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import NOWHERE, StateTopic
 
@@ -42,9 +42,9 @@ class States:
     def __init__(
         self,
         me: WorkerId,
-        incarnation: Incarnation,
+        incarnation: ExecutionId,
         number: int,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[OutgoingState],
         unloaded: Iterable[Manifest],
         topic: StateTopic,
     ) -> None:
@@ -54,10 +54,10 @@ class States:
         self._manifests = {(one.operator, one.bin): one for one in unloaded}
         self._left = deque((o, bin) for o in outlets for bin in o.keyed.trace.frozen)
         """Bins that nobody has looked at yet."""
-        self._much: list[tuple[Outlet, Bin]] = []
+        self._much: list[tuple[OutgoingState, Bin]] = []
         """Those that are to get a layer."""
-        self._writing: list[tuple[Outlet, Bin, Extraction]] = []
-        self._gathered: list[Lacking] = []
+        self._writing: list[tuple[OutgoingState, Bin, LayerWriter]] = []
+        self._gathered: list[Delta] = []
         """What the next bundle is to hold, of one operator."""
         self._gathered_bytes = 0
         self._sending = Sending[Bundle](topic, lambda one, places: one._replace(place=places[0]))
@@ -120,7 +120,7 @@ class States:
             self._send()
         return True
 
-    def _take(self, outlet: Outlet, bin: Bin) -> int:
+    def _take(self, outlet: OutgoingState, bin: Bin) -> int:
         """How many keys of a bin were taken."""
         name, trace = outlet.keyed.name, outlet.keyed.trace
         little = trace.little_frozen(bin, LITTLE, anew=(self._at.number + bin) % DEPTH == 0)
@@ -135,7 +135,7 @@ class States:
             full = self._gathered_bytes >= BYTES
             if self._gathered and (full or self._gathered[0].operator != name):
                 self._send()
-            one = Lacking(name, bin, remainder)
+            one = Delta(name, bin, remainder)
             self._gathered.append(one)
             self._gathered_bytes += one.size
         return len(remainder.keys)
@@ -192,7 +192,7 @@ class States:
         self._manifests[manifest.operator, manifest.bin] = manifest
 
 
-def _leaves(one: tuple[Outlet, Bin]) -> bool:
+def _leaves(one: tuple[OutgoingState, Bin]) -> bool:
     """Whether a bin is about to leave."""
     outlet, bin = one
     return any(departure.transfer.bin == bin for departure in outlet.departures)

@@ -17,20 +17,20 @@ import numpy as np
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.state_writer import States
 from meander.dataflow.checkpoint.upload import Sending
-from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.partition_handoff import Parcel
 from meander.dataflow.graph.graph import Location
-from meander.dataflow.migration.migrator import Outlet
+from meander.dataflow.migration.migrator import OutgoingState
 from meander.dataflow.operators.ports import Underway
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import at, outer, rounds_of
 from meander.dataflow.wire import Payload
 from meander.state.checkpoint import in_flight
-from meander.state.checkpoint.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position
-from meander.state.checkpoint.delta_bundles import Bundle, Lacking
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, Position, ReplayFrom
+from meander.state.checkpoint.delta_bundles import Bundle, Delta
 from meander.state.checkpoint.in_flight import Columns, Header
 from meander.state.encoding.codec import UnencodableError
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
 from meander.state.times.time import Time
@@ -53,7 +53,7 @@ class Held:
     """Those that go on first come first."""
     behind: list[Underway]
     """What waits until all that is unread has been put back where it waits."""
-    deliveries: list[Delivery]
+    deliveries: list[BinHandoff]
     parcels: list[tuple[str, Parcel]]
     """By source."""
     notices: list[Notice]
@@ -61,24 +61,24 @@ class Held:
     """Of the checkpoint that the flow has started from, what has not gone on yet."""
     unloaded: Sequence[Manifest]
     """The bins of it that are not here yet."""
-    lacking: Sequence[Lacking]
+    lacking: Sequence[Delta]
     bundles: Sequence[Bundle]
     """What their layers lack."""
-    anew: Sequence[Anew]
+    anew: Sequence[ReplayFrom]
     """From when on its sinks have let nothing go."""
 
 
-class Persisting:
+class CheckpointWriter:
     """One worker's part of one checkpoint; `report` is given it once it is durable."""
 
     def __init__(
         self,
         me: WorkerId,
         plan: Plan,
-        incarnation: Incarnation,
+        incarnation: ExecutionId,
         number: int,
         held: Held,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[OutgoingState],
         topic: StateTopic,
         report: Callable[[Checkpoint], None],
         fail: Callable[[int, str], None],
@@ -105,7 +105,7 @@ class Persisting:
         match payload:
             case Batch():
                 self._recorded.append(Underway(at, time, payload))
-            case Delivery():
+            case BinHandoff():
                 self._held.deliveries.append(payload)
             case Parcel():
                 name, _ = self._inputs[at]
@@ -196,7 +196,7 @@ class Persisting:
         manifests = [*self._states.manifests, *(one.manifest for one in held.deliveries)]
         lacking = [
             *held.lacking,
-            *(Lacking(one.manifest.operator, one.manifest.bin, one.remainder)
+            *(Delta(one.manifest.operator, one.manifest.bin, one.remainder)
               for one in held.deliveries),
         ]  # fmt: skip
         positions = (

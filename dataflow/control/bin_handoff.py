@@ -12,24 +12,24 @@ from dataclasses import dataclass
 import msgpack
 
 from meander.dataflow.control.strict import plain, whole
-from meander.state.layers.layer import NO_REMAINDER, Remainder
+from meander.state.layers.layer import NO_REMAINDER, DeltaEntries
 from meander.state.layers.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class BinHandoff:
     """From the old owner of an operator's bin to the new one.
 
     >>> from meander.state.keys.ids import Bin
-    >>> rest = Remainder([b"N14228"], [b"state"], [(5, b"N14228")])
-    >>> delivery = Delivery(Manifest("per_plane", Bin(3), epoch=7, layers=()), rest)
-    >>> Delivery.from_bytes(delivery.to_bytes()) == delivery
+    >>> rest = DeltaEntries([b"N14228"], [b"state"], [(5, b"N14228")])
+    >>> delivery = BinHandoff(Manifest("per_plane", Bin(3), epoch=7, layers=()), rest)
+    >>> BinHandoff.from_bytes(delivery.to_bytes()) == delivery
     True
     """
 
     manifest: Manifest
     """Its epoch is the time from which the new owner owns the bin."""
-    remainder: Remainder = NO_REMAINDER
+    remainder: DeltaEntries = NO_REMAINDER
     """What the layers lack."""
 
     def to_bytes(self) -> bytes:
@@ -37,11 +37,11 @@ class Delivery:
         return bytes(msgpack.packb((self.manifest.to_bytes(), *self.remainder)))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Delivery:
+    def from_bytes(data: bytes) -> BinHandoff:
         """The inverse. Raises ValueError, TypeError or MeanderError for anything else."""
         manifest, keys, states, timers = msgpack.unpackb(data)
         if len(keys) != len(states):
             raise ValueError(f"{len(keys)} keys have {len(states)} states")
         pairs = None if timers is None else [(whole(time), plain(key)) for time, key in timers]
-        remainder = Remainder([*map(plain, keys)], [*map(plain, states)], pairs)
-        return Delivery(Manifest.from_bytes(manifest), remainder)
+        remainder = DeltaEntries([*map(plain, keys)], [*map(plain, states)], pairs)
+        return BinHandoff(Manifest.from_bytes(manifest), remainder)

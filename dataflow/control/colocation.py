@@ -16,10 +16,10 @@ TOGETHER = ""
 """The name of the group that is no single operator."""
 
 
-class Groups:
+class ColocationGroups:
     """Those of a flow, with so many bins each; `alone` says of each operator whether it moves so.
 
-    >>> groups = Groups(4, {"a": False, "b": True, "c": False})
+    >>> groups = ColocationGroups(4, {"a": False, "b": True, "c": False})
     >>> groups.number("a", Bin(3)), groups.number("b", Bin(3))
     (3, 7)
     >>> groups.operators(Bin(3)), groups.operators(Bin(7)), groups.own(Bin(7))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meander.dataflow.control.colocation import TOGETHER, Groups
+from meander.dataflow.control.colocation import TOGETHER, ColocationGroups
 from meander.schemas import control
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
@@ -80,7 +80,7 @@ class Migrate:
         """Who gets bins."""
         return {self.target(bin) for bin in self.bins}
 
-    def check(self, groups: Groups, workers: Sequence[WorkerId]) -> None:
+    def check(self, groups: ColocationGroups, workers: Sequence[WorkerId]) -> None:
         """Raises Refused unless it names bins that there are, and only of these workers."""
         self._check_operator(groups)
         count = groups.count
@@ -94,7 +94,7 @@ class Migrate:
         if wrong:
             raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
 
-    def _check_operator(self, groups: Groups) -> None:
+    def _check_operator(self, groups: ColocationGroups) -> None:
         alone = ", ".join(map(repr, groups.names[1:]))
         if self.operator not in groups.names:
             instead = f", or name one of {alone}" if alone else ""

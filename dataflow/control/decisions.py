@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.partition_handoff import Order
 from meander.dataflow.control.reassignment import Moves
-from meander.state.checkpoint.checkpoint import Anew
+from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.ids import WorkerId
 
 
@@ -32,7 +32,7 @@ class Begins:
     """The flow's, by number, as orders and rulings name them; empty where it is not known."""
     groups: tuple[str, ...] = ()
     """Its groups of operators, in the order of `owners`; likewise."""
-    anew: tuple[Anew, ...] = ()
+    anew: tuple[ReplayFrom, ...] = ()
     """From when on results of its sinks come again."""
     kept: int = 3
     """How many of its checkpoints stay."""

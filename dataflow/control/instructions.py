@@ -1,8 +1,8 @@
 """What the coordinator tells workers about bins that are to move, besides when they do (`Moves`).
 
-A prepared move goes: the owner is told to have all of a bin lie on the state topic (`Prepare`), the
-worker that is to have it next is told where (`Stage`) and fetches it, and only what changes from
-then on is left to move at the time of the move. All of it may be called off.
+A prepared move goes: the owner is told to have all of a bin lie on the state topic
+(`StartPreCopy`), the worker that is to have it next is told where (`Stage`) and fetches it, and
+only what changes from then on is left to move at the time of the move. All of it may be called off.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from meander.state.layers.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class StartPreCopy:
     """To the owner of a bin that is to move: write what does not lie on the state topic, say where
     all lies, and leave that as it is.
 
-    >>> Prepare.from_bytes(Prepare(1, Bin(3)).to_bytes())
+    >>> StartPreCopy.from_bytes(StartPreCopy(1, Bin(3)).to_bytes())
     Prepare(number=1, bin=3)
     """
 
@@ -34,10 +34,10 @@ class Prepare:
         return bytes(msgpack.packb((self.number, self.bin)))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Prepare:
+    def from_bytes(data: bytes) -> StartPreCopy:
         """The inverse. Raises ValueError for anything else."""
         number, bin = msgpack.unpackb(data)
-        return Prepare(count(number), Bin(count(bin)))
+        return StartPreCopy(count(number), Bin(count(bin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class CancelMove:
     """To the owner of a bin and to whom it was prepared for: it stays.
 
-    >>> Spare.from_bytes(Spare(Bin(3)).to_bytes())
+    >>> CancelMove.from_bytes(CancelMove(Bin(3)).to_bytes())
     Spare(bin=3)
     """
 
@@ -73,9 +73,9 @@ class Spare:
         return bytes(msgpack.packb(self.bin))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Spare:
+    def from_bytes(data: bytes) -> CancelMove:
         """The inverse. Raises ValueError for anything else."""
-        return Spare(Bin(count(msgpack.unpackb(data))))
+        return CancelMove(Bin(count(msgpack.unpackb(data))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +128,4 @@ class Revoke:
         return Revoke(command, time)
 
 
-Instruction = Prepare | Stage | Spare | Rewrite | Revoke
+Instruction = StartPreCopy | Stage | CancelMove | Rewrite | Revoke

@@ -25,7 +25,7 @@ BEHIND_ALL = 1 << 62
 """The time of what follows the end of a bounded run: later than all that is out of that run."""
 
 
-class Ruling(NamedTuple):
+class TimestampOverride(NamedTuple):
     """One ruling of one source about the next record of a partition."""
 
     origin: int
@@ -44,15 +44,16 @@ class Rulings:
     one of the latest time is enough, as no record came between them.
 
     >>> heard = Rulings()
-    >>> heard.add([Ruling(0, Partition(1), 7, 5), Ruling(0, Partition(1), 7, 9)])
+    >>> one = TimestampOverride(0, Partition(1), 7, 5)
+    >>> heard.add([one, one._replace(time=9)])
     >>> [ruling.time for ruling in heard.take()], bool(heard)
     ([9], False)
     """
 
     def __init__(self) -> None:
-        self._heard: dict[tuple[int, int, int, int | None], Ruling] = {}
+        self._heard: dict[tuple[int, int, int, int | None], TimestampOverride] = {}
 
-    def add(self, rulings: Iterable[Ruling]) -> None:
+    def add(self, rulings: Iterable[TimestampOverride]) -> None:
         """Some have been heard, of one place perhaps from several of its readers, in any order."""
         for one in rulings:
             place = one.origin, one.partition, one.offset, one.last
@@ -60,27 +61,28 @@ class Rulings:
             if known is None or one.time > known.time:
                 self._heard[place] = one
 
-    def __iter__(self) -> Iterator[Ruling]:
+    def __iter__(self) -> Iterator[TimestampOverride]:
         return iter(self._heard.values())
 
     def __len__(self) -> int:
         return len(self._heard)
 
-    def take(self) -> tuple[Ruling, ...]:
+    def take(self) -> tuple[TimestampOverride, ...]:
         """All that have not been taken."""
         taken, self._heard = tuple(self._heard.values()), {}
         return taken
 
 
-class Track:
+class PartitionOverrides:
     """What is known to have been ruled about one partition.
 
-    >>> track = Track(100, [Ruling(0, Partition(0), 3, 20), Ruling(0, Partition(0), 5, 50)])
+    >>> one = TimestampOverride(0, Partition(0), 3, 20)
+    >>> track = PartitionOverrides(100, [one, one._replace(offset=5, time=50)])
     >>> track.floors(np.array([2, 3, 4, 5])).tolist(), track.floor(9)
     ([0, 20, 20, 50], 50)
     """
 
-    def __init__(self, mark: int, rulings: Sequence[Ruling] = ()) -> None:
+    def __init__(self, mark: int, rulings: Sequence[TimestampOverride] = ()) -> None:
         self.mark = mark
         """Before it nothing else is to be ruled."""
         moves = sorted((r.offset, r.time) for r in rulings if r.last is None)
@@ -106,37 +108,39 @@ class Track:
         return offsets <= self._lasts[np.searchsorted(self._firsts, offsets, side="right")]
 
 
-class Past:
+class OverrideHistory:
     """What has been ruled before: a replay follows it, and rules nothing else before the mark.
 
     All that was ruled before the mark has to be known; of what is after it, whatever is known.
 
-    >>> Past().of(0, Partition(3)).mark == MIN_TIME
+    >>> OverrideHistory().of(0, Partition(3)).mark == MIN_TIME
     True
     """
 
     def __init__(
-        self, mark: int = MIN_TIME, rulings: Iterable[Ruling] = (),
+        self, mark: int = MIN_TIME, rulings: Iterable[TimestampOverride] = (),
         marks: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
         """`marks` are of single sources, where what is out of others says nothing of theirs."""
         self.mark = mark
         """What was out before it stays as it was."""
         self._marks = marks or {}
-        found = defaultdict[tuple[int, Partition], list[Ruling]](list)
+        found = defaultdict[tuple[int, Partition], list[TimestampOverride]](list)
         for ruling in rulings:
             if ruling.time == BEHIND_ALL:
                 continue  # only who knows what is out can say which time that is
             found[ruling.origin, ruling.partition].append(ruling)
-        self._tracks = {place: Track(self._of(place[0]), some) for place, some in found.items()}
+        self._tracks = {
+            place: PartitionOverrides(self._of(place[0]), some) for place, some in found.items()
+        }
 
-    def of(self, origin: int, partition: Partition) -> Track:
+    def of(self, origin: int, partition: Partition) -> PartitionOverrides:
         """What has been ruled about a partition of a source, named by its number in the flow."""
-        return self._tracks.get((origin, partition)) or Track(self._of(origin))
+        return self._tracks.get((origin, partition)) or PartitionOverrides(self._of(origin))
 
     def _of(self, origin: int) -> int:
         return self._marks.get(origin, self.mark)
 
 
-NO_PAST = Past()
+NO_PAST = OverrideHistory()
 """Of a flow that begins."""

@@ -42,7 +42,7 @@ class Pending:
     """The part of the lead that there is time for: bins may wait for those before them."""
 
 
-class Forswearing:
+class ClosedTimes:
     """The control source; its times are logical times of the outer scope."""
 
     def __init__(

@@ -14,8 +14,8 @@ from functools import partial
 
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
-from meander.dataflow.checkpoint.outbox_drain import Emptying
+from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
+from meander.dataflow.checkpoint.outbox_drain import OutboxDrain
 from meander.dataflow.checkpoint.restore_plan import Start
 from meander.dataflow.control.balance import share_of, shared_out
 from meander.dataflow.control.command import Migrate, Refused, used_before
@@ -25,14 +25,14 @@ from meander.dataflow.control.partition_handoff import Order
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.coordinator import events
-from meander.dataflow.coordinator.closed_times import Forswearing, Pending
-from meander.dataflow.coordinator.frontier_blockers import Holders, Holding
+from meander.dataflow.coordinator.closed_times import ClosedTimes, Pending
+from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker, FrontierBlockers
 from meander.dataflow.coordinator.partition_assignment import Place, Reading
 from meander.dataflow.coordinator.workers import LATEST, Staff, commands_for, introduction
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
-from meander.dataflow.migration.estimate import Outlook
+from meander.dataflow.migration.estimate import MigrationEstimate
 from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.rounds import Part, Round
 from meander.dataflow.migration.scheduler import Conductor
@@ -67,7 +67,7 @@ class Controller:
         links: Links,
         clock: Clock,
         journal: Journal,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointCoordinator,
         accept_differences: bool = False,
     ) -> None:
         """With `accept_differences` a flow goes on whose replay gives others than were out."""
@@ -77,7 +77,7 @@ class Controller:
         self._progress = Progress(plan.graph, COORDINATOR, members_of(start.workers), links)
         self._routing = Routing(plan.flow.space, start.owners)
         self._roster = Roster(plan.graph, self._progress, links)
-        self._forswearing = Forswearing(plan, self._progress.changes, clock, start.time)
+        self._forswearing = ClosedTimes(plan, self._progress.changes, clock, start.time)
         members = list(map(WorkerId, range(start.workers)))
         tell = partial(self._tell_all, plan.handover.inputs[0])
         self.reading = Reading(
@@ -96,11 +96,11 @@ class Controller:
             self._forswearing.near,
         )
         self.replays = Replays(start.history, plan.timed, members, accept_differences)
-        self._emptying = Emptying(checkpoints, bool(plan.outboxes))
+        self._emptying = OutboxDrain(checkpoints, bool(plan.outboxes))
         self._joining: list[WorkerId] = []
         """Those who may join as soon as no checkpoint is being taken."""
         self._events: list[Event] = []
-        self._holders = Holders(plan)
+        self._holders = FrontierBlockers(plan)
 
     # -- what the coordinator calls
 
@@ -117,7 +117,7 @@ class Controller:
         """End a command that moves bins once what moves just now has moved. Raises Refused."""
         self.conductor.abort(id, by, self.forsworn)
 
-    def plan(self, command: Migrate) -> Outlook:
+    def plan(self, command: Migrate) -> MigrationEstimate:
         """What a command would do now. Raises Refused as `submit`."""
         self._check(command)
         return self.conductor.plan(command)
@@ -318,7 +318,7 @@ class Controller:
         """The frontier at every probe and sink, by name."""
         return {name: self._progress.frontier(at) for name, at in self._plan.probes.items()}
 
-    def holdings(self) -> dict[str, Holding]:
+    def holdings(self) -> dict[str, FrontierBlocker]:
         """What holds back the frontier at every probe and sink, by name."""
         found = {n: self._holders.of(self._progress, at) for n, at in self._plan.probes.items()}
         return {name: holding for name, holding in found.items() if holding is not None}

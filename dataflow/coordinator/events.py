@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from meander.dataflow.coordinator.partition_assignment import Handing
+from meander.dataflow.coordinator.partition_assignment import PartitionTransfer
 from meander.dataflow.migration.events import Event
 from meander.state.times.time import to_millis
 
 
-def partition_given(handing: Handing, source: str) -> Event:
+def partition_given(handing: PartitionTransfer, source: str) -> Event:
     """A partition has changed hands, or is read since it has come to its topic."""
     order = handing.order
     new = order.offset is not None

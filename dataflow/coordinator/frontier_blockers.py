@@ -22,7 +22,7 @@ have not been ruled out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class FrontierBlocker:
     """One place, and the time that it holds."""
 
     kind: Kind
@@ -31,7 +31,7 @@ class Holding:
     time: int
 
 
-class Holders:
+class FrontierBlockers:
     """Knows each place of a flow by name."""
 
     def __init__(self, plan: Plan) -> None:
@@ -50,7 +50,7 @@ class Holders:
             parcels = plan.ports[source.name].inputs[0]
             self._places[at] = self._places[parcels] = ("handover", source.name)
 
-    def of(self, progress: Progress, location: Location) -> Holding | None:
+    def of(self, progress: Progress, location: Location) -> FrontierBlocker | None:
         """What holds back the frontier there; None where nothing can come any more."""
         found = [(outer(time), at) for time, at in progress.bounding(location)]
         if not found:
@@ -58,7 +58,7 @@ class Holders:
         least = min(time for time, _ in found)
         at = [place for time, place in found if time == least]
         first = next((p for p in at if not any(self._leads(q, p) for q in at)), at[0])
-        return Holding(*self._places[first], least)
+        return FrontierBlocker(*self._places[first], least)
 
     def _leads(self, place: Location, other: Location) -> bool:
         """Whether one place comes before another; in a loop, where each does, neither."""

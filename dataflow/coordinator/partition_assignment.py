@@ -17,7 +17,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decisions
 from meander.dataflow.control.partition_handoff import Order
-from meander.dataflow.coordinator.closed_times import Forswearing
+from meander.dataflow.coordinator.closed_times import ClosedTimes
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
@@ -31,7 +31,7 @@ FIRST_OFFSET = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Handing:
+class PartitionTransfer:
     """An order under way."""
 
     id: str
@@ -49,7 +49,7 @@ class Reading:
         plan: Plan,
         workers: Iterable[WorkerId],
         progress: Progress,
-        forswearing: Forswearing,
+        forswearing: ClosedTimes,
         decisions: Decisions,
         tell: Callable[[Order], None],
         mark: int,
@@ -59,7 +59,7 @@ class Reading:
         self._numbers = {source.name: plan.origin(source) for source in plan.sources}
         self._inputs = {plan.origin(s): plan.ports[s.name].inputs[0] for s in plan.sources}
         self._readers: dict[Place, WorkerId] = {}
-        self._under_way: dict[Place, Handing] = {}
+        self._under_way: dict[Place, PartitionTransfer] = {}
         self._silent = {number: set(workers) for number in self._inputs}
         """Who has yet to say what it reads from the flow's start on, by source."""
         self._totals: dict[tuple[WorkerId, int], int] = {}
@@ -156,10 +156,10 @@ class Reading:
         self, id: str, place: Place, target: WorkerId, time: int, offset: int | None = None
     ) -> None:
         order = Order(place[0], place[1], time, target, offset)
-        self._under_way[place] = Handing(id, order, self._forswearing.demand(time))
+        self._under_way[place] = PartitionTransfer(id, order, self._forswearing.demand(time))
         self._decisions.take(order, partial(self._tell, order))
 
-    def finish(self) -> list[Handing]:
+    def finish(self) -> list[PartitionTransfer]:
         """The orders that have been carried out since the last call."""
         done = {
             place: handing
@@ -173,7 +173,7 @@ class Reading:
         return list(done.values())
 
     @property
-    def under_way(self) -> list[tuple[Handing, WorkerId | None]]:
+    def under_way(self) -> list[tuple[PartitionTransfer, WorkerId | None]]:
         """The orders under way, and who, if anyone, reads on until each is carried out."""
         return [(handing, self._readers.get(place)) for place, handing in self._under_way.items()]
 

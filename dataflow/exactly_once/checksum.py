@@ -24,12 +24,12 @@ _NULL = b"\xff null"
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Checksum:
     """Of some results.
 
-    >>> whole = Tally.of(np.array([7, 8]), [b"a", None], [b"1", b"2"])
-    >>> first = Tally.of(np.array([7]), [b"a"], [b"1"])
-    >>> last = Tally.of(np.array([8]), [None], [b"2"])
+    >>> whole = Checksum.of(np.array([7, 8]), [b"a", None], [b"1", b"2"])
+    >>> first = Checksum.of(np.array([7]), [b"a"], [b"1"])
+    >>> last = Checksum.of(np.array([8]), [None], [b"2"])
     >>> last + first == whole, whole - first == last
     (True, True)
     """
@@ -39,17 +39,17 @@ class Tally:
     """The sum of their hashes, modulo 2**64."""
 
     @staticmethod
-    def of(times: Int64s, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Tally:
+    def of(times: Int64s, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Checksum:
         """Of results as they are written, shapes (n,)."""
         seeds = map(xxh3_64_intdigest, _there(keys), times.astype(np.uint64).tolist())
         hashes = map(xxh3_64_intdigest, _there(values), seeds)
-        return Tally(len(values), int(np.fromiter(hashes, np.uint64, len(values)).sum()))
+        return Checksum(len(values), int(np.fromiter(hashes, np.uint64, len(values)).sum()))
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.count + other.count, self.digest + other.digest & _WRAP)
+    def __add__(self, other: Checksum) -> Checksum:
+        return Checksum(self.count + other.count, self.digest + other.digest & _WRAP)
 
-    def __sub__(self, other: Tally) -> Tally:
-        return Tally(self.count - other.count, self.digest - other.digest & _WRAP)
+    def __sub__(self, other: Checksum) -> Checksum:
+        return Checksum(self.count - other.count, self.digest - other.digest & _WRAP)
 
 
 class Out(NamedTuple):
@@ -57,7 +57,7 @@ class Out(NamedTuple):
 
     since: int
     """None of them is of an earlier time."""
-    tally: Tally
+    tally: Checksum
 
 
 def _there(column: Sequence[bytes | None]) -> Iterable[bytes]:

@@ -22,25 +22,30 @@ from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.partition_handoff import Order
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
-from meander.dataflow.control.timestamp_overrides import BEHIND_ALL, NO_PAST, Past, Ruling
-from meander.dataflow.exactly_once.checksum import Out, Tally
+from meander.dataflow.control.timestamp_overrides import (
+    BEHIND_ALL,
+    NO_PAST,
+    OverrideHistory,
+    TimestampOverride,
+)
+from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.records.batch import Int64s
 from meander.state.checkpoint.in_flight import Author
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
 
 NOBODY = -1
-Written = tuple[Incarnation, Decision]
+Written = tuple[ExecutionId, Decision]
 """A decision of a life."""
 
 
-class Predecessor(NamedTuple):
+class PreviousWorker(NamedTuple):
     """A worker in a life of the flow that is over."""
 
-    life: Incarnation
+    life: ExecutionId
     worker: WorkerId
 
 
@@ -58,11 +63,11 @@ class _Life:
         default_factory=lambda: defaultdict[tuple[str, WorkerId], list[Out | None]](list)
     )
     """Of each sink on each worker what left with its marks, in order; None where nobody knows."""
-    rulings: list[Ruling] = field(default_factory=list)
+    rulings: list[TimestampOverride] = field(default_factory=list)
     sent: set[Author] = field(default_factory=set)
     """Whose part of which checkpoint's outboxes is out."""
 
-    def ruled(self) -> Iterator[Ruling]:
+    def ruled(self) -> Iterator[TimestampOverride]:
         """What its sources have ruled; where a partition had come to its end, what follows is not
         before anything that is out of this life."""
         mark = max((time for marks in self.marks.values() for time in marks.values()), default=0)
@@ -111,40 +116,44 @@ class _Life:
             left = self.out[sink, worker]
             whole = [out for out in left if out is not None and out.since >= anew]
             if whole and None not in left:
-                yield worker, Out(whole[0].since, sum((out.tally for out in whole), Tally()))
+                yield worker, Out(whole[0].since, sum((out.tally for out in whole), Checksum()))
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """What a life that is over has committed of one sink."""
 
-    life: Incarnation
+    life: ExecutionId
     routing: Routing
     marks: Int64s
     """Of each worker, shape (workers,)."""
 
 
-class Earlier:
+class CommittedResults:
     """Which results of one sink are out already, and who has committed them.
 
     >>> space = BinSpace(1)
     >>> begins = Begins(0, (WorkerId(0), WorkerId(1)), 2)
-    >>> mark = Mark(Incarnation(1), WorkerId(1), {"sink": 50})
-    >>> earlier = History(space, [(Incarnation(1), begins)], [mark]).of("sink", 0)
+    >>> mark = Mark(ExecutionId(1), WorkerId(1), {"sink": 50})
+    >>> earlier = History(space, [(ExecutionId(1), begins)], [mark]).of("sink", 0)
     >>> whose = earlier.whose(np.array([0, 1, 1]), np.array([40, 40, 50]))
     >>> [earlier.predecessors[number] if number != NOBODY else None for number in whose]
     [None, Predecessor(life=1, worker=1), None]
     """
 
     def __init__(
-        self, lives: Iterable[Ended], first: int, claims: Mapping[Predecessor, Out], replays: bool
+        self,
+        lives: Iterable[Ended],
+        first: int,
+        claims: Mapping[PreviousWorker, Out],
+        replays: bool,
     ) -> None:
         """The sink's bins have numbers from `first` on."""
         self._first, self._lives = first, list(lives)
         self.claims, self.replays = claims, replays
         """What is known of what they have committed; whether the flow has lived before at all."""
         self.predecessors = [
-            Predecessor(one.life, WorkerId(worker))
+            PreviousWorker(one.life, WorkerId(worker))
             for one in self._lives
             for worker in range(len(one.marks))
         ]
@@ -179,12 +188,12 @@ class History:
         space: BinSpace,
         journal: Iterable[Written] = (),
         marks: Iterable[Mark] = (),
-        past: Past = NO_PAST,
+        past: OverrideHistory = NO_PAST,
     ) -> None:
         """`past` is known otherwise than by marks."""
         self._known = past
         self._space = space
-        self._lives: dict[Incarnation, _Life] = {}
+        self._lives: dict[ExecutionId, _Life] = {}
         self.mark = MIN_TIME
         """The greatest of all: no life to come decides anything for a time before it."""
         self.orders: list[Order] = []
@@ -194,7 +203,7 @@ class History:
         for mark in marks:
             self._mark(mark)
 
-    def past(self, reached: Mapping[int, Collection[str]]) -> Past:
+    def past(self, reached: Mapping[int, Collection[str]]) -> OverrideHistory:
         """What sources have ruled; `reached` are the sinks to which each leads, by its number."""
         if self._known is not NO_PAST:
             return self._known
@@ -203,16 +212,16 @@ class History:
             source: max([MIN_TIME, *(life.mark_of(sinks) for life in self._lives.values())])
             for source, sinks in reached.items()
         }
-        return Past(self.mark, [*map(begins, self.orders), *ruled], marks)
+        return OverrideHistory(self.mark, [*map(begins, self.orders), *ruled], marks)
 
-    def of(self, sink: str, first: int) -> Earlier:
+    def of(self, sink: str, first: int) -> CommittedResults:
         """Of a sink whose bins have numbers from `first` on."""
         lives = (
             Ended(incarnation, life.routing(self._space), life.by_worker(sink))
             for incarnation, life in self._lives.items()
             if sink in life.marks
         )
-        return Earlier(lives, first, self.claims(sink), self.replays)
+        return CommittedResults(lives, first, self.claims(sink), self.replays)
 
     def sent(self, author: Author) -> bool:
         """Whether what has been written of an outbox is out: all of it, or nothing."""
@@ -230,7 +239,7 @@ class History:
         """All that were decided and not revoked, of the bins that really changed hands."""
         return [one for life in self._lives.values() for one in life.moves(self._space)]
 
-    def timed(self, since: Incarnation) -> set[str]:
+    def timed(self, since: ExecutionId) -> set[str]:
         """The sinks that have said by times what is out, from a life on."""
         lives = (life for incarnation, life in self._lives.items() if incarnation >= since)
         return {sink for life in lives for sink in life.marks}
@@ -240,11 +249,11 @@ class History:
         """Whether the flow has lived before."""
         return len(self._lives) > 1
 
-    def claims(self, sink: str) -> dict[Predecessor, Out]:
+    def claims(self, sink: str) -> dict[PreviousWorker, Out]:
         """What of a sink's results the replay has to give again, by who has committed it."""
         anew = self._begun_anew.get(sink)
         return {
-            Predecessor(incarnation, worker): out
+            PreviousWorker(incarnation, worker): out
             for incarnation, life in self._lives.items()
             if anew is not None
             for worker, out in life.claims(sink, anew)
@@ -262,7 +271,7 @@ class History:
         last = self._last
         return {} if last is None else dict(self._lives[last].begins.anew)
 
-    def _note(self, incarnation: Incarnation, decision: Decision) -> None:
+    def _note(self, incarnation: ExecutionId, decision: Decision) -> None:
         match decision:
             case Begins(checkpoint=None):
                 # What is out of before has nothing to do with a flow that begins anew.
@@ -276,7 +285,7 @@ class History:
                 self.orders.append(decision)
 
     @property
-    def _last(self) -> Incarnation | None:
+    def _last(self) -> ExecutionId | None:
         """The life that had begun last: what an earlier one decides then counts for nothing."""
         return next(reversed(self._lives), None)
 
@@ -298,11 +307,11 @@ def effective(journal: Iterable[Written]) -> Iterator[Written]:
     Its driver had lost the flow before the record arrived. Each execution of a later claim has a
     greater incarnation than each of an earlier claim (`app.recovery.claiming`).
 
-    >>> early, late = (Incarnation(1), Begins(0, (), 1)), (Incarnation(2), Begins(0, (), 2))
+    >>> early, late = (ExecutionId(1), Begins(0, (), 1)), (ExecutionId(2), Begins(0, (), 2))
     >>> [int(incarnation) for incarnation, _ in effective([early, late, early])]
     [1, 2]
     """
-    last: Incarnation | None = None
+    last: ExecutionId | None = None
     for incarnation, decision in journal:
         if isinstance(decision, Begins):
             if last is not None and incarnation < last:
@@ -311,7 +320,7 @@ def effective(journal: Iterable[Written]) -> Iterator[Written]:
         yield incarnation, decision
 
 
-def begins(order: Order) -> Ruling:
+def begins(order: Order) -> TimestampOverride:
     """What the order for a partition that nobody had read says of its records' times.
 
     >>> from meander.dataflow.interfaces import Partition
@@ -319,7 +328,7 @@ def begins(order: Order) -> Ruling:
     Ruling(origin=0, partition=3, offset=4, time=8, last=None)
     """
     assert order.offset is not None
-    return Ruling(order.source, order.partition, order.offset, order.begins)
+    return TimestampOverride(order.source, order.partition, order.offset, order.begins)
 
 
 NO_HISTORY = History(BinSpace(0))

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
-from meander.dataflow.control.timestamp_overrides import Ruling
-from meander.dataflow.exactly_once.checksum import Out, Tally
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
+from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.schemas.avro import Format
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,17 @@ class Mark:
     """What one transaction says beside its results.
 
     >>> from meander.dataflow.interfaces import Partition
-    >>> mark = Mark(Incarnation(7), WorkerId(1), {"sink": 50}, (Ruling(0, Partition(3), 4, 9),))
+    >>> override = TimestampOverride(0, Partition(3), 4, 9)
+    >>> mark = Mark(ExecutionId(7), WorkerId(1), {"sink": 50}, (override,))
     >>> Mark.from_bytes(mark.to_bytes()) == mark
     True
     """
 
-    incarnation: Incarnation
+    incarnation: ExecutionId
     worker: WorkerId
     times: Mapping[str, int]
     """Of each sink, by name: what is before is out."""
-    rulings: tuple[Ruling, ...] = ()
+    rulings: tuple[TimestampOverride, ...] = ()
     """Those that have been heard since the last one."""
     out: Mapping[str, Out] = field(default_factory=dict)
     """The results in the transaction, by sink; of version 1 nobody knows."""
@@ -59,12 +60,12 @@ class Mark:
         """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
         record = _FORMAT.decode(data)
         return Mark(
-            Incarnation(record["incarnation"]),
+            ExecutionId(record["incarnation"]),
             WorkerId(record["worker"]),
             {one["sink"]: one["time"] for one in record["sinks"]},
-            tuple(Ruling(**one) for one in record["rulings"]),
+            tuple(TimestampOverride(**one) for one in record["rulings"]),
             {
-                one["sink"]: Out(out["since"], Tally(out["count"], _number(out["digest"])))
+                one["sink"]: Out(out["since"], Checksum(out["count"], _number(out["digest"])))
                 for one in record["sinks"]
                 if (out := one["out"]) is not None
             },
@@ -90,7 +91,7 @@ class _MarkRecord(TypedDict):
     worker: int
     sinks: list[_SinkRecord]
     rulings: list[dict[str, Any]]
-    """Of `Ruling`, field by field."""
+    """Of `TimestampOverride`, field by field."""
     sent: int
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.records.batch import Batch
@@ -34,19 +34,19 @@ class Transactions(Protocol):
 
 
 @runtime_checkable
-class Tallying(SinkWriter, Protocol):
+class ChecksummedWriter(SinkWriter, Protocol):
     """A sink's way out in transactions, which knows what it writes."""
 
     @property
-    def taken(self) -> Tally:
+    def taken(self) -> Checksum:
         """Of all that it has taken over."""
 
-    def tally(self, batch: Batch) -> Tally:
+    def tally(self, batch: Batch) -> Checksum:
         """Of a batch, were it written. Raises RowRefused as `write`."""
 
 
 @runtime_checkable
-class Keeping(SinkWriter, Protocol):
+class DeferredWriter(SinkWriter, Protocol):
     """A sink's way out in transactions that keeps what it takes over until it is let go of."""
 
     def let_go(self, ticket: int) -> None:

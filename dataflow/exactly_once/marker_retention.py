@@ -17,7 +17,7 @@ Ask = Callable[[], Callable[[], int | None]]
 """Begins to ask where the marks end; the answer, once it is there."""
 
 
-class Trimming:
+class MarkerRetention:
     """Of one life; `forget` is given an offset before which nothing is needed."""
 
     def __init__(self, ask: Ask, forget: Callable[[int], None]) -> None:
@@ -56,6 +56,6 @@ def _unknown() -> None:
     return None
 
 
-def untrimmed() -> Trimming:
+def untrimmed() -> MarkerRetention:
     """Of a flow that has no marks."""
-    return Trimming(lambda: _unknown, lambda _: None)
+    return MarkerRetention(lambda: _unknown, lambda _: None)

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meander.dataflow.exactly_once.checksum import Out, Tally
-from meander.dataflow.exactly_once.commit_history import NOBODY, Earlier
-from meander.dataflow.exactly_once.interfaces import Tallying
+from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.commit_history import NOBODY, CommittedResults
+from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.dataflow.exactly_once.replay_check import Replay
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows, in_order
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
 from meander.dataflow.operators.sink import written
 from meander.dataflow.progress.capability import Held
 from meander.dataflow.records.batch import Batch
@@ -51,7 +51,7 @@ class _Written(NamedTuple):
     """About how many bytes they take."""
 
 
-class OnceSink(Quiet):
+class OrderedSink(BaseOperator):
     """One sink on one worker."""
 
     def __init__(
@@ -59,15 +59,15 @@ class OnceSink(Quiet):
         name: str,
         source: InputPort,
         output: OutputPort,
-        writer: Tallying,
+        writer: ChecksummedWriter,
         guard: Guard,
         counters: Counter[str],
-        waiting: Pool,
-        stored: Pool,
+        waiting: SpillBuffer,
+        stored: SpillBuffer,
         most: int,
         space: BinSpace,
         control: Callable[[], Antichain],
-        earlier: Earlier,
+        earlier: CommittedResults,
         loops: int,
     ) -> None:
         """The sink lies within `loops` loops. Memory has room for `most` bytes of records that wait
@@ -96,7 +96,7 @@ class OnceSink(Quiet):
         self.anew = MIN_TIME
         """Nothing from it on has been let go of."""
         self.replay = Replay(name, earlier, writer)
-        self._marked = Tally()
+        self._marked = Checksum()
         self._since: int | None = None
         """Of what has been marked as out, and the first time of what has not."""
 

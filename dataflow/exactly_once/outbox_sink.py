@@ -20,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meander.dataflow.exactly_once.interfaces import Keeping
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.exactly_once.interfaces import DeferredWriter
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import InputPort, Message, Quiet, Underway
+from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, Underway
 from meander.dataflow.operators.sink import written
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import Rounds, rounds_of
@@ -58,7 +58,7 @@ class _Cut(NamedTuple):
 class _Came:
     """Bins that came here at one time, and their results from then on."""
 
-    waiting: Pool
+    waiting: SpillBuffer
     """In the order in which they came: each bears the time of the move, and its own as a mark."""
     moved: npt.NDArray[np.bool_]
     """Of each bin whether it came; (bins,)."""
@@ -83,20 +83,20 @@ class _Came:
         return map(_with_their_times, chain([*self.ready], self.waiting.rows()))
 
 
-class OutboxSink(Quiet):
+class OutboxSink(BaseOperator):
     """One sink on one worker; it lets the frontier pass what lies in its outbox."""
 
     def __init__(
         self,
         results: InputPort,
         before: InputPort,
-        writer: Keeping,
+        writer: DeferredWriter,
         guard: Guard,
         counters: Counter[str],
         space: BinSpace,
         first: int,
         control: Callable[[], Antichain],
-        pools: Callable[[str], Pool],
+        pools: Callable[[str], SpillBuffer],
         most: int,
     ) -> None:
         """What outboxes held at the cut with which the flow has begun comes in by `before`. The

@@ -1,12 +1,12 @@
 """What comes again of results that were out: a life's replay must give what earlier lives gave.
 
 Guarantees, where a difference is found, that some function gave other results than before: what is
-suppressed is summed up by who had committed it (`Earlier.whose`), and each of these sums is equal
-to that of its transactions' marks, of all those whose results all come again (`History.claims`).
-Invariant: each worker that has ever been a member says once what it has suppressed of a sink, when
-it can suppress nothing more, and so before it leaves, as nobody does at or before a mark of earlier
-lives; the coordinator compares once all have. Cost: results that are suppressed are encoded; a
-report per worker, sink and life.
+suppressed is summed up by who had committed it (`CommittedResults.whose`), and each of these sums
+is equal to that of its transactions' marks, of all those whose results all come again
+(`History.claims`). Invariant: each worker that has ever been a member says once what it has
+suppressed of a sink, when it can suppress nothing more, and so before it leaves, as nobody does at
+or before a mark of earlier lives; the coordinator compares once all have. Cost: results that are
+suppressed are encoded; a report per worker, sink and life.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from meander.dataflow.exactly_once.checksum import Out, Tally
-from meander.dataflow.exactly_once.commit_history import Earlier, History, Predecessor
-from meander.dataflow.exactly_once.interfaces import Tallying
+from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.commit_history import CommittedResults, History, PreviousWorker
+from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.dataflow.operators.sink import without
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
 from meander.schemas.refused import RowRefused
-from meander.state.checkpoint.checkpoint import Anew
-from meander.state.keys.ids import Incarnation, WorkerId, member_name
+from meander.state.checkpoint.checkpoint import ReplayFrom
+from meander.state.keys.ids import ExecutionId, WorkerId, member_name
 
 NEVER = 1 << 62
 Event = dict[str, object]
@@ -33,12 +33,12 @@ Event = dict[str, object]
 class Replay:
     """Of one sink on one worker."""
 
-    def __init__(self, sink: str, earlier: Earlier, writer: Tallying) -> None:
+    def __init__(self, sink: str, earlier: CommittedResults, writer: ChecksummedWriter) -> None:
         self._sink, self._earlier, self._writer = sink, earlier, writer
         claims = (earlier.claims.get(one) for one in earlier.predecessors)
         self._since = np.array([NEVER if one is None else one.since for one in claims], np.int64)
         """By number of who has committed: from when on what it has counts."""
-        self._found = defaultdict[int, Tally](Tally)
+        self._found = defaultdict[int, Checksum](Checksum)
         self._over = False
         self._told = not earlier.replays
 
@@ -84,7 +84,7 @@ class Replays:
         self._claims = {sink: history.claims(sink) for sink in before} if history.replays else {}
         """What has not been compared."""
         self._reported = defaultdict[str, set[WorkerId]](set)
-        self._found = defaultdict[tuple[str, Predecessor], Tally](Tally)
+        self._found = defaultdict[tuple[str, PreviousWorker], Checksum](Checksum)
 
     @property
     def awaited(self) -> list[str]:
@@ -95,23 +95,25 @@ class Replays:
         """A worker takes part from now on, and may be who something comes again at."""
         self._members.add(worker)
 
-    def anew(self, until: int) -> tuple[Anew, ...]:
+    def anew(self, until: int) -> tuple[ReplayFrom, ...]:
         """From when on a checkpoint has all results of a sink made anew, as far as workers do not
         say so: those of before this life, and those who have left, let go of nothing later."""
-        return tuple(Anew(sink, max(self._history.anew(sink), until)) for sink in self._before)
+        return tuple(
+            ReplayFrom(sink, max(self._history.anew(sink), until)) for sink in self._before
+        )
 
     def report(self, worker: WorkerId, sink: str, tallies: Iterable[Iterable[int]]) -> list[Event]:
         """A worker says what it has suppressed of a sink; what is to be said once all have. Raises
         MeanderError where it is not what was out."""
         self._reported[sink].add(worker)
         for life, number, count, digest in tallies:
-            predecessor = Predecessor(Incarnation(life), WorkerId(number))
-            self._found[sink, predecessor] += Tally(count, digest)
+            predecessor = PreviousWorker(ExecutionId(life), WorkerId(number))
+            self._found[sink, predecessor] += Checksum(count, digest)
         if not self._reported[sink] >= self._members:
             return []
         return self._compared(sink, self._claims.pop(sink, {}))
 
-    def _compared(self, sink: str, claims: Mapping[Predecessor, Out]) -> list[Event]:
+    def _compared(self, sink: str, claims: Mapping[PreviousWorker, Out]) -> list[Event]:
         wrong = [
             _difference(predecessor, out.tally, found)
             for predecessor, out in claims.items()
@@ -134,12 +136,12 @@ class Replays:
         )
 
 
-def _difference(of: Predecessor, out: Tally, found: Tally) -> str:
+def _difference(of: PreviousWorker, out: Checksum, found: Checksum) -> str:
     again = f"{found.count:,} came again" if found.count != out.count else "as many, but others"
     return f"of {member_name(of.worker)} in life {of.life} {out.count:,}, and {again}"
 
 
-def _tallied(writer: Tallying, batch: Batch) -> Tally:
+def _tallied(writer: ChecksummedWriter, batch: Batch) -> Checksum:
     """Of the rows that can be written: no others were out."""
     while True:
         try:

@@ -11,26 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from meander.dataflow.control.timestamp_overrides import Ruling, Rulings
+from meander.dataflow.control.timestamp_overrides import Rulings, TimestampOverride
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.exactly_once.interfaces import Transactions
-from meander.dataflow.exactly_once.ordered_sink import OnceSink
+from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
 from meander.dataflow.interfaces import Clock
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 
 RULINGS = 2_000
 """Those heard after which they are committed though no result is."""
 
 
-class Committing:
+class TransactionLoop:
     """One worker's transactions; `every` is how many seconds apart they are at least."""
 
     def __init__(
         self,
         me: WorkerId,
-        incarnation: Incarnation,
-        sinks: Sequence[OnceSink],
+        incarnation: ExecutionId,
+        sinks: Sequence[OrderedSink],
         outboxes: Sequence[OutboxSink],
         transactions: Transactions | None,
         clock: Clock,
@@ -50,17 +50,17 @@ class Committing:
         """Whether the coordinator knows that an outbox is full, and nothing has left since."""
         self._clock, self._every, self._allowed = clock, every, allowed
         self._heard = Rulings()
-        self._leaving: tuple[Ruling, ...] = ()
+        self._leaving: tuple[TimestampOverride, ...] = ()
         """Those in the transaction that is being committed."""
         self._next = clock.monotonic()
 
-    def hear(self, rulings: Iterable[Ruling]) -> None:
+    def hear(self, rulings: Iterable[TimestampOverride]) -> None:
         """Sources have ruled, here or elsewhere; what leaves by outboxes needs none of that."""
         if self._sinks:
             self._heard.add(rulings)
 
     @property
-    def heard(self) -> list[Ruling]:
+    def heard(self) -> list[TimestampOverride]:
         """Those that this worker does not know to be committed. A worker that joins commits them
         too: the transaction under way may be undone while that worker's is not."""
         return [*self._leaving, *self._heard]

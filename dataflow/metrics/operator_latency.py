@@ -22,10 +22,10 @@ TURNS = 64
 """Whose records are counted at once: a pass takes some microseconds, however few there are."""
 
 
-class Stay:
+class OperatorLatency:
     """One operator's on one worker.
 
-    >>> stay = Stay()
+    >>> stay = OperatorLatency()
     >>> stay.over(1.0, records=2); stay.over_each(np.array([0, 500_000])); stay.end_turn(1.5)
     >>> sum(stay.took.counts), stay.took.seconds
     (4, 3.5)

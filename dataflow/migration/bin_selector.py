@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meander.dataflow.control.colocation import Groups
+from meander.dataflow.control.colocation import ColocationGroups
 from meander.dataflow.control.command import Migrate
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.migration.bin_stats import Sizes
@@ -21,10 +21,10 @@ PER_PAIR = 64
 """Bins that two workers move in one round of a batched command, where little is left to move."""
 
 
-class Choice:
+class BinSelector:
     """For all commands. Bins have their numbers among all groups'."""
 
-    def __init__(self, groups: Groups, routing: Routing, sizes: Sizes) -> None:
+    def __init__(self, groups: ColocationGroups, routing: Routing, sizes: Sizes) -> None:
         self._groups, self._routing, self._sizes = groups, routing, sizes
         self.now = MIN_TIME
         """The least time that is not forsworn."""

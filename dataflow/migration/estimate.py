@@ -10,7 +10,7 @@ from meander.state.keys.ids import Bin
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class MigrationEstimate:
     """What a command would do."""
 
     rounds: Sequence[Sequence[Way]]

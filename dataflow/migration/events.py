@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meander.dataflow.migration.rounds import Round, Running, Transit
+from meander.dataflow.migration.rounds import BinInTransit, Round, Running
 from meander.state.keys.ids import Bin
 from meander.state.times.time import to_millis
 
@@ -43,7 +43,7 @@ def spoilt(command: str, bin: Bin, operator: str, reason: str, stays: bool) -> E
     }
 
 
-def bin_moved(round: Round, moved: Transit, seconds: float) -> Event:
+def bin_moved(round: Round, moved: BinInTransit, seconds: float) -> Event:
     """All parts of a bin are its new owner's, so many seconds after its round began."""
     return {
         "type": "bin_moved",

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.interfaces import Clock
-from meander.dataflow.migration.migrator import Migrator, Outlet
+from meander.dataflow.migration.migrator import Migrator, OutgoingState
 from meander.dataflow.operators.keyed.operator import Keyed
-from meander.dataflow.operators.ports import Quiet
+from meander.dataflow.operators.ports import BaseOperator
 from meander.dataflow.records.batch import Int64s
 from meander.state.keys.ids import Bin
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.topic import Unreadable
 
 ENTRIES = 512
@@ -28,24 +28,24 @@ AT_ONCE = 4
 """Bins written side by side, so that one is encoded while others become durable."""
 
 
-class Snapshots(Quiet):
+class Snapshots(BaseOperator):
     """Those of one worker."""
 
     def __init__(
         self,
         migrator: Migrator,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[OutgoingState],
         clock: Clock,
         interval: float,
-        pace: Pace,
+        pace: MoveThrottle,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._migrator, self._outlets, self._report = migrator, outlets, report
         self._clock, self._interval, self._pace = clock, interval, pace
         self._next = clock.monotonic() + interval
         self._heat: dict[str, Int64s] = {}
-        self._waiting: deque[tuple[Outlet, Bin]] = deque()
-        self._writing: deque[tuple[Outlet, Bin, Extraction]] = deque()
+        self._waiting: deque[tuple[OutgoingState, Bin]] = deque()
+        self._writing: deque[tuple[OutgoingState, Bin, LayerWriter]] = deque()
 
     def schedule(self) -> bool:
         """Begin a round when it is time, write a little, merge a little."""
@@ -109,7 +109,7 @@ class Snapshots(Quiet):
                 self._writing.append(one)
         return worked
 
-    def _tend(self, outlet: Outlet) -> bool:
+    def _tend(self, outlet: OutgoingState) -> bool:
         """Merge a little. What cannot be read is written anew by the next round, out of the state
         itself, so it only has to be told."""
         try:
@@ -119,7 +119,7 @@ class Snapshots(Quiet):
             self._report({"event": "unreadable", "reason": str(error)})
             return True
 
-    def _claimed(self, outlet: Outlet, bin: Bin) -> bool:
+    def _claimed(self, outlet: OutgoingState, bin: Bin) -> bool:
         """Whether it is not this worker's any more, or somebody else writes it now, or will."""
         preparing = self._migrator.preparing(outlet.keyed.name)
         return bin in outlet.away or preparing.writes(bin)

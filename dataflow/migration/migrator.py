@@ -14,21 +14,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from meander.dataflow.backpressure.throttle import Pace
-from meander.dataflow.control.bin_handoff import Delivery
-from meander.dataflow.control.colocation import Groups
-from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.backpressure.throttle import MoveThrottle
+from meander.dataflow.control.bin_handoff import BinHandoff
+from meander.dataflow.control.colocation import ColocationGroups
+from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing, Transfer
 from meander.dataflow.migration.pre_copy import Preparing
 from meander.dataflow.operators.exchange import Router
 from meander.dataflow.operators.keyed.operator import Keyed
-from meander.dataflow.operators.ports import InputPort, Message, OutputPort, Quiet, least_of
+from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort, least_of
 from meander.dataflow.progress.capability import Held
 from meander.dataflow.records.loop_times import outer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, CheckpointId, WorkerId, member_name
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
@@ -39,15 +39,15 @@ REPAIRS = 4
 
 
 @dataclass(slots=True)
-class Departure:
+class OutgoingBin:
     """One bin of one operator that leaves this worker."""
 
     transfer: Transfer
-    extraction: Extraction | None = None
+    extraction: LayerWriter | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class RetainedBin:
     """What one operator keeps of a bin that has left, until its next owner has it."""
 
     transfer: Transfer
@@ -55,24 +55,24 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class BinRewrite:
     """A copy that is written anew."""
 
-    copy: Copy
+    copy: RetainedBin
     time: int
     """When the next owner asked for it."""
-    extraction: Extraction
+    extraction: LayerWriter
 
 
-class Outlet:
+class OutgoingState:
     """What one stateful operator still has to give away, and by which right."""
 
     def __init__(self, keyed: Keyed, output: OutputPort) -> None:
         self.keyed, self.output = keyed, output
         self.held = Held()
-        self.departures: list[Departure] = []
-        self.copies: list[Copy] = []
-        self.repairs: list[Repair] = []
+        self.departures: list[OutgoingBin] = []
+        self.copies: list[RetainedBin] = []
+        self.repairs: list[BinRewrite] = []
 
     def keep(self, undecided: int | None) -> None:
         """Hold the least time at which a pointer may still have to be sent."""
@@ -100,18 +100,18 @@ class Ordered(Protocol):
         """From `time` on a bin's results come here; those of before left elsewhere, or will."""
 
 
-class Migrator(Quiet):
+class Migrator(BaseOperator):
     """The migration side of F on one worker, for all stateful operators of the flow."""
 
     def __init__(
         self,
         me: WorkerId,
         control: InputPort,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[OutgoingState],
         routers: Sequence[Router],
         routing: Routing,
-        groups: Groups,
-        pace: Pace,
+        groups: ColocationGroups,
+        pace: MoveThrottle,
         report: Callable[[dict[str, object]], None],
         ordered: Mapping[str, Sequence[Ordered]],
     ) -> None:
@@ -206,12 +206,12 @@ class Migrator(Quiet):
                     self.undecided = [
                         m for m in self.undecided if (m.command, m.time) != (command, time)
                     ]
-                case Prepare(number, bin):
+                case StartPreCopy(number, bin):
                     own = self._groups.own(bin)
                     self._preparing[self._groups.group(bin)].begin(number, own)
                 case Stage() as stage:
                     self._stage(stage, message.time)
-                case Spare(bin):
+                case CancelMove(bin):
                     self._spare(self._groups.group(bin), self._groups.own(bin))
                 case Rewrite() as rewrite:
                     self._rewrite(rewrite, message)
@@ -227,7 +227,7 @@ class Migrator(Quiet):
             )
         self._named(operator).keyed.arrivals.stage(stage, time)
 
-    def _named(self, operator: str) -> Outlet:
+    def _named(self, operator: str) -> OutgoingState:
         return next(outlet for outlet in self._outlets if outlet.keyed.name == operator)
 
     def _spare(self, group: str, bin: Bin) -> None:
@@ -246,7 +246,7 @@ class Migrator(Quiet):
                 outlet.held.retain(outlet.output.mint(message))
                 extraction = outlet.keyed.trace.again(rewrite.bin, rewrite.time, copy.timers)
                 assert isinstance(message.time, int)
-                outlet.repairs.append(Repair(copy, message.time, extraction))
+                outlet.repairs.append(BinRewrite(copy, message.time, extraction))
 
     def _decide(self, control: Antichain) -> bool:
         certain = [moves for moves in self.undecided if not control.less_equal(moves.time)]
@@ -266,12 +266,12 @@ class Migrator(Quiet):
                 sink.expect(transfer.bin, transfer.time)
         for outlet in self._by_group[group]:
             if transfer.source == self._me:
-                outlet.departures.append(Departure(transfer))
+                outlet.departures.append(OutgoingBin(transfer))
                 outlet.keyed.timers.depart(transfer.bin, transfer.time)
             elif transfer.target == self._me:
                 outlet.keyed.arrivals.expect(transfer.bin, transfer.time)
 
-    def _extract(self, outlet: Outlet) -> bool:
+    def _extract(self, outlet: OutgoingState) -> bool:
         worked = False
         for departure in self._pace.hurry(self._due(outlet)):
             if departure.extraction is None:
@@ -290,18 +290,20 @@ class Migrator(Quiet):
                     outlet.keyed.extraction(transfer.bin, transfer.time)
                 )
             if departure.extraction.step(ENTRIES):
-                self._hand_over(outlet, departure, Delivery(departure.extraction.manifest))
+                self._hand_over(outlet, departure, BinHandoff(departure.extraction.manifest))
                 worked = True
         return worked
 
-    def _due(self, outlet: Outlet) -> list[Departure]:
+    def _due(self, outlet: OutgoingState) -> list[OutgoingBin]:
         """The bins whose state is final: nothing before their time can still happen to it."""
         if not outlet.departures:
             return []
         frontier = outlet.keyed.frontier
         return [d for d in outlet.departures if not frontier.less_than(d.transfer.time)]
 
-    def _hand_over(self, outlet: Outlet, departure: Departure, delivery: Delivery) -> None:
+    def _hand_over(
+        self, outlet: OutgoingState, departure: OutgoingBin, delivery: BinHandoff
+    ) -> None:
         transfer = departure.transfer
         outlet.output.send(
             outlet.held.permitting(transfer.time),
@@ -309,16 +311,16 @@ class Migrator(Quiet):
             delivery,
             transfer.target,
         )
-        outlet.copies.append(Copy(transfer, outlet.keyed.departed(transfer.bin)))
+        outlet.copies.append(RetainedBin(transfer, outlet.keyed.departed(transfer.bin)))
         outlet.departures.remove(departure)
 
-    def _repair(self, outlet: Outlet) -> bool:
+    def _repair(self, outlet: OutgoingState) -> bool:
         some = self._pace.hurry(outlet.repairs[:REPAIRS])
         done = [repair for repair in some if repair.extraction.step(ENTRIES)]
         for repair in done:
             outlet.repairs.remove(repair)
             to, right = repair.copy.transfer.target, outlet.held.permitting(repair.time)
-            outlet.output.send(right, repair.time, Delivery(repair.extraction.manifest), to)
+            outlet.output.send(right, repair.time, BinHandoff(repair.extraction.manifest), to)
         return bool(done)
 
     def _keep(self) -> None:
@@ -338,7 +340,7 @@ class Migrator(Quiet):
                     outlet.keyed.store.drop(bin)
         return found
 
-    def _acknowledged(self, outlet: Outlet) -> list[Copy]:
+    def _acknowledged(self, outlet: OutgoingState) -> list[RetainedBin]:
         if not outlet.copies:
             return []
         frontier = outlet.keyed.frontier

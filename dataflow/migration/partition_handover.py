@@ -14,14 +14,14 @@ from collections.abc import Mapping
 
 from meander.dataflow.control.partition_handoff import Order, Parcel
 from meander.dataflow.interfaces import Rest
-from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet
+from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.progress.capability import Capability
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME
 
 
-class Handover(Quiet):
+class Handover(BaseOperator):
     """The orders for one worker's sources."""
 
     def __init__(

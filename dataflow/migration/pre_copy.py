@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.operators.keyed.operator import Keyed
 from meander.state.keys.ids import Bin
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 
 ENTRIES = 512
@@ -27,12 +27,12 @@ class Preparing:
     def __init__(
         self,
         operators: Sequence[Keyed],
-        pace: Pace,
+        pace: MoveThrottle,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._operators, self._pace, self._report = operators, pace, report
         self._waiting: deque[tuple[Keyed, Bin]] = deque()
-        self._writing: deque[tuple[Keyed, Bin, Extraction]] = deque()
+        self._writing: deque[tuple[Keyed, Bin, LayerWriter]] = deque()
         self._numbers: dict[Bin, int] = {}
         """The preparation that each bin is in whose layers are to stay as they are."""
         self._told: set[Bin] = set()

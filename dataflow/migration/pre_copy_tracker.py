@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from meander.dataflow.control.colocation import Groups
-from meander.dataflow.control.instructions import Instruction, Prepare, Rewrite, Spare, Stage
+from meander.dataflow.control.colocation import ColocationGroups
+from meander.dataflow.control.instructions import (
+    CancelMove,
+    Instruction,
+    Rewrite,
+    Stage,
+    StartPreCopy,
+)
 from meander.dataflow.migration.bin_stats import Sizes, size_of
 from meander.dataflow.migration.rounds import Fetch, Running, Way
 from meander.state.keys.ids import Bin, WorkerId
@@ -25,7 +31,7 @@ class Fetching:
     def __init__(
         self,
         running: Sequence[Running],
-        groups: Groups,
+        groups: ColocationGroups,
         sizes: Sizes,
         most_bytes: int,
         tell: Callable[[WorkerId, Instruction], None],
@@ -54,7 +60,7 @@ class Fetching:
         operators = self._groups.operators(bin)
         fetch = Fetch(next(self._numbers), way, set(operators), set(operators))
         running.fetches[bin] = fetch
-        self._tell(way.source, Prepare(fetch.number, bin))
+        self._tell(way.source, StartPreCopy(fetch.number, bin))
 
     def claim(self, running: Running, bin: Bin) -> bool:
         """Whether a bin can be made ready for a command: for one at a time, and for one whose bin
@@ -70,7 +76,7 @@ class Fetching:
         """What was prepared of a bin is not to move."""
         way = running.fetches.pop(bin).way
         for worker in (way.source, way.target):
-            self._tell(worker, Spare(bin))
+            self._tell(worker, CancelMove(bin))
 
     # -- what the workers report
 

@@ -56,7 +56,7 @@ class Fetch:
 
 
 @dataclass(slots=True)
-class Transit:
+class BinInTransit:
     """A bin on its way to its new owner."""
 
     way: Way
@@ -79,7 +79,7 @@ class Round:
     unsent: int
     """How many of the moves have not been sent."""
     decided: bool = False
-    awaited: dict[int, Transit] = field(default_factory=dict)
+    awaited: dict[int, BinInTransit] = field(default_factory=dict)
     """The bins that have not moved yet, once it is decided which have to."""
 
     @property
@@ -92,7 +92,7 @@ class Round:
         """Whether the workers know of it."""
         return not self.unsent
 
-    def install(self, part: Part) -> Transit | None:
+    def install(self, part: Part) -> BinInTransit | None:
         """Take note of a part; its bin, where that has moved with it."""
         transit = self.awaited.get(part.bin)
         if part.time != self.time or transit is None or part.operator not in transit.awaited:
@@ -137,7 +137,7 @@ class Running:
             self.seconds += now - self.looked
         self.looked = now
 
-    def count(self, moved: Transit) -> None:
+    def count(self, moved: BinInTransit) -> None:
         """One more bin has moved."""
         self.bins += 1
         self.bytes += moved.bytes

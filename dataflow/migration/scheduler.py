@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from meander.dataflow.control.colocation import Groups
+from meander.dataflow.control.colocation import ColocationGroups
 from meander.dataflow.control.command import Migrate, Refused, used_before
 from meander.dataflow.control.decisions import Decisions
 from meander.dataflow.control.instructions import Instruction, Revoke, Rewrite
@@ -21,12 +21,12 @@ from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration import events
-from meander.dataflow.migration.bin_selector import PER_PAIR, Choice
+from meander.dataflow.migration.bin_selector import PER_PAIR, BinSelector
 from meander.dataflow.migration.bin_stats import Sizes
-from meander.dataflow.migration.estimate import Outlook, Speed
+from meander.dataflow.migration.estimate import MigrationEstimate, Speed
 from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.pre_copy_tracker import Fetching
-from meander.dataflow.migration.rounds import Part, Round, Running, Transit, Way
+from meander.dataflow.migration.rounds import BinInTransit, Part, Round, Running, Way
 from meander.dataflow.progress.capability import Capability
 from meander.state.keys.ids import Bin, WorkerId
 
@@ -39,7 +39,7 @@ class Conductor:
 
     def __init__(
         self,
-        groups: Groups,
+        groups: ColocationGroups,
         routing: Routing,
         decisions: Decisions,
         clock: Clock,
@@ -57,7 +57,7 @@ class Conductor:
         self._queued: list[Running] = []
         self._taken: set[tuple[int, Bin]] = set()
         self.sizes, self._speed = Sizes(), Speed()
-        self._choice = Choice(groups, routing, self.sizes)
+        self._choice = BinSelector(groups, routing, self.sizes)
         self.fetching = Fetching(self.running, groups, self.sizes, most_bytes, tell)
         self._events: list[Event] = []
 
@@ -115,10 +115,10 @@ class Conductor:
         first = bins[:1] if command.strategy == "fluid" else bins
         return next((self._groups.own(bin) for bin in first if (time, bin) in self._taken), None)
 
-    def plan(self, command: Migrate) -> Outlook:
+    def plan(self, command: Migrate) -> MigrationEstimate:
         """What a command would do now."""
         sizes = {self._groups.own(bin): self.sizes.of(bin) for bin in self._choice.bins_of(command)}
-        return Outlook(self._choice.rounds(command), sizes, self._speed.bytes_per_second)
+        return MigrationEstimate(self._choice.rounds(command), sizes, self._speed.bytes_per_second)
 
     # -- what the workers report
 
@@ -222,7 +222,7 @@ class Conductor:
             for transfer in self._routing.transfers(moves):
                 way = Way(self._groups.own(transfer.bin), transfer.source, transfer.target)
                 if operators := self._groups.operators(transfer.bin):
-                    round.awaited[int(transfer.bin)] = Transit(way, set(operators))
+                    round.awaited[int(transfer.bin)] = BinInTransit(way, set(operators))
         for other in self.running:
             for bin, fetch in list(other.fetches.items()):
                 transit = round.awaited.get(int(bin))

@@ -22,11 +22,11 @@ FIRST: Final = 16
 """Records of the first: nobody knows yet how slow the functions are."""
 
 
-class Slices:
+class AdaptiveBatch:
     """Those of one operator; none has more than `most` records.
 
     >>> from meander.dataflow.simulation.simulator import SimClock
-    >>> slices = Slices(clock := SimClock(), most=1000)
+    >>> slices = AdaptiveBatch(clock := SimClock(), most=1000)
     >>> with slices.of(16): clock.advance(0.001)
     >>> slices.rows
     32

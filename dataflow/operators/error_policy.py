@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Literal
 
 from meander.dataflow.interfaces import DeadLetters
-from meander.dataflow.keepalive import UNHEARD, Pulse
+from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
 
@@ -77,7 +77,7 @@ class Guard:
         policy: OnError,
         dead: DeadLetters,
         counters: Counter[str],
-        pulse: Pulse = UNHEARD,
+        pulse: Keepalive = NO_KEEPALIVE,
     ) -> None:
         self.operator, self._policy, self._dead, self._counters = operator, policy, dead, counters
         self.pulse = pulse

@@ -20,10 +20,10 @@ import numpy as np
 
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.graph.graph import Location
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import NONE, Rows
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
 from meander.dataflow.progress.capability import Held
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import at, outward, rounds_of
@@ -62,7 +62,7 @@ class _Share:
         return self.rows.cut(self.first)[1] if self.first else self.rows
 
 
-class Router(Quiet):
+class Router(BaseOperator):
     """One exchange by key on one worker, to bins whose numbers begin with `first`."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Router(Quiet):
         routing: Routing,
         control: Callable[[], Antichain],
         guard: Guard,
-        stash: Pool,
+        stash: SpillBuffer,
         most: int,
         window: int,
         first: int,

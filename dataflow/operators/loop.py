@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
 from meander.dataflow.progress.capability import Held
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import rounds_of
@@ -33,11 +33,16 @@ class TooManyRounds(Exception):
     """A record would go round a loop once more than it may."""
 
 
-class Enter(Quiet):
+class LoopEntry(BaseOperator):
     """One loop's beginning on one worker; of what has come back, `most` bytes wait in memory."""
 
     def __init__(
-        self, entering: InputPort, back: InputPort, output: OutputPort, waiting: Pool, most: int
+        self,
+        entering: InputPort,
+        back: InputPort,
+        output: OutputPort,
+        waiting: SpillBuffer,
+        most: int,
     ) -> None:
         self._entering, self._back, self._output = entering, back, output
         self.waiting, self._most = waiting, most
@@ -90,7 +95,7 @@ class Enter(Quiet):
         return entered
 
 
-class Again(Quiet):
+class Again(BaseOperator):
     """One loop's way back on one worker."""
 
     def __init__(

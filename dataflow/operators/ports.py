@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from meander.dataflow.graph.graph import Edge, Location
-from meander.dataflow.metrics.operator_latency import Stay
+from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
@@ -65,7 +65,7 @@ class Ways(Protocol):
 class InputPort:
     """Where messages wait for their operator."""
 
-    def __init__(self, location: Location, progress: Progress, stay: Stay) -> None:
+    def __init__(self, location: Location, progress: Progress, stay: OperatorLatency) -> None:
         self.location, self._progress, self.stay = location, progress, stay
         self._queue: deque[Message] = deque()
         self._behind: deque[Message] | None = None
@@ -222,7 +222,7 @@ class Operator(Protocol):
         """Release what lies outside."""
 
 
-class Quiet:
+class BaseOperator:
     """The answers of an operator that waits for nothing but messages and frontiers."""
 
     def wait_seconds(self) -> float | None:

@@ -5,10 +5,10 @@ The way out of a loop is no more than that: what a time becomes there is made by
 
 from __future__ import annotations
 
-from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet
+from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 
 
-class Probe(Quiet):
+class Probe(BaseOperator):
     """One probe on one worker; its name is how `status` shows the frontier."""
 
     def __init__(self, source: InputPort, output: OutputPort) -> None:

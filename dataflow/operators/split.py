@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from meander.dataflow.interfaces import Clock
-from meander.dataflow.operators.adaptive_batch import Slices
+from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import InputPort, Message, OutputPort, Quiet
+from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort
 from meander.dataflow.operators.stateless import ROWS, each
 from meander.dataflow.records.batch import Batch
 
 
-class Split(Quiet):
+class Split(BaseOperator):
     """One split on one worker."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Split(Quiet):
         clock: Clock,
     ) -> None:
         self._input, self._outputs, self._choose, self._guard = source, outputs, choose, guard
-        self._slices = Slices(clock, ROWS)
+        self._slices = AdaptiveBatch(clock, ROWS)
 
     def schedule(self) -> bool:
         """Pass on what has come, unless what was passed on before still waits."""

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from meander.dataflow.interfaces import Clock
-from meander.dataflow.operators.adaptive_batch import BYTES, Slices
+from meander.dataflow.operators.adaptive_batch import BYTES, AdaptiveBatch
 from meander.dataflow.operators.error_policy import Guard, OnError, failure
-from meander.dataflow.operators.ports import InputPort, Message, OutputPort, Quiet
+from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
@@ -190,7 +190,7 @@ class KeyBy:
         )
 
 
-class Steps(Quiet):
+class Steps(BaseOperator):
     """A chain of stateless steps as one operator."""
 
     def __init__(
@@ -201,7 +201,7 @@ class Steps(Quiet):
         clock: Clock,
     ) -> None:
         self._input, self._output, self._chain = source, output, chain
-        self._slices = Slices(clock, ROWS)
+        self._slices = AdaptiveBatch(clock, ROWS)
 
     def schedule(self) -> bool:
         """Pass on what has come, unless what was passed on before still waits."""

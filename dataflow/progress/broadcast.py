@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meander.dataflow.control.timestamp_overrides import Ruling, Rulings
+from meander.dataflow.control.timestamp_overrides import Rulings, TimestampOverride
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.progress.change_batch import ChangeBatch
 from meander.dataflow.wire import Change, encode_heard, encode_progress
@@ -41,7 +41,7 @@ class _Line:
     """The newest base, where updates before it are kept."""
 
 
-class Updates:
+class ProgressBroadcast:
     """One member's side of what it and its peers tell each other."""
 
     def __init__(self, links: Links) -> None:
@@ -68,7 +68,7 @@ class Updates:
         """Tell a peer nothing more."""
         del self._lines[peer]
 
-    def tell(self, changes: Sequence[Change], rulings: Sequence[Ruling] = ()) -> None:
+    def tell(self, changes: Sequence[Change], rulings: Sequence[TimestampOverride] = ()) -> None:
         """One update for every peer."""
         self.sent += 1
         frame = encode_progress(changes, 1, rulings)

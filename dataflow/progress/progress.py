@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import ROOT, Graph, Location
 from meander.dataflow.graph.path_summary import Summary
 from meander.dataflow.interfaces import Frame, Links
-from meander.dataflow.progress.broadcast import Updates
+from meander.dataflow.progress.broadcast import ProgressBroadcast
 from meander.dataflow.progress.change_batch import ChangeBatch
 from meander.dataflow.records.loop_times import outer
 from meander.dataflow.wire import (
@@ -143,7 +143,7 @@ class Progress:
         self, graph: Graph, me: WorkerId, members: Sequence[WorkerId], links: Links
     ) -> None:
         self.changes = ChangeBatch()
-        self.rulings: list[Ruling] = []
+        self.rulings: list[TimestampOverride] = []
         """What this member's sources have ruled in this step: told with its changes."""
         self.base = Base(0, tuple(Antichain.of(scope.bottom) for scope in graph.scopes))
         """Nothing before it is outstanding anywhere."""
@@ -152,7 +152,7 @@ class Progress:
         self.ended = False
         """Whether this member has left the computation."""
         self._me, self._links = me, links
-        self._updates = Updates(links)
+        self._updates = ProgressBroadcast(links)
         for member in members:
             if member != me:
                 self._updates.meet(member)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.bin_handoff import Delivery
-from meander.dataflow.control.colocation import Groups
-from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.bin_handoff import BinHandoff
+from meander.dataflow.control.colocation import ColocationGroups
+from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
 from meander.dataflow.control.partition_handoff import Order, Parcel
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import Graph, Location
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.records.loop_times import outer
@@ -23,7 +23,7 @@ from meander.dataflow.wire import (
     Anything,
     Base,
     Change,
-    CutFrame,
+    CheckpointFrame,
     DataFrame,
     MarkerFrame,
     MemberFrame,
@@ -78,7 +78,7 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
             return "" if news == "parted" else _unfit(sender)
         case MarkerFrame():
             return ""
-        case CutFrame():
+        case CheckpointFrame():
             return _unfit(sender)
         case DataFrame():
             return _misdirected(plan, sender, message)
@@ -100,7 +100,7 @@ def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
     return _disorder(plan, outer(time), payload)
 
 
-def _misruled(plan: Plan, rulings: Iterable[Ruling]) -> str:
+def _misruled(plan: Plan, rulings: Iterable[TimestampOverride]) -> str:
     for origin, *numbers, last in rulings:
         if origin >= len(plan.sources):
             return "it rules about a source that this flow does not have"
@@ -116,7 +116,7 @@ def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
     match payload:
         case (
             Manifest(operator=name)
-            | Delivery(manifest=Manifest(operator=name))
+            | BinHandoff(manifest=Manifest(operator=name))
             | Stage(manifest=Manifest(operator=name))
             | Rewrite(operator=name)
         ) if not any(name == keyed.name for keyed in plan.keyed):
@@ -138,15 +138,15 @@ def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
     return ""
 
 
-def _unknown_bin(groups: Groups, payload: Payload | Manifest) -> str:
+def _unknown_bin(groups: ColocationGroups, payload: Payload | Manifest) -> str:
     match payload:
         case Moves(bins=bins):
             known = groups.total
-        case Prepare(bin=bin) | Spare(bin):
+        case StartPreCopy(bin=bin) | CancelMove(bin):
             bins, known = (bin,), groups.total
         case (
             Manifest(bin=bin)
-            | Delivery(manifest=Manifest(bin=bin))
+            | BinHandoff(manifest=Manifest(bin=bin))
             | Stage(manifest=Manifest(bin=bin))
             | Rewrite(bin=bin)
         ):

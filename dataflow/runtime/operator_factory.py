@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from meander.dataflow.api.nodes import (
-    AgainNode,
     ExchangeNode,
+    FeedbackNode,
     FoldLogic,
     KeyedNode,
-    LeaveNode,
+    LoopExitNode,
     LoopNode,
     Node,
     ProbeNode,
@@ -27,13 +27,13 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.inflight import Inflight
-from meander.dataflow.backpressure.memory_limit import Bound
-from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.checkpoint.restore_plan import Start
 from meander.dataflow.control.partition_handoff import Parcel
 from meander.dataflow.control.routing import Routing
-from meander.dataflow.exactly_once.interfaces import Keeping, Tallying, Transactions
-from meander.dataflow.exactly_once.ordered_sink import OnceSink
+from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Transactions
+from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
 from meander.dataflow.graph.graph import ROOT, Edge, Location, Scope
 from meander.dataflow.graph.path_summary import Summary
@@ -46,18 +46,18 @@ from meander.dataflow.interfaces import (
     SinkWriter,
     SourceReader,
 )
-from meander.dataflow.keepalive import UNHEARD, Pulse
+from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.migration.incremental_snapshots import Snapshots
-from meander.dataflow.migration.migrator import Migrator, Ordered, Outlet
+from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
 from meander.dataflow.migration.partition_handover import Handover
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import Disk, Overflow, Refuse
 from meander.dataflow.operators.error_policy import Guard, OnError
 from meander.dataflow.operators.exchange import Router
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
 from meander.dataflow.operators.keyed.operator import Keyed
-from meander.dataflow.operators.loop import Again, Enter
+from meander.dataflow.operators.loop import Again, LoopEntry
 from meander.dataflow.operators.ports import InputPort, Operator, OutputPort, Ways
 from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.sink import Sink
@@ -71,7 +71,7 @@ from meander.dataflow.runtime.worker_metrics import Meters
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import StateCodec, UnencodableError
 from meander.state.encoding.columns import Layout
-from meander.state.keys.ids import Incarnation, LayerId, WorkerId
+from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic
 from meander.state.store.spill import Shelf
@@ -88,7 +88,7 @@ would take more than `move_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class WorkerEnvironment:
     """One worker's surroundings: what is opened outside the engine."""
 
     me: WorkerId
@@ -101,12 +101,12 @@ class Site:
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Of what is left of partitions; None for this worker's share at the flow's start."""
     open_writer: Callable[[SinkNode], SinkWriter]
-    incarnation: Incarnation
+    incarnation: ExecutionId
     start: Start
     """What the flow starts from, of all workers."""
     in_flight: StateTopic
     """Where records in flight lie."""
-    pulse: Pulse = UNHEARD
+    pulse: Keepalive = NO_KEEPALIVE
     """How this worker is heard of where user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it begins with nothing, and is told all."""
@@ -115,11 +115,11 @@ class Site:
 
 
 @dataclass(slots=True)
-class Assembly:
+class OperatorFactory:
     """One worker's operators in the order in which they are scheduled."""
 
     plan: Plan
-    site: Site
+    site: WorkerEnvironment
     progress: Progress
     ways: Ways
     meters: Meters
@@ -130,9 +130,9 @@ class Assembly:
     """Those of the user's flow, by name."""
     inputs: dict[Location, InputPort] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
-    outlets: list[Outlet] = field(default_factory=list)
+    outlets: list[OutgoingState] = field(default_factory=list)
     sources: dict[str, SourceOperator] = field(default_factory=dict)
-    once: list[OnceSink] = field(default_factory=list)
+    once: list[OrderedSink] = field(default_factory=list)
     """The sinks whose results leave exactly once, in the order of time."""
     ordered: dict[str, list[Ordered]] = field(default_factory=dict)
     """Those that keep a key's results in order themselves where its bin moves, by its group."""
@@ -144,7 +144,7 @@ class Assembly:
     migrator: Migrator = field(init=False)
     inflight: Inflight = field(init=False)
     disk: Disk = field(init=False)
-    pace: Pace = field(init=False)
+    pace: MoveThrottle = field(init=False)
     _layers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Assembly:
         )
         self.retention = Retention(self.site.topic.forget)
         self.retention.welcome(self.start.number)
-        self.pace = Pace(self.site.clock, flow.moving_latency, self._move_memory)
+        self.pace = MoveThrottle(self.site.clock, flow.moving_latency, self._move_memory)
         self.inflight = Inflight(flow.max_inflight, self.pace.passed)
         self.disk = Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
@@ -221,7 +221,7 @@ class Assembly:
                 return self._keyed(node)
             case SinkNode():
                 return self._sink(node)
-            case AgainNode():
+            case FeedbackNode():
                 guard = self._guard(node.name, node.on_error)
                 keyless = not has_keys(node.loop.upstream)
                 return Again(self._inputs(node)[0], self._output(node), node.most, guard, keyless)
@@ -229,8 +229,8 @@ class Assembly:
                 entering, back = self._inputs(node)
                 waiting = self._pool(node.name, "records", False, self._unfit(node.name))
                 most = self.plan.flow.max_waiting
-                return Enter(entering, back, self._output(node), waiting, most)
-            case ProbeNode() | LeaveNode():
+                return LoopEntry(entering, back, self._output(node), waiting, most)
+            case ProbeNode() | LoopExitNode():
                 return Probe(self._inputs(node)[0], self._output(node))
 
     def _source(self, node: SourceNode) -> SourceOperator:
@@ -263,11 +263,13 @@ class Assembly:
         )
         return self.sources[node.name]
 
-    def _sink(self, node: SinkNode) -> Sink | OnceSink | OutboxSink:
+    def _sink(self, node: SinkNode) -> Sink | OrderedSink | OutboxSink:
         writer, flow = self.site.open_writer(node), self.plan.flow
         guard = self._guard(node.name, node.on_error)
         if node.name in self.plan.outboxes:
-            assert isinstance(writer, Keeping), "what waits in an outbox leaves in transactions"
+            assert isinstance(writer, DeferredWriter), (
+                "what waits in an outbox leaves in transactions"
+            )
             results, before = self._inputs(node)
             group = group_of(node)
             outbox = OutboxSink(
@@ -288,8 +290,10 @@ class Assembly:
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":
             return Sink(*ports, writer, guard, self.counters)
-        assert isinstance(writer, Tallying), "who delivers exactly once writes in transactions"
-        sink = OnceSink(
+        assert isinstance(writer, ChecksummedWriter), (
+            "who delivers exactly once writes in transactions"
+        )
+        sink = OrderedSink(
             node.name,
             *ports,
             writer,
@@ -362,7 +366,7 @@ class Assembly:
             self.retention,
             self._out([*self.plan.written(node), *self.plan.applied(node)]),
         )
-        self.outlets.append(Outlet(keyed, self._output_at(self._pointer_output(node))))
+        self.outlets.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
         return keyed
 
     def _logic(self, node: KeyedNode) -> Logic:
@@ -399,15 +403,15 @@ class Assembly:
         enter = Summary.between(ROOT.depth, scope.depth)
         return lambda: Antichain.of(*map(enter.advance, self._control()))
 
-    def _bound(self, name: str) -> Bound:
-        return Bound(f"operator {name!r}", self.plan.flow.max_waiting)
+    def _bound(self, name: str) -> MemoryLimit:
+        return MemoryLimit(f"operator {name!r}", self.plan.flow.max_waiting)
 
-    def _pool(self, name: str, what: str, ordered: bool, refuse: Refuse) -> Pool:
+    def _pool(self, name: str, what: str, ordered: bool, refuse: Refuse) -> SpillBuffer:
         def overflow(rounds: Rounds) -> Overflow:
             shelf = self.site.open_shelf("\0".join((name, what, *map(str, rounds))))
             return Overflow(f"operator {name!r}", rounds, shelf, self.disk, ordered, refuse)
 
-        return Pool(overflow)
+        return SpillBuffer(overflow)
 
     def _unfit(self, name: str) -> Refuse:
         """Some operators take values that could not travel, as long as memory holds them."""

@@ -15,12 +15,12 @@ from functools import partial
 from meander.dataflow.api.nodes import scope_of
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.credit import Credit
-from meander.dataflow.checkpoint.alignment import Settling
-from meander.dataflow.checkpoint.in_flight_restore import Resuming
-from meander.dataflow.checkpoint.snapshot import Freezing
-from meander.dataflow.checkpoint.state_restore import Loading
-from meander.dataflow.checkpoint.writer import Held, Persisting
-from meander.dataflow.exactly_once.transaction_loop import Committing
+from meander.dataflow.checkpoint.alignment import Alignment
+from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
+from meander.dataflow.checkpoint.snapshot import SnapshotHandler
+from meander.dataflow.checkpoint.state_restore import StateRestore
+from meander.dataflow.checkpoint.writer import CheckpointWriter, Held
+from meander.dataflow.exactly_once.transaction_loop import TransactionLoop
 from meander.dataflow.graph.graph import Edge, Location
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.metrics.histogram import Histogram
@@ -29,11 +29,11 @@ from meander.dataflow.operators.source.partitions import Standing
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.frame_validation import read
-from meander.dataflow.runtime.operator_factory import Assembly, Site
+from meander.dataflow.runtime.operator_factory import OperatorFactory, WorkerEnvironment
 from meander.dataflow.runtime.worker_metrics import Meters, Work
 from meander.dataflow.wire import (
+    CheckpointFrame,
     CompleteFrame,
-    CutFrame,
     DataFrame,
     MemberFrame,
     Payload,
@@ -44,7 +44,7 @@ from meander.dataflow.wire import (
     encode_taken,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint.checkpoint import Anew, Checkpoint, Notice
+from meander.state.checkpoint.checkpoint import Checkpoint, Notice, ReplayFrom
 from meander.state.keys.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
 from meander.state.layers.parts import cut
 from meander.state.times.antichain import Antichain
@@ -64,7 +64,7 @@ def members_of(workers: int) -> Sequence[WorkerId]:
 class Worker:
     """One worker of one flow."""
 
-    def __init__(self, plan: Plan, site: Site, links: Links) -> None:
+    def __init__(self, plan: Plan, site: WorkerEnvironment, links: Links) -> None:
         self.me = site.me
         self._plan, self._links, self._site = plan, links, site
         self._progress = (
@@ -78,17 +78,17 @@ class Worker:
         operators = [plan.migrator, plan.handover, *nodes, plan.snapshots]
         self._meters = Meters(plan.graph, operators)
         report = self._reports.append
-        self._assembly = Assembly(plan, site, self._progress, self, self._meters, report)
+        self._assembly = OperatorFactory(plan, site, self._progress, self, self._meters, report)
         self._assembly.migrator.resume(self._assembly.start.moves)
         self._turns = [*zip(self._meters.names, self._assembly.operators, strict=True)]
         self._loading = self._load()
-        self._resuming = Resuming(
+        self._resuming = InFlightRestore(
             site.me, plan, self._assembly.start, self._assembly.inputs, self._progress,
             site.in_flight, site.clock,
         )  # fmt: skip
         self._committing = self._commits()
-        settling = Settling(self._assembly.sources.values(), self._assembly.inflight, report)
-        self._freezing = Freezing(
+        settling = Alignment(self._assembly.sources.values(), self._assembly.inflight, report)
+        self._freezing = SnapshotHandler(
             site.me,
             links,
             settling,
@@ -278,7 +278,7 @@ class Worker:
                     )
                 self._put(through, sender, time, payload, _size(frame) if through.credit else None)
                 self._freezing.takes(sender, number, through.target, time, payload)
-            case CutFrame() as word:
+            case CheckpointFrame() as word:
                 self._freezing.hear(sender, word)
             case update:
                 if isinstance(update, MemberFrame) and update.news == "welcome":
@@ -297,15 +297,15 @@ class Worker:
         if rulings := self._committing.heard:
             self._links.send(newcomer, encode_progress((), 0, rulings))
 
-    def _commits(self) -> Committing:
+    def _commits(self) -> TransactionLoop:
         site, start = self._site, self._assembly.start
-        return Committing(
+        return TransactionLoop(
             site.me, site.incarnation, self._assembly.once, self._assembly.outboxes,
             site.transactions, site.clock, self._plan.flow.transaction_interval, start.resumes,
             self._reports.append,
         )  # fmt: skip
 
-    def _load(self) -> Loading:
+    def _load(self) -> StateRestore:
         start, site = self._assembly.start, self._site
         keyed = [outlet.keyed for outlet in self._assembly.outlets]
         owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
@@ -314,7 +314,7 @@ class Worker:
             one._replace(bins=tuple(bin for bin in one.bins if self._owns(one.operator, bin)))
             for one in start.cut.bundles
         ]
-        return Loading(
+        return StateRestore(
             start.at, keyed, owned, lacking, [one for one in bundles if one.bins], site.topic,
             site.in_flight, site.clock,
         )  # fmt: skip
@@ -356,7 +356,7 @@ class Worker:
 
     # -- checkpoints
 
-    def _freeze(self, number: int) -> Persisting:
+    def _freeze(self, number: int) -> CheckpointWriter:
         """Everything on this worker as it is between two steps."""
         plan, assembly, site = self._plan, self._assembly, self._site
         self._committing.freeze(number)
@@ -387,9 +387,9 @@ class Worker:
             self._loading.left,
             self._loading.lacking,
             self._loading.bundles,
-            [Anew(sink.name, sink.anew) for sink in assembly.once],
+            [ReplayFrom(sink.name, sink.anew) for sink in assembly.once],
         )
-        return Persisting(
+        return CheckpointWriter(
             self.me, plan, site.incarnation, number, held, assembly.outlets, site.in_flight,
             partial(self._tell_part, self._committing.held), self._tell_failed,
         )  # fmt: skip

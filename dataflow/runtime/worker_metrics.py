@@ -1,7 +1,8 @@
 """What a worker counts of its own work, so that a running flow can be looked at.
 
 Guarantees that every figure only ever grows, so that whoever reads them seldom misses nothing.
-Cost: per message one addition, per operator and turn one reading of the clock, and that of `Stay`.
+Cost: per message one addition, per operator and turn one reading of the clock, and that of
+`OperatorLatency`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from meander.dataflow.graph.graph import Edge, Graph
 from meander.dataflow.graph.graph import Node as Ports
 from meander.dataflow.metrics.histogram import Histogram
-from meander.dataflow.metrics.operator_latency import Stay
+from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
 
@@ -41,7 +42,7 @@ class Meters:
         """Of the operators, by place."""
         self._received, self._sent = [0] * len(graph.edges), [0] * len(graph.edges)
         self._busy = [0.0] * len(operators)
-        self._stays = [Stay() for _ in operators]
+        self._stays = [OperatorLatency() for _ in operators]
         self.stays = {
             at: stay
             for ports, stay in zip(operators, self._stays, strict=True)

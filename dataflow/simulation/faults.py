@@ -152,7 +152,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Traps:
+class FaultInjector:
     """Makes a flow's functions raise when told to."""
 
     armed: Counter[str] = field(default_factory=Counter)

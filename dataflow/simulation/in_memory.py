@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import (
     Chunk,
     Partition,
@@ -264,10 +264,10 @@ class ListWriter(Unhurried):
             self._sink.results.extend, results(self._worker, batch, batch.keys, batch.values)
         )
 
-    def tally(self, batch: Batch) -> Tally:
+    def tally(self, batch: Batch) -> Checksum:
         """Of a batch as it is collected."""
         keys = [None] * len(batch) if batch.keys is None else batch.keys
-        return Tally.of(batch.times, keys, list(map(codec.encode, batch.values)))
+        return Checksum.of(batch.times, keys, list(map(codec.encode, batch.values)))
 
 
 def results(

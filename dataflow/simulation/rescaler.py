@@ -16,7 +16,7 @@ from meander.schemas.control import Rescale
 from meander.state.keys.ids import WorkerId
 
 
-class Hiring:
+class SimulatedRescaler:
     """The staff of one simulated flow."""
 
     def __init__(self, sim: Simulation, act: Callable[[], None]) -> None:

@@ -28,23 +28,23 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import TOGETHER
 from meander.dataflow.control.command import Migrate
-from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.errors import KILLED, lost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.records.loop_times import outer
-from meander.dataflow.runtime.operator_factory import Site
+from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import (
     At,
     Control,
     Crash,
     Fault,
+    FaultInjector,
     Jump,
     Pause,
     Pending,
     Raise,
     Slow,
-    Traps,
 )
 from meander.dataflow.simulation.in_memory import (
     DeadLetter,
@@ -55,7 +55,7 @@ from meander.dataflow.simulation.in_memory import (
     ListWriter,
     Result,
 )
-from meander.dataflow.simulation.rescaler import Hiring
+from meander.dataflow.simulation.rescaler import SimulatedRescaler
 from meander.dataflow.simulation.simulator import (
     Abort,
     Command,
@@ -77,7 +77,7 @@ from meander.schemas.control import Rejected, parse_command
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
-from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId, member_name
+from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
 from meander.state.store.spill import Shelf
 from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
@@ -147,7 +147,7 @@ class TestFlow:
         namespace: int = 0,
         *,
         faults: Sequence[At] = (),
-        past: Past = NO_PAST,
+        past: OverrideHistory = NO_PAST,
         states: Mapping[str, Mapping[object, object]] | None = None,
         world: World | None = None,
     ) -> None:
@@ -157,7 +157,7 @@ class TestFlow:
         self._namespace, self._count = namespace, workers
         self._rng = random.Random(seed)
         self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
-        self._traps, self._pending = Traps(), Pending([*faults])
+        self._traps, self._pending = FaultInjector(), Pending([*faults])
         self._over: MeanderError | None = None
         self._dead = ListDead()
         self._plan = Plan(self._traps.laid(flow))
@@ -168,7 +168,7 @@ class TestFlow:
         self.sim: Simulation = simulate(
             self._plan, workers, self._rng, self._build, self.world, commands, past
         )
-        self._hiring = Hiring(self.sim, self.act)
+        self._hiring = SimulatedRescaler(self.sim, self.act)
 
     def __enter__(self) -> Self:
         return self
@@ -398,7 +398,7 @@ class TestFlow:
         """The flow starts from these, as from a bootstrap."""
         manifests = tuple(write(self._plan, states, self.world.state))
         space = self._plan.flow.space
-        self.world.checkpoints.append(Checkpoint(1, Incarnation(0), space, 0, manifests))
+        self.world.checkpoints.append(Checkpoint(1, ExecutionId(0), space, 0, manifests))
 
     def _build(
         self, me: WorkerId, links: SimLinks, clock: SimClock, topic: SimTopic, joins: bool
@@ -415,7 +415,7 @@ class TestFlow:
             once = KeptWriter if node.name in self._plan.outboxes else OnceWriter
             return once(transactions, writer)
 
-        site = Site(
+        site = WorkerEnvironment(
             me,
             self._count,
             clock,

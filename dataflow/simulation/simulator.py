@@ -17,12 +17,12 @@ from typing import Literal, Self, TypeVar
 
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.recording import Recording
 from meander.dataflow.checkpoint.restore_plan import Start
 from meander.dataflow.control.command import Migrate, Refused
 from meander.dataflow.control.decisions import Decision
-from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.exactly_once.commit_history import History, Written
 from meander.dataflow.interfaces import Frame, Links
@@ -34,7 +34,7 @@ from meander.dataflow.wire import check_size, of_progress
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Unnamed
-from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.layers.topic import Place, RecordGone, Ticket
 
 NOW_MS = 4_000_000_000_000
@@ -42,7 +42,7 @@ NOW_MS = 4_000_000_000_000
 
 T = TypeVar("T")
 
-_UNBORN = Incarnation(0)
+_UNBORN = ExecutionId(0)
 
 MOST_ACTIONS = 400_000
 """A run that takes more than this many scheduling decisions is taken not to end (I7)."""
@@ -245,7 +245,7 @@ class World:
     """What the flow of now has started from."""
     earlier: Sequence[Checkpoint] = ()
     """What there is to go back to before that."""
-    incarnation: Incarnation = _UNBORN
+    incarnation: ExecutionId = _UNBORN
     """Its life."""
     start: Start = field(init=False)
     """The same over its workers."""
@@ -255,10 +255,10 @@ class World:
         """Before a flow's first life."""
         return cls(SimTopic(rng), SimTopic(rng), Ledger(random.Random(rng.random())))
 
-    def begin(self, plan: Plan, workers: int, past: Past) -> None:
+    def begin(self, plan: Plan, workers: int, past: OverrideHistory) -> None:
         """A new life, from the newest checkpoint; nothing that the last one does counts any more.
         `past` is known otherwise than by what is committed."""
-        self.incarnation = Incarnation(self.incarnation + 1)
+        self.incarnation = ExecutionId(self.incarnation + 1)
         self.ledger.begin(self.incarnation)
         # Of what the last life was writing some is there.
         del self.journal[self.ledger.rng.randint(self.certain, len(self.journal)) :]
@@ -287,7 +287,7 @@ class World:
     def _read(self, record: bytes) -> Checkpoint:
         return Checkpoint.from_bytes(record, self.in_flight.here)
 
-    def write(self, life: Incarnation, decision: Decision) -> Callable[[], bool]:
+    def write(self, life: ExecutionId, decision: Decision) -> Callable[[], bool]:
         """Begin to write a life's decision, which is durable some turns later."""
         self.journal.append((life, decision))
         number = len(self.journal)
@@ -303,7 +303,7 @@ class World:
 
     def taking(
         self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
-    ) -> Checkpoints:
+    ) -> CheckpointCoordinator:
         """The checkpoints of this life; each is durable when `durable` says so."""
         life = self.incarnation
 
@@ -335,7 +335,7 @@ class World:
             self.in_flight.forget(places)
             self.state.forget(chunks)
 
-        return Checkpoints(
+        return CheckpointCoordinator(
             plan, self.incarnation, self.before, links, clock, keep, forget,
             self.ledger.trimming(), self.savepoints, earlier=self.earlier,
         )  # fmt: skip
@@ -373,7 +373,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Grow:
+class AddPartition:
     """A source's topic gets one more partition, on which these records lie: (milliseconds since
     1970, value). The source is named as in the flow."""
 
@@ -390,7 +390,7 @@ class Freeze:
     """Under which name it is kept."""
 
 
-Command = Migrate | Abort | Join | Leave | HandOver | Grow | Freeze
+Command = Migrate | Abort | Join | Leave | HandOver | AddPartition | Freeze
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Makes one worker in its surroundings; the last says whether it joins a running flow."""
 
@@ -470,7 +470,7 @@ class Simulation:
         try:
             self._submit(command)
         except Refused as refusal:
-            id = "" if isinstance(command, Join | Grow | Freeze) else command.id
+            id = "" if isinstance(command, Join | AddPartition | Freeze) else command.id
             self.events.append({"type": "rejected", "id": id, "reason": str(refusal)})
         self.collect()
 
@@ -486,7 +486,7 @@ class Simulation:
                 self.controller.leave(id, [WorkerId(worker)])
             case HandOver(id, source, partition, worker):
                 self.controller.hand_over(id, source, partition, WorkerId(worker))
-            case Grow(source, records):
+            case AddPartition(source, records):
                 (grown,) = (one.spec for one in self.plan.sources if one.name == source)
                 assert isinstance(grown, ListSource), f"source {source!r} is no list"
                 grown.grow(records)
@@ -531,7 +531,7 @@ def simulate(
     build: Build,
     world: World,
     commands: Sequence[Command] = (),
-    past: Past = NO_PAST,
+    past: OverrideHistory = NO_PAST,
 ) -> Simulation:
     """Put a plan on simulated workers; from the newest checkpoint in the world, if any."""
     clock, network = SimClock(), SimNetwork()

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.exactly_once.interfaces import Keeper
-from meander.dataflow.exactly_once.marker_retention import Trimming
+from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 
 Show = Callable[[], None]
 """Makes what a transaction holds visible."""
@@ -33,11 +33,11 @@ class Ledger:
     marks: list[Mark] = field(default_factory=list)
     forgotten: int = 0
     """How many before those that are."""
-    life: Incarnation | None = None
+    life: ExecutionId | None = None
     open: list[tuple[Mark, Show]] = field(default_factory=list)
     """Being committed."""
 
-    def begin(self, life: Incarnation) -> None:
+    def begin(self, life: ExecutionId) -> None:
         """A new life: what earlier ones were committing is out by now, or never will be."""
         for mark, show in [*self.open]:
             if self.rng.random() < 0.5:
@@ -45,20 +45,20 @@ class Ledger:
         self.open.clear()
         self.life = life
 
-    def trimming(self) -> Trimming:
+    def trimming(self) -> MarkerRetention:
         """Of the marks, some turns after it was asked for."""
 
         def ask() -> Callable[[], int | None]:
             end = self.forgotten + len(self.marks)
             return lambda: end if self.rng.random() < 0.9 else None
 
-        return Trimming(ask, self._forget)
+        return MarkerRetention(ask, self._forget)
 
     def _forget(self, end: int) -> None:
         del self.marks[: end - self.forgotten]
         self.forgotten = end
 
-    def expect(self, life: Incarnation) -> None:
+    def expect(self, life: ExecutionId) -> None:
         """Raises MeanderError for a life that is over."""
         if life != self.life:
             raise MeanderError(f"life {life}", "a later one has fenced it off")
@@ -76,7 +76,7 @@ class InMemory(SinkWriter, Protocol):
     def made(self, batch: Batch) -> Show:
         """What makes a batch visible. Raises RowRefused."""
 
-    def tally(self, batch: Batch) -> Tally:
+    def tally(self, batch: Batch) -> Checksum:
         """Of a batch as it becomes visible. Raises RowRefused."""
 
 
@@ -133,11 +133,11 @@ class ListTransactions:
 
 
 class OnceWriter:
-    """Implements `Tallying` by what another would write: a ticket is a transaction's number."""
+    """Implements `ChecksummedWriter` by what another would write: tickets number transactions."""
 
     def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
         self._transactions, self._writer = transactions, writer
-        self.taken = Tally()
+        self.taken = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Keep a batch for the next transaction."""
@@ -145,7 +145,7 @@ class OnceWriter:
         self.taken += self.tally(batch)
         return self._transactions.write(show)
 
-    def tally(self, batch: Batch) -> Tally:
+    def tally(self, batch: Batch) -> Checksum:
         """Of a batch, were it written."""
         return self._writer.tally(batch)
 
@@ -167,7 +167,7 @@ ROOM = 40
 
 
 class KeptWriter:
-    """Implements `Keeping` by what another would write."""
+    """Implements `DeferredWriter` by what another would write."""
 
     def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
         self._transactions, self._writer = transactions, writer

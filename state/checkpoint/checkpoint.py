@@ -20,7 +20,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.delta_bundles import (
     Bundle,
     BundleRecord,
-    Lacking,
+    Delta,
     LackingRecord,
     bundle,
     bundle_record,
@@ -29,7 +29,7 @@ from meander.state.checkpoint.delta_bundles import (
 )
 from meander.state.checkpoint.in_flight import Author
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.manifest import (
     AvroTime,
     Manifest,
@@ -106,7 +106,7 @@ class Piece(NamedTuple):
         return Author.of(self.places[0].key)
 
 
-class Anew(NamedTuple):
+class ReplayFrom(NamedTuple):
     """From when on results come again."""
 
     sink: str
@@ -140,7 +140,7 @@ class Cut:
     members: tuple[WorkerId, ...] = ()
     owners: tuple[WorkerId, ...] = ()
     """Of each bin, group after group."""
-    lacking: tuple[Lacking, ...] = ()
+    lacking: tuple[Delta, ...] = ()
     """Of bins on their way to another owner."""
     bundles: tuple[Bundle, ...] = ()
     """Of others that had changed a little."""
@@ -148,7 +148,7 @@ class Cut:
     notices: tuple[Notice, ...] = ()
     pieces: tuple[Piece, ...] = ()
     """In the order in which they go on."""
-    anew: tuple[Anew, ...] = ()
+    anew: tuple[ReplayFrom, ...] = ()
     """Of sinks that deliver exactly once; of one that is not here nobody knows."""
     ways: tuple[Way, ...] = ()
     """Of each input that takes records; of one that is not here nobody knows."""
@@ -163,13 +163,13 @@ class Checkpoint:
     """The states of a flow's operators, and where it was stopped; a bin that has no manifest holds
     no keys.
 
-    >>> checkpoint = Checkpoint(1, Incarnation(7), BinSpace(8), millis=5, manifests=())
+    >>> checkpoint = Checkpoint(1, ExecutionId(7), BinSpace(8), millis=5, manifests=())
     >>> Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
     True
     """
 
     number: int
-    incarnation: Incarnation
+    incarnation: ExecutionId
     space: BinSpace
     millis: int
     manifests: tuple[Manifest, ...]
@@ -296,7 +296,7 @@ class Checkpoint:
         if record["parts"]:
             return _joined(record, fetch)
         return Checkpoint(
-            record["number"], Incarnation(record["incarnation"]), BinSpace(record["bits"]),
+            record["number"], ExecutionId(record["incarnation"]), BinSpace(record["bits"]),
             record["millis"], tuple(map(Manifest.from_bytes, record["manifests"])),
             Cut(
                 record["time"],
@@ -310,7 +310,7 @@ class Checkpoint:
                     for one in record["notices"]
                 ),
                 tuple(map(_piece, record["pieces"])),
-                tuple(Anew(**one) for one in record["anew"]),
+                tuple(ReplayFrom(**one) for one in record["anew"]),
                 tuple(
                     Way(one["node"], one["input"], tuple(one["behind"]), tuple(one["before"]))
                     for one in record["ways"]
@@ -378,7 +378,7 @@ class _CheckpointRecord(TypedDict):
     notices: list[_NoticeRecord]
     pieces: list[_PieceRecord]
     anew: list[dict[str, Any]]
-    """Of `Anew`, field by field."""
+    """Of `ReplayFrom`, field by field."""
     ways: list[dict[str, Any]]
     """Of `Way`, field by field."""
     parts: list[PlaceRecord]
@@ -388,12 +388,12 @@ class _CheckpointRecord(TypedDict):
 _FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4, 5])
 
 
-def _latest(cuts: Iterable[Cut]) -> tuple[Anew, ...]:
+def _latest(cuts: Iterable[Cut]) -> tuple[ReplayFrom, ...]:
     """What holds on all workers."""
     found = dict[str, int]()
     for sink, since in chain.from_iterable(cut.anew for cut in cuts):
         found[sink] = max(since, found.get(sink, since))
-    return tuple(starmap(Anew, found.items()))
+    return tuple(starmap(ReplayFrom, found.items()))
 
 
 def _piece_record(one: Piece) -> _PieceRecord:

@@ -14,8 +14,8 @@ import xxhash
 
 from meander.schemas.avro import NULL, THERE, Format, array, byte_strings, long
 from meander.state.encoding.timers import Timers
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
-from meander.state.layers.layer import Remainder
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
+from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import PlaceRecord, place_record
 from meander.state.layers.topic import Place, Unreadable
 
@@ -26,12 +26,12 @@ class BundleCorrupt(Unreadable):
     """What lies at a bundle's place is not what was written."""
 
 
-class Lacking(NamedTuple):
+class Delta(NamedTuple):
     """What the layers of an operator's bin lack."""
 
     operator: str
     bin: Bin
-    remainder: Remainder
+    remainder: DeltaEntries
 
     @property
     def size(self) -> int:
@@ -49,15 +49,15 @@ class Bundle(NamedTuple):
     place: Place
 
 
-def key_of(incarnation: Incarnation, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
+def key_of(incarnation: ExecutionId, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
     """The key of a bundle on its topic: the n-th of a worker and checkpoint."""
     return f"bundle/{incarnation}/{checkpoint}/{worker}/{sequence}".encode()
 
 
-def to_bytes(many: Iterable[Lacking]) -> bytes:
+def to_bytes(many: Iterable[Delta]) -> bytes:
     """A bundle as it rests on its topic.
 
-    >>> found = from_bytes(to_bytes([Lacking("totals", Bin(3), Remainder([b"k"], [b"s"], None))]))
+    >>> found = from_bytes(to_bytes([Delta("totals", Bin(3), DeltaEntries([b"k"], [b"s"], None))]))
     >>> found[0].bin, found[0].remainder.states
     (3, [b's'])
     """
@@ -66,7 +66,7 @@ def to_bytes(many: Iterable[Lacking]) -> bytes:
     return xxhash.xxh3_64_digest(body) + body
 
 
-def _bundled(one: Lacking) -> bytes:
+def _bundled(one: Delta) -> bytes:
     """As it stands in a bundle."""
     name, (keys, states, timers) = one.operator.encode(), one.remainder
     head = long(len(name)) + name + long(one.bin)
@@ -79,7 +79,7 @@ def _optional(timers: Timers | None) -> bytes:
     return THERE + array([long(at) + long(len(key)) + key for at, key in timers])
 
 
-def from_bytes(data: bytes) -> list[Lacking]:
+def from_bytes(data: bytes) -> list[Delta]:
     """Undo `to_bytes`. Raises BundleCorrupt for what was not written so, MeanderError for another
     format version."""
     checksum, body = data[:CHECKSUM_BYTES], data[CHECKSUM_BYTES:]
@@ -123,7 +123,7 @@ class _Bundled(TypedDict):
 _FORMAT: Final = Format[_Bundled]("bundle")
 
 
-def lacking_record(one: Lacking) -> LackingRecord:
+def lacking_record(one: Delta) -> LackingRecord:
     """As Avro has it."""
     keys, states, timers = one.remainder
     known = None if timers is None else [TimerRecord(time=at, key=key) for at, key in timers]
@@ -132,12 +132,12 @@ def lacking_record(one: Lacking) -> LackingRecord:
     }  # fmt: skip
 
 
-def lacking(record: LackingRecord) -> Lacking:
+def lacking(record: LackingRecord) -> Delta:
     """Undo `lacking_record`."""
     known = record["timers"]
     timers = None if known is None else [(timer["time"], timer["key"]) for timer in known]
-    remainder = Remainder(record["keys"], record["states"], timers)
-    return Lacking(record["operator"], Bin(record["bin"]), remainder)
+    remainder = DeltaEntries(record["keys"], record["states"], timers)
+    return Delta(record["operator"], Bin(record["bin"]), remainder)
 
 
 def bundle_record(one: Bundle) -> BundleRecord:

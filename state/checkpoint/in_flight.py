@@ -26,7 +26,7 @@ from fastavro.types import Schema
 from meander.schemas.avro import NULL, THERE, byte_strings, longs
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import Unreadable
 
 Int64s = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class RecordCorrupt(Unreadable):
 class Header:
     """Whose records these are."""
 
-    incarnation: Incarnation
+    incarnation: ExecutionId
     checkpoint: int
     worker: WorkerId
     """Who was to take them."""
@@ -68,7 +68,7 @@ class Header:
 class Author(NamedTuple):
     """Of records in flight: who has written them, for which checkpoint of its life."""
 
-    incarnation: Incarnation
+    incarnation: ExecutionId
     checkpoint: int
     worker: WorkerId
 
@@ -76,12 +76,12 @@ class Author(NamedTuple):
     def of(key: bytes) -> Author:
         """Return the author that the key of a record names, or the key of one of its parts.
 
-        >>> header = Header(Incarnation(7), 2, WorkerId(1), "sink", 1, sequence=0)
+        >>> header = Header(ExecutionId(7), 2, WorkerId(1), "sink", 1, sequence=0)
         >>> Author.of(header.key)
         Author(incarnation=7, checkpoint=2, worker=1)
         """
         _, life, checkpoint, worker, *_ = key.split(b"/")
-        return Author(Incarnation(int(life)), int(checkpoint), WorkerId(int(worker)))
+        return Author(ExecutionId(int(life)), int(checkpoint), WorkerId(int(worker)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def encode(header: Header, columns: Columns) -> bytes:
     """A record for the topic. Raises UnencodableError for a value that is not plain.
 
     >>> none = np.zeros(1, np.int64)
-    >>> header = Header(Incarnation(1), 2, WorkerId(0), "totals", 0, sequence=5)
+    >>> header = Header(ExecutionId(1), 2, WorkerId(0), "totals", 0, sequence=5)
     >>> record = encode(header, Columns((), none, none, none, none, none, None, None, [(1, "a")]))
     >>> head, columns = decode(record)
     >>> head == header, columns.values
@@ -164,7 +164,7 @@ def decode(data: bytes) -> tuple[Header, Columns]:
             "a record of format 'in_flight'", f"it is cut short: {error}"
         ) from error
     header = Header(
-        Incarnation(head["incarnation"]), head["checkpoint"], WorkerId(head["worker"]),
+        ExecutionId(head["incarnation"]), head["checkpoint"], WorkerId(head["worker"]),
         head["node"], head["input"], head["sequence"],
     )  # fmt: skip
     if xxhash.xxh3_64_digest(body) != head["checksum"]:

@@ -22,8 +22,8 @@ from meander.state.keys.ids import life_of
 class Unnamed:
     """As one life finds it.
 
-    >>> from meander.state.keys.ids import Incarnation, LayerId, WorkerId
-    >>> named, other = (LayerId(Incarnation(life), WorkerId(0), 3).key(0) for life in (6, 7))
+    >>> from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
+    >>> named, other = (LayerId(ExecutionId(life), WorkerId(0), 3).key(0) for life in (6, 7))
     >>> unnamed = Unnamed(frozenset([named]))
     >>> unnamed.goes(other), unnamed.goes(named), unnamed.goes(b"what a user has put there")
     (True, False, False)

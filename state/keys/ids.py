@@ -23,14 +23,14 @@ def member_name(member: WorkerId) -> str:
 Bin = NewType("Bin", int)
 """A group of keys that moves as one: 0 .. 2**bits - 1."""
 
-Incarnation = NewType("Incarnation", int)
+ExecutionId = NewType("ExecutionId", int)
 """The n-th life of a flow; what an older one does must never become visible (I8)."""
 
 
 class CheckpointId(NamedTuple):
     """Names a checkpoint for ever: the n-th, taken in a life."""
 
-    incarnation: Incarnation
+    incarnation: ExecutionId
     number: int
 
 
@@ -38,11 +38,11 @@ class CheckpointId(NamedTuple):
 class LayerId:
     """Names a layer for ever: no two layers of any incarnation share one.
 
-    >>> LayerId(Incarnation(1), WorkerId(0), 7).key(2)
+    >>> LayerId(ExecutionId(1), WorkerId(0), 7).key(2)
     b'layer/1/0/7/2'
     """
 
-    incarnation: Incarnation
+    incarnation: ExecutionId
     worker: WorkerId
     sequence: int
 
@@ -51,13 +51,13 @@ class LayerId:
         return f"layer/{self.incarnation}/{self.worker}/{self.sequence}/{chunk}".encode()
 
 
-def life_of(key: bytes) -> Incarnation | None:
+def life_of(key: bytes) -> ExecutionId | None:
     """Who has written a record of the state or the in-flight topic, by its key; None of a foreign
     one.
 
-    >>> life_of(LayerId(Incarnation(3), WorkerId(0), 7).key(2)), life_of(b"foreign")
+    >>> life_of(LayerId(ExecutionId(3), WorkerId(0), 7).key(2)), life_of(b"foreign")
     (3, None)
     """
     _, _, rest = key.partition(b"/")
     life, _, _ = rest.partition(b"/")
-    return Incarnation(int(life)) if life.isdigit() else None
+    return ExecutionId(int(life)) if life.isdigit() else None

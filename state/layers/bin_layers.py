@@ -20,9 +20,9 @@ from meander.state.keys.ids import Bin, CheckpointId, LayerId
 from meander.state.layers.chunk import Head
 from meander.state.layers.compaction import similar, worn
 from meander.state.layers.delta_chains import Chains, Link, Little
-from meander.state.layers.layer import Remainder
+from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.layer_input import Changed, Merged, Whole
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Description, Kind, LayerPointer, Manifest
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic, Unreadable
@@ -35,7 +35,7 @@ Layers = tuple[LayerPointer, ...]
 _NO_TIMERS: Final = hash(())
 
 
-class Trace:
+class BinLayers:
     """The live layers of each bin of one operator on one worker."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Trace:
         self._layers: dict[Bin, Layers] = {}
         self._told: dict[Bin, int | None] = {}
         """A hash of the timers that the newest layer of a bin holds, None where it is not known."""
-        self._writing: dict[Bin, tuple[Extraction, Sequence[bytes]]] = {}
+        self._writing: dict[Bin, tuple[LayerWriter, Sequence[bytes]]] = {}
         """What is being written, and the keys that were taken for it."""
         self._refused: dict[Bin, Layers] = {}
         """What is to be forgotten once another layer stands in its place."""
@@ -65,7 +65,7 @@ class Trace:
         self._pins: Counter[Bin] = Counter()
         self._due: dict[Bin, None] = {}
         """Bins of which something may have to be merged, the longest due first."""
-        self._merging: tuple[Bin, Extraction] | None = None
+        self._merging: tuple[Bin, LayerWriter] | None = None
 
     @property
     def bins(self) -> list[Bin]:
@@ -80,7 +80,7 @@ class Trace:
         """How many bytes that takes."""
         return sum(layer.bytes for layer in self.layers(bin))
 
-    def write(self, bin: Bin, upper: int, timers: Timers, *, renew: bool = False) -> Extraction:
+    def write(self, bin: Bin, upper: int, timers: Timers, *, renew: bool = False) -> LayerWriter:
         """Write what of a bin has changed since its last layer, or all where it has none, as one
         more layer; `timers` are all that it has. With `renew` all is written, in place of what
         there is, where the deltas take too much beside their base.
@@ -124,7 +124,7 @@ class Trace:
         """The bins of which it still has to be written what they were."""
         return self._frozen.keys()
 
-    def write_frozen(self, bin: Bin) -> Extraction | None:
+    def write_frozen(self, bin: Bin) -> LayerWriter | None:
         """Write what a bin was when it was frozen, as `write` does; None where its layers say so
         already."""
         self._thread(bin)
@@ -163,7 +163,7 @@ class Trace:
         if hashed != layered:
             self._store.mark(bin)
         self._thaw(bin)
-        return Little(links, Remainder(keys, states, None if told else timers))
+        return Little(links, DeltaEntries(keys, states, None if told else timers))
 
     def bundled(self, at: CheckpointId, bins: Sequence[Bin], link: Link) -> None:
         """What a checkpoint was given of some of them as little lies in a bundle."""
@@ -193,7 +193,7 @@ class Trace:
 
     def _write(
         self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes], renew: bool
-    ) -> Extraction:
+    ) -> LayerWriter:
         layers = self.layers(bin)
         if renew and worn(layers) and bin not in self._pins:
             return self._write_base(bin, upper, timers, keys)
@@ -203,7 +203,7 @@ class Trace:
         # A bin may have come with what is later than all that this worker can tell of.
         lower = layers[-1].description.upper
         head = self._head(bin, "delta", lower, max(lower, upper))
-        extraction = Extraction(head, contents, self._topic, partial(self._stands, bin, told))
+        extraction = LayerWriter(head, contents, self._topic, partial(self._stands, bin, told))
         self._writing[bin] = extraction, keys
         return extraction
 
@@ -215,7 +215,7 @@ class Trace:
             return False
         return changed * self.size(bin) <= most_bytes * keys
 
-    def remainder(self, bin: Bin, timers: Timers, most_bytes: int) -> Remainder | None:
+    def remainder(self, bin: Bin, timers: Timers, most_bytes: int) -> DeltaEntries | None:
         """Take what of a bin has changed since its last layer, all of which then count as changed
         no longer; None, and nothing is taken, where that is more, or it has no layer yet.
 
@@ -238,9 +238,9 @@ class Trace:
         if size > most_bytes:
             self._store.give_back(bin, keys)
             return None
-        return Remainder(keys, states, None if told else timers)
+        return DeltaEntries(keys, states, None if told else timers)
 
-    def again(self, bin: Bin, upper: int, timers: Timers) -> Extraction:
+    def again(self, bin: Bin, upper: int, timers: Timers) -> LayerWriter:
         """Write all that the store still has of a bin that has been released: its next owner could
         not read the layers that it was to have."""
         return self._base(bin, upper, timers, lambda layer: (layer,))
@@ -329,7 +329,7 @@ class Trace:
 
     def _write_base(
         self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes]
-    ) -> Extraction:
+    ) -> LayerWriter:
         extraction = self._base(
             bin, upper, timers, partial(self._stands_alone, bin, hash(tuple(timers)))
         )
@@ -338,10 +338,10 @@ class Trace:
 
     def _base(
         self, bin: Bin, upper: int, timers: Timers, stands: Callable[[LayerPointer], Layers]
-    ) -> Extraction:
+    ) -> LayerWriter:
         head = self._head(bin, "base", MIN_TIME, upper)
         contents = Whole(self._store, bin, timers)
-        return Extraction(head, contents, self._topic, stands, partial(self._store.table, bin))
+        return LayerWriter(head, contents, self._topic, stands, partial(self._store.table, bin))
 
     def _head(self, bin: Bin, kind: Kind, lower: Time, upper: Time) -> Head:
         description = Description(lower, upper, since=upper)
@@ -395,7 +395,7 @@ class Trace:
         head = self._head(bin, "delta", first.lower, last.upper)
         merged = Merged(self._topic, self._operator, bin, layers)
         stands = partial(self._replace, bin, layers)
-        self._merging = bin, Extraction(head, merged, self._topic, stands)
+        self._merging = bin, LayerWriter(head, merged, self._topic, stands)
 
     def _replace(self, bin: Bin, old: Layers, new: LayerPointer) -> Layers:
         """A layer is durable that stands for some."""

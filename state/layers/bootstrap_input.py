@@ -19,7 +19,7 @@ from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, LayerId
 from meander.state.layers.chunk import Head
 from meander.state.layers.layer import Entries
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Description, LayerPointer
 from meander.state.layers.topic import StateTopic
 from meander.state.store.sst_writer import TableWriter
@@ -92,12 +92,12 @@ def first_layer(
     codec: str,
     topic: StateTopic,
     folder: Path | None = None,
-) -> Extraction:
+) -> LayerWriter:
     """Writes what is given as the layer that a flow starts from: of no record of the flow's own, it
     covers what was before all of them. There are tables where there is a folder for them."""
     head = Head(operator, bin, layer, "base", codec, Description(MIN_TIME, MIN_TIME, MIN_TIME))
     table = None if folder is None else partial(TableWriter, folder, group_of(operator, bin))
-    return Extraction(head, given, topic, _alone, table)
+    return LayerWriter(head, given, topic, _alone, table)
 
 
 def _alone(layer: LayerPointer) -> tuple[LayerPointer, ...]:

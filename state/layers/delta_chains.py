@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meander.state.keys.ids import Bin, CheckpointId
-from meander.state.layers.layer import Remainder
+from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.topic import Place
 
 
@@ -29,7 +29,7 @@ class Little(NamedTuple):
     """What the layers of a bin lack: what lies in bundles, and the rest."""
 
     links: tuple[Link, ...]
-    remainder: Remainder
+    remainder: DeltaEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Chain:
 class Chains:
     """Those of the bins of one operator on one worker.
 
-    >>> from meander.state.keys.ids import Incarnation
-    >>> one, two = (CheckpointId(Incarnation(7), number) for number in (1, 2))
+    >>> from meander.state.keys.ids import ExecutionId
+    >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
     >>> chains, link = Chains(), Link(1, 0, Place(b"bundle", 0, 5, 99))
     >>> chains.begin(one); chains.add(Bin(3), 99, told=0); chains.place(one, [Bin(3)], link)
     >>> chains.of(Bin(3)), chains.open

@@ -28,7 +28,7 @@ class Entries(NamedTuple):
     states: list[bytes]
 
 
-class Remainder(NamedTuple):
+class DeltaEntries(NamedTuple):
     """What a bin's layers lack: some keys with their encoded states, in key order."""
 
     keys: list[bytes]
@@ -37,14 +37,14 @@ class Remainder(NamedTuple):
     """All of the bin's; None where they are those of its last layer."""
 
 
-NO_REMAINDER: Final = Remainder([], [], None)
+NO_REMAINDER: Final = DeltaEntries([], [], None)
 
 
-def overlaid(many: Sequence[Remainder]) -> Remainder:
+def overlaid(many: Sequence[DeltaEntries]) -> DeltaEntries:
     """What some tell of one bin together, of which the later ones are right.
 
-    >>> earlier = Remainder([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
-    >>> overlaid([earlier, Remainder([b"a"], [b"3"], None)])
+    >>> earlier = DeltaEntries([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
+    >>> overlaid([earlier, DeltaEntries([b"a"], [b"3"], None)])
     Remainder(keys=[b'a', b'b'], states=[b'3', b'2'], timers=[(5, b'a')])
     """
     if len(many) <= 1:
@@ -54,7 +54,7 @@ def overlaid(many: Sequence[Remainder]) -> Remainder:
         found.update(zip(keys, states, strict=True))
         timers = timers if known is None else known
     keys = sorted(found)
-    return Remainder(keys, [found[key] for key in keys], timers)
+    return DeltaEntries(keys, [found[key] for key in keys], timers)
 
 
 class Contents(Protocol):

@@ -25,7 +25,7 @@ AHEAD_BYTES: Final = 2 * TABLE_BYTES
 """The most that an installation has of its bin at once, unless one chunk alone takes more."""
 
 
-class Installation:
+class LayerLoader:
     """Reads the layers of one bin from the state topic into a store.
 
     Where the first of the layers are those that are `staged` in the store already, with `timers` as

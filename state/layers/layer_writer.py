@@ -38,7 +38,7 @@ ENTRY_BYTES: Final = 16
 Lengths = npt.NDArray[np.int64]
 
 
-class Extraction:
+class LayerWriter:
     """Writes one layer to the state topic.
 
     `stands` is told of the layer once it is durable, and says which layers its bin consists of

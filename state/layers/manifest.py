@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, Literal, TypedDict
 
 from meander.schemas.avro import Format
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.topic import Place
 from meander.state.times.time import Time
 
@@ -169,7 +169,7 @@ def _layer_record(layer: LayerPointer) -> _LayerRecord:
 
 def _layer(record: _LayerRecord) -> LayerPointer:
     return LayerPointer(
-        LayerId(Incarnation(record["incarnation"]), WorkerId(record["worker"]), record["sequence"]),
+        LayerId(ExecutionId(record["incarnation"]), WorkerId(record["worker"]), record["sequence"]),
         Description(time_of(record["lower"]), time_of(record["upper"]), time_of(record["since"])),
         record["kind"],
         record["count"],

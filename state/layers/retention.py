@@ -17,10 +17,10 @@ from meander.state.layers.topic import Place
 class Retention:
     """What one worker has replaced; `forget` lets compaction take records.
 
-    >>> from meander.state.keys.ids import Incarnation, WorkerId
+    >>> from meander.state.keys.ids import ExecutionId, WorkerId
     >>> gone: list[int] = []
     >>> retention = Retention(lambda places: gone.extend(place.offset for place in places))
-    >>> a, b, c = (LayerId(Incarnation(1), WorkerId(0), n) for n in range(3))
+    >>> a, b, c = (LayerId(ExecutionId(1), WorkerId(0), n) for n in range(3))
     >>> retention.replaced(a, [Place(b"layer", 0, 1, 9)]); gone
     [1]
     >>> retention.freeze(1); retention.replaced(b, [Place(b"layer", 0, 2, 9)]); gone

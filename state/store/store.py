@@ -178,10 +178,12 @@ class Store:
         self._changes = database.note(operator)
         self._frozen, self._undo = Frozen(), database.undo()
 
-    def lend(self, keys: Sequence[bytes], bins: Bins) -> Loan:
+    def lend(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
         """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
         groups, changes, undo = self._groups, self._changes, self._undo
-        return Loan(self._database, self._table, changes, self._frozen, undo, groups, keys, bins)
+        return StateBatch(
+            self._database, self._table, changes, self._frozen, undo, groups, keys, bins
+        )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
         """Until each is thawed, `in_memory`, `on_disk` and `take_states` tell of these bins what
@@ -397,7 +399,7 @@ def ingest(tables: Sequence[Incoming]) -> None:
         assert next(database.rocks.entries(group), None), "it is a table of another bin"
 
 
-class Loan:
+class StateBatch:
     """The states of a batch's keys, to be read and set in place while it is entered.
 
     A key that has no state yet has a slot for the while, and is nowhere again unless one is set.

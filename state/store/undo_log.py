@@ -52,8 +52,8 @@ class _Since:
 class Undo:
     """Those of one operator.
 
-    >>> from meander.state.keys.ids import Incarnation
-    >>> one, two = (CheckpointId(Incarnation(7), number) for number in (1, 2))
+    >>> from meander.state.keys.ids import ExecutionId
+    >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
     >>> undo = Undo(); undo.begin(one, {Bin(3): (), Bin(4): ()})
     >>> undo.keep([b"a"], np.array([3]), ["old"], 9); undo.keep([b"a"], np.array([3]), ["newer"], 9)
     >>> undo.begin(two, {Bin(3): ()}); undo.keep([b"a", b"b"], np.array([3, 3]), ["newer", "b"], 9)

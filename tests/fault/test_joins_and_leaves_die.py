@@ -21,7 +21,7 @@ from meander import Checkpointing
 from meander.app.cli.follow import produce as give
 from meander.app.driver import driver
 from meander.app.driver.workers.joining import Stage
-from meander.app.driver.workers.worker_pool import Crew
+from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.messages import Report
 from meander.app.recovery import restart
 from meander.app.recovery.decision_log import Journal
@@ -101,7 +101,7 @@ class Struck(Rescaled):
             broker, prefix, folder, workers=FEW, delivery="exactly_once",
             checkpoints=Checkpointing(0.5),
         )  # fmt: skip
-        self.crew: Crew | None = None
+        self.crew: WorkerPool | None = None
         self._case: Case | None = None
         self._change: Rescaling | None = None
         self._pids: dict[WorkerId, int] = {}
@@ -124,7 +124,7 @@ class Struck(Rescaled):
             case Left(worker=worker):
                 self.shows("gone", WorkerId(worker))
 
-    def look(self, crew: Crew) -> None:
+    def look(self, crew: WorkerPool) -> None:
         """See how far the workers are that the driver has just attended to."""
         if crew is not self.crew:
             self.crew, self._pids = crew, {}
@@ -246,7 +246,7 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
     """A flow whose driver says what it does to its workers."""
     flow = Struck(broker, prefix, tmp_path / "flow")
 
-    class Seen(Crew):
+    class Seen(WorkerPool):
         def attend(self, report: Callable[[WorkerId, Report], None]) -> None:
             super().attend(report)
             flow.look(self)

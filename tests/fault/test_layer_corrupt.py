@@ -9,7 +9,7 @@ import pytest
 
 from meander.state.keys.ids import Bin
 from meander.state.layers.chunk import Chunk, Head, LayerCorrupt
-from meander.state.layers.layer_loader import Installation
+from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import LayerPointer
 from meander.state.layers.topic import Ticket
 from meander.state.store.store import Store
@@ -130,7 +130,7 @@ def test_nothing_is_installed_from_the_chunk_that_is_corrupt_on(old: Store, new:
     topic = MemoryTopic()
     manifest = extract(old, topic).manifest
     _flip_a_bit(topic, manifest.layers[0])
-    installation = Installation(new, manifest, topic)
+    installation = LayerLoader(new, manifest, topic)
     with pytest.raises(LayerCorrupt):
         drive(installation.step, 100)
     assert not installation.step(100)

@@ -27,7 +27,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint import initial_state
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 from tests.flow_process import meander
 from tests.kafka_tools import Record, consume_all, create_topic, delete_topics, produce
 
@@ -91,7 +91,7 @@ class Rig:
         topic = KafkaStateTopic(settings, self.names.state, 0, threading.Event())
         with contextlib.closing(topic):
             manifests = initial_state.write(plan, states, topic)
-        checkpoint = Checkpoint(1, Incarnation(1), plan.flow.space, 0, tuple(manifests))
+        checkpoint = Checkpoint(1, ExecutionId(1), plan.flow.space, 0, tuple(manifests))
         checkpoints.append(settings, self.names, checkpoint)
         return checkpoint
 

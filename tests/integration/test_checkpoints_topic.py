@@ -25,13 +25,13 @@ from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.control.decisions import Begins, Keeps
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.layers import parts
 from meander.state.layers.manifest import Manifest
 from tests.brokers import Broker
 from tests.kafka_tools import consume_all, create_topic, until
 
-LIFE = Incarnation(5)
+LIFE = ExecutionId(5)
 BEGUN = Known.by([(LIFE, Begins(0, (WorkerId(0),), 1, 0)), (LIFE, Keeps("named", 3, 0))])
 """A life that has begun with what lay at offset 0, and has taken a savepoint."""
 
@@ -89,7 +89,7 @@ def test_a_life_that_has_taken_few_has_let_go_of_what_it_began_with(
     """What others have written since crowds its own out of sight."""
     cut_off(broker, flow, 3)
     for number in range(20, 26):
-        other = Checkpoint(number, Incarnation(3), BinSpace(1), 0, (), Cut(members=(WorkerId(0),)))
+        other = Checkpoint(number, ExecutionId(3), BinSpace(1), 0, (), Cut(members=(WorkerId(0),)))
         append(settings(broker), flow, other)
     with reading(settings(broker), flow) as there:
         assert offsets(there) == [3]

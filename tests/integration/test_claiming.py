@@ -17,14 +17,14 @@ from meander.app.recovery.checkpoint_index import Known
 from meander.app.recovery.claiming import BEYOND, claim, expect_ours
 from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.restart import begin, journal
-from meander.app.status.metrics import Board
+from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.topics.control import Decisions
 from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.control.decisions import Begins, Joins
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from tests.flow_process import flow_folder, lines
 from tests.kafka_tools import PATIENCE, until
 
@@ -78,12 +78,12 @@ def test_a_later_claim_has_greater_incarnations_whatever_the_clocks_say(
     first: Prepared, waiting: Prepared
 ) -> None:
     with status_of(first) as status:
-        ahead = claim(first.under(Incarnation(AHEAD)), status)
+        ahead = claim(first.under(ExecutionId(AHEAD)), status)
         assert ahead.incarnation == AHEAD
         behind = claim(waiting, status)
         assert behind.incarnation == AHEAD + BEYOND
         with decisions_of(first) as decisions:
-            decisions.write(to_bytes(Incarnation(2 * AHEAD), Joins(WorkerId(1), 5)))
+            decisions.write(to_bytes(ExecutionId(2 * AHEAD), Joins(WorkerId(1), 5)))
         last = claim(another(waiting), status)
         assert last.incarnation == 2 * AHEAD + BEYOND, "the status topic forgets, the journal not"
         assert last.anew(2).incarnation == last.incarnation + 1
@@ -131,7 +131,7 @@ def test_a_driver_whose_heartbeats_reach_the_broker_too_late_has_lost_the_flow(
     with status_of(first) as status, status_of(first) as other:
         mine = claim(first, status)
         claim(waiting, other)
-        told = FlowStatus(mine, status, lambda _: None, Board())
+        told = FlowStatus(mine, status, lambda _: None, MetricsCollector())
 
         def beat_twice() -> None:
             told.starting()
@@ -157,7 +157,9 @@ def test_a_driver_waits_no_longer_than_the_first_lease_that_it_sees(
         living = claim(short, status)
         with beside(another(short, wait=True), caplog) as waits:
             options = replace(living.options, lease=600.0)
-            told = FlowStatus(replace(living, options=options), status, lambda _: None, Board())
+            told = FlowStatus(
+                replace(living, options=options), status, lambda _: None, MetricsCollector()
+            )
             told.starting()
             status.flush(PATIENCE)
         assert isinstance(waits.exception(), SetupError)
@@ -169,7 +171,7 @@ def test_a_driver_that_waits_has_the_flow_as_soon_as_the_other_ends(
 ) -> None:
     long = another(first, lease=600.0)
     with status_of(first) as status:
-        told = FlowStatus(claim(long, status), status, lambda _: None, Board())
+        told = FlowStatus(claim(long, status), status, lambda _: None, MetricsCollector())
         with pytest.raises(SetupError, match=r"if it is dead, wait 600 s or give --wait\."):
             claim(another(long), status)
         with beside(another(long, wait=True), caplog) as waits:

@@ -10,10 +10,10 @@ import pytest
 
 from meander.app.config.options import Options
 from meander.app.flow.preflight import Prepared, prepare
-from meander.app.protocol.messages import Beat, Durations, Reading
+from meander.app.protocol.messages import Durations, Reading, WorkerHeartbeat
 from meander.app.recovery.claiming import claim
-from meander.app.status.metrics import Board
-from meander.app.status.observer import Figures
+from meander.app.status.metrics import MetricsCollector
+from meander.app.status.observer import StatusSnapshot
 from meander.app.status.overview import Overview, overview
 from meander.app.status.publisher import MOST_MOVING, FlowStatus
 from meander.app.status.worker_stats import Heard
@@ -51,7 +51,7 @@ def topic(prepared: Prepared) -> Iterator[StatusTopic]:
 
 @pytest.fixture
 def told(prepared: Prepared, topic: StatusTopic) -> FlowStatus:
-    return FlowStatus(prepared, topic, lambda _: None, Board())
+    return FlowStatus(prepared, topic, lambda _: None, MetricsCollector())
 
 
 def accepted(number: int) -> Accepted:
@@ -72,7 +72,7 @@ BINS = {WorkerId(0): 128, WorkerId(1): 128}
 TIMED = Durations(counts=[1] * (len(BOUNDS) + 1), seconds=46.5)
 MANY = Heard(
     {
-        WorkerId(worker): Beat(
+        WorkerId(worker): WorkerHeartbeat(
             sources={
                 f"flights-{n}": Reading(
                     partitions=[*range(worker, worker + 1)],
@@ -106,7 +106,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     for number in range(3):
         told.tell(accepted(number))
     told.tell(Completed(id="m1", ms=1.0, bins=1, bytes=1))
-    told.alive(Figures(2, 2, bins=BINS))
+    told.alive(StatusSnapshot(2, 2, bins=BINS))
     topic.flush(30)
 
     (first, last), known = seen(prepared)
@@ -129,7 +129,7 @@ def test_heartbeats_stay_small_however_much_is_under_way(
         for n in range(300)
     ]
     calls = [LongCall(worker=n, operator="ask", seconds=12.5) for n in range(300)]
-    told.alive(Figures(2, 2, MANY, {}, lags, BINS, held, calls, rates))
+    told.alive(StatusSnapshot(2, 2, MANY, {}, lags, BINS, held, calls, rates))
     topic.flush(30)
 
     (beat,), known = seen(prepared)

@@ -16,11 +16,11 @@ from meander.connectors.topics.topics import names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.control.reassignment import Moves
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from tests.brokers import Broker
 from tests.kafka_tools import create_topic
 
-FIRST, SECOND = Incarnation(1), Incarnation(2)
+FIRST, SECOND = ExecutionId(1), ExecutionId(2)
 OWNERS = WorkerId(0), WorkerId(1)
 
 

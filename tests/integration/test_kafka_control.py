@@ -18,7 +18,7 @@ from meander.dataflow.api.plan import MOST_BINS
 from meander.dataflow.control.decisions import Begins, Decision
 from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.bins import MAX_BITS
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import PATIENCE, Record, consume_all, produce, until
@@ -134,7 +134,7 @@ def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: Nam
 
 def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: Names) -> None:
     """A record with eight groups' owners at random, and one with a group's bins in any order."""
-    rng, life = random.Random(1), Incarnation(5)
+    rng, life = random.Random(1), ExecutionId(5)
     owners = tuple(WorkerId(rng.randrange(64)) for _ in range(MOST_BINS))
     bins = [Bin(number) for number in range(MOST_BINS - (1 << MAX_BITS), MOST_BINS)]
     rng.shuffle(bins)

@@ -14,12 +14,12 @@ from meander import KafkaSink, KafkaSource
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink import transactional_producer
 from meander.connectors.kafka.sink.transaction_buffer import Spool
-from meander.connectors.kafka.sink.transactional_producer import Committer, Lot, Parcel
+from meander.connectors.kafka.sink.transactional_producer import Lot, Parcel, TransactionalProducer
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics import topics
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import STATE_PARTITIONS
-from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.interfaces import Partition
 from meander.schemas.errors import SetupError
@@ -168,7 +168,7 @@ def test_a_transaction_is_committed_once_a_broker_that_was_killed_is_back(
 ) -> None:
     rig = Rig(running.bootstrap, "x.")
     topic, ended = rig.topic("out", 2), threading.Event()
-    committer = Committer(rig.settings, "x.worker-0", ended.set)
+    committer = TransactionalProducer(rig.settings, "x.worker-0", ended.set)
     running.kill()
     committer.commit([Parcel(topic, [b"%d" % n for n in range(COUNT)], [None] * COUNT)])
     running.start()
@@ -194,7 +194,7 @@ class Interrupted:
     def __init__(self, rig: Rig, folder: Path, happens: Callable[[], None]) -> None:
         self._rig, self._topic, self._happens = rig, rig.topic("out"), happens
         self._tries = 0
-        self._spool = Spool(Bound("transactions of 'x'", 1 << 20, "max_spill"), folder)
+        self._spool = Spool(MemoryLimit("transactions of 'x'", 1 << 20, "max_spill"), folder)
         for first in range(0, PARCELS * ROWS, ROWS):
             values = [b"%d" % n for n in range(first, first + ROWS)]
             self._spool.add(Parcel(self._topic, values, [None] * ROWS), room=0)
@@ -222,10 +222,10 @@ class Interrupted:
         return [int(record.value or b"") for record in found]
 
 
-def commit(rig: Rig, lot: Lot) -> Committer:
+def commit(rig: Rig, lot: Lot) -> TransactionalProducer:
     """A committer that has tried to commit a lot."""
     ended = threading.Event()
-    committing = Committer(rig.settings, f"{rig.prefix}worker-0", ended.set)
+    committing = TransactionalProducer(rig.settings, f"{rig.prefix}worker-0", ended.set)
     committing.commit(lot)
     until(ended.is_set, "it has ended")
     committing.close()

@@ -12,7 +12,7 @@ from meander import KafkaSink
 from meander.connectors.kafka.client import admin as client_admin
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.kafka.topics import configs_of
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.refused import RowRefused
@@ -78,7 +78,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(ri
         return repr(value).encode()
 
     sink = KafkaSink(rig.topic("out"), encode)
-    writer = sink.open(rig.context(pulse=Pulse(lambda: heard.append("alive"), due=True)))
+    writer = sink.open(rig.context(pulse=Keepalive(lambda: heard.append("alive"), due=True)))
     await_ticket(writer, writer.write(batch([1, 2, 3])))
     writer.close()
     assert heard == ["alive", "value"] * 3

@@ -14,7 +14,7 @@ from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.kafka.source import reader
 from meander.connectors.kafka.source.source import assigned
 from meander.dataflow.interfaces import Partition
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.schemas.errors import MeanderError, SetupError
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
@@ -302,7 +302,7 @@ def test_fail_fast_names_the_record(rig: Rig) -> None:
 def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(rig: Rig) -> None:
     topic, heard = rig.topic("in"), list[None]()
     produce(rig.bootstrap, topic, [Record(b"7")] * 30)
-    context = rig.context(pulse=Pulse(lambda: heard.append(None), due=True))
+    context = rig.context(pulse=Keepalive(lambda: heard.append(None), due=True))
     with rig.reading(KafkaSource(topic, value=int), context) as reading:
         reading.to_end()
     assert len(heard) == 30

@@ -21,7 +21,7 @@ from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS,
 from meander.dataflow.checkpoint.upload import Sending
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
-from meander.state.keys.ids import Incarnation, LayerId, WorkerId
+from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.parts import wholes
 from meander.state.layers.topic import Place, RecordGone, StateTopic, Ticket
 from tests.brokers import Broker
@@ -83,7 +83,7 @@ def fetch(state: StateTopic, wanted: list[Place]) -> list[bytes]:
 
 
 def layer(sequence: int, payloads: list[bytes]) -> list[tuple[bytes, bytes]]:
-    name = LayerId(Incarnation(1), WorkerId(0), sequence)
+    name = LayerId(ExecutionId(1), WorkerId(0), sequence)
     return [(name.key(chunk), payload) for chunk, payload in enumerate(payloads)]
 
 

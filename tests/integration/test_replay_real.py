@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meander import Flow
 from meander.connectors.topics.topics import names
-from meander.dataflow.control.timestamp_overrides import Past, Ruling
+from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from tests.brokers import Broker
@@ -51,8 +51,10 @@ def test_logs_and_rulings_give_the_results_again(
 
     results = [value for _, value in sorted(said(broker, prefix))]
     assert len(results) == fed
-    assert replay(broker, prefix, Past(FOREVER, rulings)) == results
-    assert replay(broker, prefix, Past()) != results, "left to themselves they come otherwise"
+    assert replay(broker, prefix, OverrideHistory(FOREVER, rulings)) == results
+    assert replay(broker, prefix, OverrideHistory()) != results, (
+        "left to themselves they come otherwise"
+    )
 
 
 def feed(broker: Broker, prefix: str, fed: int, millis: int) -> int:
@@ -74,10 +76,10 @@ def said(broker: Broker, prefix: str) -> list[tuple[int, str]]:
     return [tuple(json.loads(record.value or b"")) for record in found]
 
 
-def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Ruling]:
+def committed(broker: Broker, prefix: str, of_the_future: int) -> list[TimestampOverride]:
     """All rulings, as soon as there are so many about records of the future."""
 
-    def read(records: list[Record]) -> list[Ruling]:
+    def read(records: list[Record]) -> list[TimestampOverride]:
         marks = [Mark.from_bytes(record.value or b"") for record in records]
         return [ruling for mark in marks for ruling in mark.rulings]
 
@@ -91,7 +93,7 @@ def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Ruling]:
     )
 
 
-def replay(broker: Broker, prefix: str, past: Past) -> list[str]:
+def replay(broker: Broker, prefix: str, past: OverrideHistory) -> list[str]:
     """The results in their order, from the log as it lies on the topic."""
     log: list[list[tuple[int, object]]] = [[] for _ in range(PARTITIONS)]
     for record in consume_all(broker.bootstrap, prefix + "lines"):

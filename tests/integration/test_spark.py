@@ -24,7 +24,7 @@ from pyspark.util import InheritableThread
 from meander.app.config.options import Options
 from meander.app.driver import driver
 from meander.app.driver.workers import spark_launcher, stderr
-from meander.app.protocol.registration import Door, Ticket, join
+from meander.app.protocol.registration import RegistrationServer, Ticket, join
 from meander.connectors.links.links import CurveLinks, Keys
 from meander.connectors.topics.topics import names
 from meander.schemas.errors import MeanderError, SetupError
@@ -394,12 +394,12 @@ def test_a_topic_that_does_not_exist_is_named_before_anything_starts(rig: Rig) -
 
 def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> None:
     links = CurveLinks(COORDINATOR, Keys.fresh())
-    door = Door("127.0.0.1", links)
+    door = RegistrationServer("127.0.0.1", links)
     ticket = door.expect(WorkerId(0))
     others = [Ticket(b"made up", ticket.address, ticket.public), ticket]
     said: list[str] = []
 
-    def polled(door: Door) -> bool:
+    def polled(door: RegistrationServer) -> bool:
         door.poll()
         return True
 

@@ -21,7 +21,7 @@ from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.checkpoint.delta_bundles import Bundle, key_of
 from meander.state.checkpoint.in_flight import Header
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.topic import Place
 from meander.state.times.time import MIN_TIME
@@ -29,7 +29,7 @@ from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines, meander
 from tests.kafka_tools import consume_all, until
 
-FIRST, SECOND, THIRD, FOURTH = map(Incarnation, (1, 2, 3, 4))
+FIRST, SECOND, THIRD, FOURTH = map(ExecutionId, (1, 2, 3, 4))
 ONE = WorkerId(1)
 
 
@@ -39,9 +39,9 @@ class Flow:
 
     settings: Settings
     names: Names
-    numbers: dict[Incarnation, int] = field(default_factory=dict)
+    numbers: dict[ExecutionId, int] = field(default_factory=dict)
 
-    def lives(self, life: Incarnation, savepoint: str = "") -> Checkpoint:
+    def lives(self, life: ExecutionId, savepoint: str = "") -> Checkpoint:
         """What a life writes for a checkpoint: a layer, records in flight, a bundle."""
         number = self.numbers[life] = self.numbers.get(life, 0) + 1
         layer = LayerId(life, ONE, number)
@@ -72,12 +72,12 @@ class Flow:
     def take(self, checkpoint: Checkpoint) -> int:
         return append(self.settings, self.names, checkpoint)
 
-    def decide(self, life: Incarnation, decision: Decision) -> None:
+    def decide(self, life: ExecutionId, decision: Decision) -> None:
         with closing(Decisions(self.settings, self.names.decisions)) as decisions:
             decisions.write(to_bytes(life, decision))
 
     def begin(
-        self, life: Incarnation, checkpoint: int | None, kept: int = 3, oldest: int | None = None
+        self, life: ExecutionId, checkpoint: int | None, kept: int = 3, oldest: int | None = None
     ) -> None:
         self.decide(life, Begins(0, (ONE,), 1, checkpoint, kept=kept, oldest=oldest))
 
@@ -96,7 +96,7 @@ class Flow:
         return {topic: ends(self.settings, topic) for topic in topics}
 
     def sweep(
-        self, life: Incarnation, before: Checkpoint | None, lying: dict[str, list[int]]
+        self, life: ExecutionId, before: Checkpoint | None, lying: dict[str, list[int]]
     ) -> None:
         with closing(Sweep(self.settings, self.names, life, before, lying)) as sweep:
             sweep._sweep()
@@ -135,7 +135,7 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     flow.decide(SECOND, Keeps("late", flow.take(late), 0))
     own = flow.lives(THIRD)
     # Of another host, whose clock is behind: its number says nothing.
-    later = flow.lives(Incarnation(0))
+    later = flow.lives(ExecutionId(0))
 
     flow.sweep(THIRD, before, lying)
     assert flow.kept() == {foreign.key} | keys(named, earlier, before, late, own, later)

@@ -11,14 +11,14 @@ import pytest
 
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.sink.transaction_buffer import Spool
-from meander.connectors.kafka.sink.transactional_producer import Committer, Parcel
+from meander.connectors.kafka.sink.transactional_producer import Parcel, TransactionalProducer
 from meander.connectors.kafka.sink.transactions import KafkaTransactions
 from meander.connectors.topics.full_read import whole
 from meander.connectors.topics.truncation import TrimmedTopic
-from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.schemas.errors import MeanderError
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.times.time import from_millis
 from tests.brokers import Broker
 from tests.kafka_rig import Rig, batch
@@ -30,7 +30,9 @@ class Opened:
 
     def __init__(self, broker: Broker, id: str) -> None:
         self._ended = threading.Event()
-        self.it = Committer({"bootstrap.servers": broker.bootstrap}, id, self._ended.set)
+        self.it = TransactionalProducer(
+            {"bootstrap.servers": broker.bootstrap}, id, self._ended.set
+        )
 
     def commit(self, topic: str, *values: bytes) -> None:
         self._ended.clear()
@@ -112,7 +114,7 @@ def test_a_time_of_many_bounds_leaves_in_one_transaction(
     """I6: what memory has no room for lies on disk until then, and readers see all or nothing."""
     rig, most = Rig(broker.bootstrap, prefix), 100_000
     topic, marks = rig.topic("large"), rig.topic("marks")
-    spools = partial(Spool, Bound("transactions of 'one'", 1 << 20, "max_spill"), tmp_path)
+    spools = partial(Spool, MemoryLimit("transactions of 'one'", 1 << 20, "max_spill"), tmp_path)
     made = KafkaTransactions(rig.settings, prefix + "one", marks, rig.wakeup, most, spools, 1 << 20)
     writer = made.writer(KafkaSink(topic, value="bytes"), rig.context())
     values: list[bytes | None] = [b"%d" % n * 1000 for n in range(100, 300)]
@@ -134,4 +136,4 @@ def test_a_time_of_many_bounds_leaves_in_one_transaction(
 
 
 def mark(millis: int) -> Mark:
-    return Mark(Incarnation(1), WorkerId(0), {"sink": from_millis(millis)}, ())
+    return Mark(ExecutionId(1), WorkerId(0), {"sink": from_millis(millis)}, ())

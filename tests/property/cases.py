@@ -12,7 +12,14 @@ import pytest
 
 from meander.dataflow.control.command import Migrate, Order, Overlap, Strategy
 from meander.dataflow.interfaces import SourceOptions
-from meander.dataflow.simulation.simulator import Abort, Command, Grow, HandOver, Join, Leave
+from meander.dataflow.simulation.simulator import (
+    Abort,
+    AddPartition,
+    Command,
+    HandOver,
+    Join,
+    Leave,
+)
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.property.shrinking import shrunk
@@ -37,7 +44,7 @@ class Case:
     move_memory: int
     room: int
     """Bytes of records that may wait in memory at one operator."""
-    staff: tuple[tuple[int, Join | Leave | HandOver | Grow | Abort], ...] = ()
+    staff: tuple[tuple[int, Join | Leave | HandOver | AddPartition | Abort], ...] = ()
     """Who comes and goes, and after how many commands; which partitions come, and what is ended
     before its time."""
 
@@ -51,7 +58,9 @@ class Case:
 
     def grown(self, source: str) -> list[Sequence[tuple[int, object]]]:
         """The partitions that come to a source's topic, in order."""
-        return [c.records for c in self.script if isinstance(c, Grow) and c.source == source]
+        return [
+            c.records for c in self.script if isinstance(c, AddPartition) and c.source == source
+        ]
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {self.kind}, {self.workers} workers, 2**{self.bits} bins"]
@@ -141,12 +150,12 @@ def with_growth(case: Case, workers: int) -> Case:
     return replace(case, staff=tuple(staff))
 
 
-def random_growth(rng: random.Random, case: Case) -> Grow:
+def random_growth(rng: random.Random, case: Case) -> AddPartition:
     """A partition of records as others have them, of times that need not fit."""
     known = [entry for partition in case.partitions for entry in partition]
     records = rng.choices(known, k=rng.randint(0, 12)) if known else []
     source = rng.choice(["source", "other"]) if case.kind == "connect" else "source"
-    return Grow(source, tuple(records))
+    return AddPartition(source, tuple(records))
 
 
 def random_partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Entry, ...]:

@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from meander.dataflow import wire
-from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
 from meander.dataflow.control.partition_handoff import Order, Parcel
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.interfaces import Frame, Rest
@@ -159,18 +159,18 @@ def _whole(message: object) -> bool:
             return _numbers(sent) and _whole(base) and _whole(wire.ProgressFrame(changes))
         case wire.MemberFrame(_, members, time, checkpoint):
             return _numbers(time, checkpoint, *members)
-        case wire.CutFrame():
+        case wire.CheckpointFrame():
             return _whole_cut(message)
         case wire.DataFrame(edge, at, payload, checkpoint):
             return _numbers(edge, checkpoint) and _is_time(at) and _whole_payload(payload)
     return True
 
 
-def _whole_cut(word: wire.CutFrame) -> bool:
+def _whole_cut(word: wire.CheckpointFrame) -> bool:
     match word:
-        case wire.HoldFrame(checkpoint, limit, most):
+        case wire.PauseFrame(checkpoint, limit, most):
             return _numbers(checkpoint, limit or 0, most)
-        case wire.FreezeFrame(checkpoint, members, kept):
+        case wire.TriggerFrame(checkpoint, members, kept):
             return _numbers(checkpoint, *members, *kept)
         case wire.MarkerFrame(checkpoint, sent):
             return _numbers(checkpoint, sent)
@@ -181,11 +181,11 @@ def _whole_payload(payload: wire.Payload) -> bool:
     match payload:
         case Moves(command, at, target, bins):
             return type(command) is str and _numbers(at, target, *bins)
-        case Prepare(number, bin):
+        case StartPreCopy(number, bin):
             return _numbers(number, bin)
         case Stage(number):
             return _numbers(number)
-        case Spare(bin):
+        case CancelMove(bin):
             return _numbers(bin)
         case Rewrite(operator, bin, at):
             return type(operator) is str and _numbers(bin, at or 0)

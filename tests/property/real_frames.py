@@ -15,9 +15,9 @@ from meander.app.protocol.messages import (
     KNOCK,
     REPLY,
     TO_WORKER,
+    AddPeer,
     Again,
     Alive,
-    Beat,
     Bye,
     Done,
     Failure,
@@ -27,25 +27,25 @@ from meander.app.protocol.messages import (
     Leaves,
     Listed,
     Log,
-    Meet,
-    Met,
+    PeerAdded,
     Reader,
     Ready,
     Register,
+    Rejection,
     Released,
     Report,
     Roster,
     Stop,
     Stopped,
-    Turned,
+    WorkerHeartbeat,
     _Message,
 )
 from meander.dataflow import wire
-from meander.dataflow.control.bin_handoff import Delivery
-from meander.dataflow.control.instructions import Prepare, Revoke, Rewrite, Spare, Stage
+from meander.dataflow.control.bin_handoff import BinHandoff
+from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
 from meander.dataflow.control.partition_handoff import Order, Parcel
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition, Rest
 from meander.dataflow.metrics.histogram import BOUNDS
@@ -53,8 +53,8 @@ from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import COORDINATOR, Bin, Incarnation, LayerId, WorkerId
-from meander.state.layers.layer import Remainder
+from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId, WorkerId
+from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.topic import Place
 from meander.state.times.antichain import Antichain
@@ -96,7 +96,7 @@ def _value(rng: random.Random) -> object:
 def _manifest(layers: int) -> Manifest:
     pointers = (
         LayerPointer(
-            LayerId(Incarnation(1), WorkerId(0), n),
+            LayerId(ExecutionId(1), WorkerId(0), n),
             Description(0, 7 + n, 7),
             "base",
             3,
@@ -117,7 +117,7 @@ def _write_wire(message: object) -> Frame:
             return wire.encode_heard(updates)
         case wire.DataFrame(edge, at, payload, checkpoint):
             return wire.encode_data(edge, at, payload, checkpoint)
-        case wire.CutFrame():
+        case wire.CheckpointFrame():
             return wire.encode_cut(message)
         case wire.TakenFrame(edge, size):
             return wire.encode_taken(edge, size)
@@ -137,15 +137,15 @@ def _of_engine() -> Iterator[Kind]:
         for rows in (0, 1, 5, 100)
         for keyed in (True, False)
     ]
-    payloads += [(f"delivery of {n} layers", Delivery(_manifest(n))) for n in (0, 1, 4)]
-    remainder = Remainder([b"N14228", b"N24211"], [b"a", b"b"], [(7 << 40, b"N14228")])
-    payloads += [("delivery of the rest too", Delivery(_manifest(1), remainder))]
+    payloads += [(f"delivery of {n} layers", BinHandoff(_manifest(n))) for n in (0, 1, 4)]
+    remainder = DeltaEntries([b"N14228", b"N24211"], [b"a", b"b"], [(7 << 40, b"N14228")])
+    payloads += [("delivery of the rest too", BinHandoff(_manifest(1), remainder))]
     moves = Moves("m1", 7 << 40, WorkerId(1), tuple(map(Bin, range(40))))
     payloads += [
         ("moves", moves),
-        ("prepare", Prepare(1 << 20, Bin(3))),
+        ("prepare", StartPreCopy(1 << 20, Bin(3))),
         ("stage", Stage(300, _manifest(2))),
-        ("spare", Spare(Bin(3))),
+        ("spare", CancelMove(Bin(3))),
         ("rewrite ahead of a move", Rewrite("per_plane", Bin(3), None)),
         ("rewrite at a move", Rewrite("per_plane", Bin(300), 7 << 40)),
         ("revoke", Revoke("m1", 5 << 41)),
@@ -156,8 +156,8 @@ def _of_engine() -> Iterator[Kind]:
     ]
     frames = [(name, wire.encode_data(EdgeId(3), 5 << 41, load)) for name, load in payloads]
     changes: list[wire.Change] = [(Location(n), (5 << 40) + n, (-1) ** n) for n in range(20)]
-    rulings = [Ruling(n % 2, Partition(3), 99 << n, n << 40) for n in range(5)]
-    rulings.append(Ruling(0, Partition(3), 7, 5 << 40, last=9 << 40))
+    rulings = [TimestampOverride(n % 2, Partition(3), 99 << n, n << 40) for n in range(5)]
+    rulings.append(TimestampOverride(0, Partition(3), 7, 5 << 40, last=9 << 40))
     frames += [
         ("moves, nested time", wire.encode_data(EdgeId(300), (5, 1, 2), moves)),
         ("progress", wire.encode_progress(changes)),
@@ -167,10 +167,10 @@ def _of_engine() -> Iterator[Kind]:
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
         ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
-        ("hold", wire.encode_cut(wire.HoldFrame(3, 5 << 41, 1 << 20))),
-        ("hold where they are", wire.encode_cut(wire.HoldFrame(3, None, 0))),
+        ("hold", wire.encode_cut(wire.PauseFrame(3, 5 << 41, 1 << 20))),
+        ("hold where they are", wire.encode_cut(wire.PauseFrame(3, None, 0))),
         ("cancel", wire.encode_cut(wire.CancelFrame(3))),
-        ("freeze", wire.encode_cut(wire.FreezeFrame(3, tuple(map(WorkerId, range(9))), (1, 2)))),
+        ("freeze", wire.encode_cut(wire.TriggerFrame(3, tuple(map(WorkerId, range(9))), (1, 2)))),
         ("marker", wire.encode_cut(wire.MarkerFrame(3, 1 << 33))),
         ("complete", wire.encode_cut(wire.CompleteFrame(3))),
     ]
@@ -208,7 +208,7 @@ def _of_app() -> Iterator[Kind]:
     )
     alive = Alive(token=b"t" * 32, operator="per_plane")
     yield from _read_by(KNOCK, register, Ready(token=b"t" * 32), alive)
-    turned = Turned(reason="its launch token is unknown")
+    turned = Rejection(reason="its launch token is unknown")
     yield from _read_by(REPLY, Roster(peers=listed), turned, Go(), Heard())
     reads = {"event": "reads", "source": "lines", "partitions": [0, 3], "total": 4}
     again = Again(
@@ -216,17 +216,23 @@ def _of_app() -> Iterator[Kind]:
         door_key=key,
     )  # fmt: skip
     yield from _read_by(
-        TO_WORKER, Beat(), Meet(peer=listed[2]), Forget(worker=2), Stop(), Bye(), again
+        TO_WORKER,
+        WorkerHeartbeat(),
+        AddPeer(peer=listed[2]),
+        Forget(worker=2),
+        Stop(),
+        Bye(),
+        again,
     )
     yield from _read_by(FROM_PEER, Leaves())
     yield from _read_by(
         FROM_WORKER,
-        Beat.model_validate(_standing()),
+        WorkerHeartbeat.model_validate(_standing()),
         Log(logger="meander", level=30, text="a line of it"),
         Report.model_validate({"events": [moved, reads, moved]}),
         Report.model_validate({"events": [prepared, staged, spoilt, late, unreadable]}),
         Report.model_validate({"events": [replayed]}),
-        Met(worker=2),
+        PeerAdded(worker=2),
         Released(worker=0),
         Failure(of="lost", concerns="worker 1", cause="x", remedy="", trace="t", peer=-1),
         Done(counters={"read": 1 << 40}),

@@ -19,7 +19,7 @@ from unittest import mock
 
 from meander import Flow
 from meander.dataflow.control.partition_handoff import Order
-from meander.dataflow.control.timestamp_overrides import Past, Ruling
+from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
 from meander.dataflow.exactly_once.commit_history import begins
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.operators.source.partitions import Lane
@@ -28,8 +28,8 @@ from meander.dataflow.simulation import simulator
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from meander.dataflow.simulation.simulator import (
     NOW_MS,
+    AddPartition,
     Command,
-    Grow,
     HandOver,
     Join,
     Leave,
@@ -66,7 +66,7 @@ class Mark:
     """What was known when the coordinator saw every sink's frontier come to a time."""
 
     time: int
-    heard: tuple[Ruling, ...]
+    heard: tuple[TimestampOverride, ...]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Run:
     decided: Ordered
     """Its records, as their sources have timed them."""
     results: Ordered
-    rulings: tuple[Ruling, ...]
+    rulings: tuple[TimestampOverride, ...]
     """All that were journalled."""
     marks: tuple[Mark, ...]
     bumps: int
@@ -127,7 +127,9 @@ def random_variant(rng: random.Random) -> Variant:
     return Variant(rng.getrandbits(32), workers, bits, now, tuple(commands), inflight)
 
 
-def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | None = None) -> Run:
+def watched(
+    logs: Logs, variant: Variant, past: OverrideHistory, new: tuple[Entry, ...] | None = None
+) -> Run:
     """Run the flow to its end; `new` is a partition that comes to the second source meanwhile."""
     flow = Flow("f", bins=variant.bits, max_inflight=variant.max_inflight)
     sink, decided = ListSink(), ListSink()
@@ -139,17 +141,17 @@ def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | N
     paired = left.connect(right, "b", list, shapes.remember, shapes.answer, shapes.ring)
     last = paired.flat_map(doubled).key_by(lambda value: abs(value["v"]) % 4)
     last.fold("c", shapes.empty, shapes.trail).sink(sink)
-    unheard: dict[Ruling, int] = {}
+    unheard: dict[TimestampOverride, int] = {}
     """Moves of partitions, and where these stood before."""
     rule = SourceOperator._rule
 
     def watch(source: SourceOperator, lane: Lane, time: int) -> None:
         if time > lane.time:
             place = lane.partition, lane.next_offset
-            unheard[Ruling(source._origin, *place, time)] = lane.time
+            unheard[TimestampOverride(source._origin, *place, time)] = lane.time
         rule(source, lane, time)
 
-    growth = () if new is None else (Grow("source-2", new),)
+    growth = () if new is None else (AddPartition("source-2", new),)
     commands = [*variant.commands[:1], *growth, *variant.commands[1:]]
     marks: dict[int, Mark] = {}
     inflight = told = 0
@@ -179,7 +181,7 @@ def watched(logs: Logs, variant: Variant, past: Past, new: tuple[Entry, ...] | N
     )  # fmt: skip
 
 
-def begun(run: TestFlow) -> list[Ruling]:
+def begun(run: TestFlow) -> list[TimestampOverride]:
     """What was decided of partitions that came."""
     orders = (one for one in run.sim.journal if isinstance(one, Order))
     return [begins(one) for one in orders if one.offset is not None]
@@ -225,7 +227,7 @@ def main(given: Iterable[tuple[int, list[list[int]]]]) -> None:
     """Replay the logs of some seeds, each with what was ruled about them."""
     checksums = [str(hash("a word"))]
     for seed, rulings in given:
-        past = Past(FOREVER, [Ruling(*ruling) for ruling in rulings])  # type: ignore[arg-type]
+        past = OverrideHistory(FOREVER, [TimestampOverride(*ruling) for ruling in rulings])  # type: ignore[arg-type]
         variant = random_variant(random.Random(f"elsewhere {seed}"))
         run = watched(random_logs(seed), variant, past)
         checksums.append(checksum(run.decided + run.results))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
-from meander.dataflow.migration.migrator import Outlet
+from meander.dataflow.migration.migrator import OutgoingState
 from meander.dataflow.records.loop_times import outer
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import Fault
@@ -196,7 +196,7 @@ class Mortal(Cramped):
                 self.sim.slowed[one.me, other.me] = self.sim.actions + 200
 
     @property
-    def _outlets(self) -> Iterator[Outlet]:
+    def _outlets(self) -> Iterator[OutgoingState]:
         return (outlet for worker in self.workers for outlet in assembly(worker).outlets)
 
 

@@ -22,10 +22,10 @@ from meander.dataflow.backpressure.credit import Credit
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.operators import exchange, stateless
 from meander.dataflow.operators.buffer import buffer, spill
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.exchange import Router
 from meander.dataflow.operators.keyed.operator import Keyed
-from meander.dataflow.operators.loop import Enter
+from meander.dataflow.operators.loop import LoopEntry
 from meander.dataflow.operators.ports import least_of
 from meander.dataflow.progress.capability import CapabilityError
 from meander.dataflow.records import packing
@@ -223,7 +223,7 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
 
 # -- bugs that are caught
 
-_owed, _passed, _schedule = Credit.owed, Pool.passed, Enter.schedule
+_owed, _passed, _schedule = Credit.owed, SpillBuffer.passed, LoopEntry.schedule
 _message = Router._message
 
 
@@ -263,9 +263,14 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "more credit is returned than was used": (Credit, "owed", _more, "acknowledged more"),
     "nobody looks at the credit": (Credit, "left", lambda self, edge, to: True, "I6"),
     "a message has no bound": (Router, "_message", _all_at_once, "left at once"),
-    "what is on disk is overtaken": (Pool, "passed", _memory_first, "assert"),
-    "nothing goes to disk": (Pool, "shed", lambda self: 0, "I[67]"),
-    "what goes round is forgotten": (Enter, "schedule", _forgetful, "nothing is held|not permit"),
+    "what is on disk is overtaken": (SpillBuffer, "passed", _memory_first, "assert"),
+    "nothing goes to disk": (SpillBuffer, "shed", lambda self: 0, "I[67]"),
+    "what goes round is forgotten": (
+        LoopEntry,
+        "schedule",
+        _forgetful,
+        "nothing is held|not permit",
+    ),
 }
 """And what is said of it."""
 

@@ -20,7 +20,7 @@ from meander.dataflow.wire import (
     CUTS,
     DATA,
     Anything,
-    CutFrame,
+    CheckpointFrame,
     DataFrame,
     MemberFrame,
     News,
@@ -80,7 +80,9 @@ def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
     messages = [decode(kind.frame) for kind in KINDS if kind.read is decode]
     payloads = {type(message.payload) for message in messages if isinstance(message, DataFrame)}
     news = {message.news for message in messages if isinstance(message, MemberFrame)}
-    assert {type(message) for message in messages} == {*get_args(Anything), *CUTS} - {CutFrame}
+    assert {type(message) for message in messages} == {*get_args(Anything), *CUTS} - {
+        CheckpointFrame
+    }
     assert payloads == set(get_args(Payload))
     assert news == set(get_args(News))
     said = {type(kind.read(kind.frame)) for kind in KINDS if kind.read is not decode}

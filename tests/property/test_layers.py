@@ -15,12 +15,12 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import encode, seal
 from meander.state.encoding.timers import Timers
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers import layer_input
-from meander.state.layers.bin_layers import Trace
-from meander.state.layers.layer import Remainder
-from meander.state.layers.layer_loader import Installation
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.bin_layers import BinLayers
+from meander.state.layers.layer import DeltaEntries
+from meander.state.layers.layer_loader import LayerLoader
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.store.memtable import NO_SLOT
 from meander.state.store.rocksdb import Rocks
@@ -54,8 +54,8 @@ class LayersAgainstDictionary(StoreMachine):
         self.others = Database(f"{self.folder.name}/other", budget_bytes=SMALL)
         self.stores = [database.store("op") for database in (self.database, self.others)]
         self.traces = [
-            Trace(
-                "op", store, self.topic, lambda: LayerId(Incarnation(1), WorkerId(0), next(numbers))
+            BinLayers(
+                "op", store, self.topic, lambda: LayerId(ExecutionId(1), WorkerId(0), next(numbers))
             )
             for store in self.stores
         ]
@@ -63,7 +63,7 @@ class LayersAgainstDictionary(StoreMachine):
         self.oracle: dict[Bin, dict[bytes, object]] = {bin: {} for bin in BINS}
         self.staged: dict[Bin, tuple[LayerPointer, ...]] = {}
         self.staged_timers: dict[Bin, Timers] = dict.fromkeys(BINS, ())
-        self.writing: dict[Bin, Extraction] = {}
+        self.writing: dict[Bin, LayerWriter] = {}
         self.now = 0
 
     def teardown(self) -> None:
@@ -71,7 +71,7 @@ class LayersAgainstDictionary(StoreMachine):
             self.others.close()
         super().teardown()
 
-    def trace(self, bin: Bin) -> Trace:
+    def trace(self, bin: Bin) -> BinLayers:
         return self.traces[self.owner[bin]]
 
     def store(self, bin: Bin) -> Store:
@@ -137,7 +137,7 @@ class LayersAgainstDictionary(StoreMachine):
         self.trace(bin).pin(bin)
         self.staged[bin] = self.trace(bin).layers(bin)
         manifest = Manifest("op", bin, self.now, self.staged[bin])
-        installation = Installation(self.heir(bin), manifest, self.topic)
+        installation = LayerLoader(self.heir(bin), manifest, self.topic)
         drive(installation.step, budget)
         self.staged_timers[bin] = installation.timers
 
@@ -158,9 +158,9 @@ class LayersAgainstDictionary(StoreMachine):
         self.writing.pop(bin, None)
         staged = [layer.id for layer in self.staged.pop(bin, ())]
         old, new = self.store(bin), self.heir(bin)
-        installation = Installation(new, manifest, self.topic, staged, self.staged_timers[bin])
+        installation = LayerLoader(new, manifest, self.topic, staged, self.staged_timers[bin])
         drive(installation.step, budget)
-        timers, rest = installation.timers, remainder or Remainder([], [], None)
+        timers, rest = installation.timers, remainder or DeltaEntries([], [], None)
         new.install_changed(bin, rest.keys, rest.states)
         assert (timers if rest.timers is None else rest.timers) == self.timers(bin)
         assert list(new.scan(bin)) == list(old.scan(bin))
@@ -241,18 +241,18 @@ def _spilled_changes_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _pins_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trace, "pin", lambda *_: None)
-    monkeypatch.setattr(Trace, "unpin", lambda *_: None)
+    monkeypatch.setattr(BinLayers, "pin", lambda *_: None)
+    monkeypatch.setattr(BinLayers, "unpin", lambda *_: None)
 
 
 def _staged_layers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Installation._run
+    run = LayerLoader._run
 
-    def afresh(self: Installation) -> Generator[None, None, None]:
+    def afresh(self: LayerLoader) -> Generator[None, None, None]:
         self._store.drop(self._manifest.bin)
         yield from run(self)
 
-    monkeypatch.setattr(Installation, "_run", afresh)
+    monkeypatch.setattr(LayerLoader, "_run", afresh)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.migration.migrator import Migrator
-from meander.dataflow.operators.keyed.incoming_bins import Arrivals
+from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.operator import Keyed
-from meander.dataflow.operators.keyed.prefetch import NOTHING, Staging
+from meander.dataflow.operators.keyed.prefetch import NOTHING, PrefetchedBins
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer import NO_REMAINDER
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.store.store import Databases
 from tests.property.cases import (
     KINDS,
@@ -37,15 +37,15 @@ TIMED = ("timers", "sides")
 """Kinds of flows with timers that are set long before they are due."""
 
 _begin, _claim, _extraction, _spare, _receive = (
-    Arrivals._begin,
-    Staging.claim,
+    IncomingBins._begin,
+    PrefetchedBins.claim,
     Keyed.extraction,
-    Staging.spare,
+    PrefetchedBins.spare,
     Migrator._receive,
 )
 
 
-def _whole(arrivals: Any, time: Any, delivery: Delivery) -> Any:
+def _whole(arrivals: Any, time: Any, delivery: BinHandoff) -> Any:
     incoming = _begin(arrivals, time, delivery)
     if incoming.ahead != NOTHING:
         incoming.installation._layers = ()
@@ -61,7 +61,7 @@ def _timeless(staging: Any, bin: Bin) -> Any:
     return replace(_claim(staging, bin), timers=())
 
 
-def _unchanged(keyed: Any, bin: Bin, at: int) -> Extraction:
+def _unchanged(keyed: Any, bin: Bin, at: int) -> LayerWriter:
     if keyed.trace.layers(bin):
         keyed.store.forget_changes(bin)
     return _extraction(keyed, bin, at)
@@ -78,9 +78,15 @@ def _unheard(migrator: Any) -> bool:
 
 
 PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] = {
-    "what was fetched ahead is taken for the whole": (Arrivals, "_begin", _whole, KINDS, WRONG),
-    "what was fetched of a bin that stays is kept": (Staging, "spare", _kept, KINDS, WRONG),
-    "timers that were fetched ahead are forgotten": (Staging, "claim", _timeless, TIMED, WRONG),
+    "what was fetched ahead is taken for the whole": (IncomingBins, "_begin", _whole, KINDS, WRONG),
+    "what was fetched of a bin that stays is kept": (PrefetchedBins, "spare", _kept, KINDS, WRONG),
+    "timers that were fetched ahead are forgotten": (
+        PrefetchedBins,
+        "claim",
+        _timeless,
+        TIMED,
+        WRONG,
+    ),
     "the last layer lacks what has changed since": (Keyed, "extraction", _unchanged, KINDS, WRONG),
     "one worker does not hear that nothing moves": (Migrator, "_receive", _unheard, KINDS, WRONG),
 }
@@ -113,7 +119,7 @@ def test_a_planted_bug_is_caught(
 def test_a_bin_that_is_awaited_again_and_counts_as_here_is_caught(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release = Arrivals.release
+    release = IncomingBins.release
 
     def as_if_here(arrivals: Any) -> Any:
         awaited, arrivals._awaited = arrivals._awaited, {}
@@ -121,7 +127,7 @@ def test_a_bin_that_is_awaited_again_and_counts_as_here_is_caught(
         arrivals._awaited = awaited
         return released
 
-    plant(monkeypatch, Arrivals, "release", as_if_here)
+    plant(monkeypatch, IncomingBins, "release", as_if_here)
     namespace = count(310_000_000)
 
     def tried() -> None:

@@ -16,7 +16,7 @@ from meander.dataflow.migration.partition_handover import Handover
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.exchange import Router
 from meander.dataflow.operators.keyed.columns import Columnar
-from meander.dataflow.operators.keyed.incoming_bins import Arrivals
+from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Process
 from meander.dataflow.operators.keyed.operator import Keyed
 from meander.dataflow.operators.keyed.timers import Timers
@@ -24,7 +24,7 @@ from meander.dataflow.operators.output_group import Outputs
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.runtime.operator_factory import Assembly
+from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.dataflow.simulation.simulator import Lane, SimNetwork
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -105,7 +105,7 @@ _send = Outputs.send
 
 PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "records do not wait for their bin": (
-        Arrivals,
+        IncomingBins,
         "stash",
         lambda self, rows, bins: rows,
         f"{DIFFERS}|I3",
@@ -331,7 +331,7 @@ def test_a_bin_that_does_not_wait_for_what_its_last_owner_writes_is_caught(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9: of one key the next owner's results are there before those of the last one."""
-    plant(monkeypatch, Assembly, "_out", lambda assembly, sinks: lambda time: True)
+    plant(monkeypatch, OperatorFactory, "_out", lambda assembly, sinks: lambda time: True)
     namespace = count(98_000_000)
 
     def tried() -> None:

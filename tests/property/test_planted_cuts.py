@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from meander.dataflow.checkpoint import state_writer
-from meander.dataflow.checkpoint.in_flight_restore import Resuming
-from meander.dataflow.checkpoint.snapshot import Freezing
+from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
+from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_writer import States
 from meander.dataflow.checkpoint.upload import Sending
-from meander.dataflow.checkpoint.writer import Persisting
+from meander.dataflow.checkpoint.writer import CheckpointWriter
 from meander.dataflow.interfaces import Rest
 from meander.dataflow.operators.exchange import Router
 from meander.dataflow.operators.keyed.operator import Keyed
@@ -59,7 +59,7 @@ def _once_more(source: Any) -> Any:
     ]  # fmt: skip
 
 
-_complete = Persisting.complete
+_complete = CheckpointWriter.complete
 
 
 def _without_what_came(persisting: Any) -> None:
@@ -67,7 +67,7 @@ def _without_what_came(persisting: Any) -> None:
     _complete(persisting)
 
 
-_part = Persisting._part
+_part = CheckpointWriter._part
 
 
 def _without_bins_on_their_way(persisting: Any) -> Any:
@@ -104,17 +104,17 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what waits for an operator is left out": (InputPort, "waiting", property(_nothing)),  # type: ignore[dict-item]
     "what a router keeps is left out": (Router, "underway", _nothing),
     "what a stateful operator keeps is left out": (Keyed, "underway", _nothing),
-    "what was on links is left out": (Persisting, "complete", _without_what_came),
-    "messages from after the cut are taken before it": (Freezing, "meets", _ignored),
+    "what was on links is left out": (CheckpointWriter, "complete", _without_what_came),
+    "messages from after the cut are taken before it": (SnapshotHandler, "meets", _ignored),
     LATER: (Frozen, "keep", _ignored),
     "sources read a record once more": (SourceOperator, "parcels", _once_more),
-    MOVING: (Persisting, "_part", _without_bins_on_their_way),
+    MOVING: (CheckpointWriter, "_part", _without_bins_on_their_way),
     "what layers lack is left out": (States, "_send", _into_nothing),
     "a checkpoint names what is not durable": (Sending, "look", _before_it_is_durable),
     "replaced layers are forgotten at once": (Retention, "replaced", _at_once),
     "what has changed since is not undone": (Undo, "keep", _ignored),
     "what was another's meanwhile is gone back to": (Undo, "forget", _ignored),
-    "each worker puts back all that was in flight": (Resuming, "_own_rows", _all_of_it),
+    "each worker puts back all that was in flight": (InFlightRestore, "_own_rows", _all_of_it),
     "what a life begins with is swept": (Unnamed, "goes", _of_any_earlier_life),
 }
 

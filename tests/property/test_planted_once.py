@@ -14,15 +14,15 @@ from meander.dataflow.checkpoint import restore_plan
 from meander.dataflow.control.decisions import Decisions
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.exactly_once import commit_history
-from meander.dataflow.exactly_once.commit_history import NOBODY, Earlier, History
-from meander.dataflow.exactly_once.marker_retention import Trimming
-from meander.dataflow.exactly_once.ordered_sink import OnceSink
+from meander.dataflow.exactly_once.commit_history import NOBODY, CommittedResults, History
+from meander.dataflow.exactly_once.marker_retention import MarkerRetention
+from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.replay_check import Replay, Replays
-from meander.dataflow.exactly_once.transaction_loop import Committing
+from meander.dataflow.exactly_once.transaction_loop import TransactionLoop
 from meander.dataflow.operators.buffer import buffer, spill
 from meander.dataflow.simulation.simulator import World
 from meander.dataflow.simulation.transactions import Ledger, ListTransactions
-from meander.state.checkpoint.checkpoint import Anew
+from meander.state.checkpoint.checkpoint import ReplayFrom
 from tests.property.budget import LIMIT
 from tests.property.cases import random_case, with_aborts, with_some_comings_and_goings
 from tests.property.planted import expect_caught, runs
@@ -60,7 +60,7 @@ def _by_the_greatest(earlier: Any, bins: Any, times: Any) -> Any:
     return np.where(times < earlier.mark, 0, NOBODY)
 
 
-_whose = Earlier.whose
+_whose = CommittedResults.whose
 
 
 def _whose_it_was_last(earlier: Any, bins: Any, times: Any) -> Any:
@@ -97,7 +97,7 @@ def _in_part(life: Any, sink: str, anew: int) -> Any:
 
 
 def _without_earlier_lives(replays: Any, until: int) -> Any:
-    return tuple(Anew(sink, until) for sink in replays._before)
+    return tuple(ReplayFrom(sink, until) for sink in replays._before)
 
 
 def _let_go_unnoticed(sink: Any, rows: Any) -> None:
@@ -119,7 +119,7 @@ def _read_before_fencing(world: Any, *how: Any) -> None:
     world.ledger.marks = late
 
 
-_underway = OnceSink.underway
+_underway = OrderedSink.underway
 
 
 def _without_uncommitted(sink: Any) -> Any:
@@ -130,7 +130,7 @@ def _without_uncommitted(sink: Any) -> Any:
 
 
 def _without_disk(sink: Any) -> Any:
-    kept, sink._stored = sink._stored, buffer.Pool(_nothing)  # type: ignore[arg-type]
+    kept, sink._stored = sink._stored, buffer.SpillBuffer(_nothing)  # type: ignore[arg-type]
     found = [*_underway(sink)]
     sink._stored = kept
     return found
@@ -159,19 +159,19 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a mark is too low": (ListTransactions, "commit", _off_by(-(1 << 40))),
     "a mark is not committed with its results": (Ledger, "settle", _without_its_mark),
     "only the latest life's marks are consulted": (History, "of", _of_the_last_life),
-    "the greatest mark counts for all workers": (Earlier, "whose", _by_the_greatest),
+    "the greatest mark counts for all workers": (CommittedResults, "whose", _by_the_greatest),
     "bins have their first owners throughout": (commit_history._Life, "routing", _without_moves),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),
     "marks are read before others are fenced off": (World, "begin", _read_before_fencing),
-    "rulings are not committed": (Committing, "hear", _nothing),
-    "what is being committed is left out of a cut": (OnceSink, "underway", _without_uncommitted),
+    "rulings are not committed": (TransactionLoop, "hear", _nothing),
+    "what is being committed is left out of a cut": (OrderedSink, "underway", _without_uncommitted),
     "what lies on disk while it is being committed is left out of a cut": (
-        OnceSink, "underway", _without_disk
+        OrderedSink, "underway", _without_disk
     ),
     "a transaction ends in the midst of a time": (
-        OnceSink, "complete", property(lambda _: True)  # type: ignore[dict-item]
+        OrderedSink, "complete", property(lambda _: True)  # type: ignore[dict-item]
     ),
-    "marks are forgotten while they are needed": (Trimming, "begins", _at_once),
+    "marks are forgotten while they are needed": (MarkerRetention, "begins", _at_once),
     "a decision is sent before it is durable": (Decisions, "send", _before_it_is_durable),
     "an execution forgets added partitions": (
         restore_plan, "_with_newer_partitions", _without_newer,
@@ -179,12 +179,12 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a result that comes again is another": (Replay, "add", _altered),
     "a result does not come again": (Replay, "add", _coming_again(lambda rows: [*rows][1:])),
     "a result comes again twice": (Replay, "add", _coming_again(lambda rows: [*rows, 0])),
-    "repeats count for the latest execution alone": (Earlier, "whose", _whose_it_was_last),
+    "repeats count for the latest execution alone": (CommittedResults, "whose", _whose_it_was_last),
     "a transaction counts that comes again in part": (commit_history._Life, "claims", _in_part),
     "results of a bin that came leave while those of before have not": (
-        OnceSink, "_held_back", lambda _: []
+        OrderedSink, "_held_back", lambda _: []
     ),
-    "what sinks let go of before a cut comes again": (OnceSink, "_let_go", _let_go_unnoticed),
+    "what sinks let go of before a cut comes again": (OrderedSink, "_let_go", _let_go_unnoticed),
     "results from before a cut, of earlier executions, come again": (
         Replays, "anew", _without_earlier_lives
     ),

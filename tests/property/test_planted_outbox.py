@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meander.dataflow.checkpoint import restore_plan
-from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.exactly_once.commit_history import History
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
 from meander.dataflow.operators.buffer import buffer, spill
@@ -68,7 +68,7 @@ def _unsaid(transactions: Any, mark: Any) -> None:
     _commit(transactions, replace(mark, sent=0))
 
 
-_finish = Checkpoints._finish
+_finish = CheckpointCoordinator._finish
 
 
 def _though_not_all_is_out(checkpoints: Any, taking: Any) -> None:
@@ -92,7 +92,9 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "what is out is put back": (restore_plan, "without_what_is_out", _all_that_lay_there),
     "who has sent is not asked": (History, "sent", _whoever_has_sent),
     "a mark does not say what has left with it": (ListTransactions, "commit", _unsaid),
-    "a checkpoint begins while another leaves": (Checkpoints, "_finish", _though_not_all_is_out),
+    "a checkpoint begins while another leaves": (
+        CheckpointCoordinator, "_finish", _though_not_all_is_out,
+    ),
     LAST: (OutboxSink, "schedule", _results_first),
     "what is yet to come first counts as sent": (OutboxSink, "_take_all", _nothing),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),

@@ -15,7 +15,11 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.control.timestamp_overrides import Past, Ruling, Track
+from meander.dataflow.control.timestamp_overrides import (
+    OverrideHistory,
+    PartitionOverrides,
+    TimestampOverride,
+)
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.progress.progress import Progress
@@ -47,13 +51,13 @@ def begun(seed: int, rng: random.Random) -> tuple[Logs, bool, Run]:
     """The logs of all that is read, whether the last partition came meanwhile, and the run."""
     (one, two), comes = random_logs(seed), rng.random() < 0.5
     if not comes:
-        return (one, two), False, watched((one, two), random_variant(rng), Past())
-    first = watched((one, two[:-1]), random_variant(rng), Past(), two[-1])
+        return (one, two), False, watched((one, two), random_variant(rng), OverrideHistory())
+    first = watched((one, two[:-1]), random_variant(rng), OverrideHistory(), two[-1])
     came = knows(first.rulings, len(two) - 1)
     return (one, two if came else two[:-1]), came, first
 
 
-def knows(rulings: Iterable[Ruling], partition: int) -> bool:
+def knows(rulings: Iterable[TimestampOverride], partition: int) -> bool:
     """Whether a partition of the second source is among them: else it is still to come."""
     return any(ruling.origin == 1 and ruling.partition == partition for ruling in rulings)
 
@@ -62,15 +66,15 @@ def gone_on(logs: Logs, came: bool, rng: random.Random, past: Mark) -> Run:
     """A run from a mark on; a partition that comes later comes again, in its own time."""
     (one, two), variant = logs, random_variant(rng)
     if came and not knows(past.heard, len(two) - 1):
-        return watched((one, two[:-1]), variant, Past(past.time, past.heard), two[-1])
-    return watched(logs, variant, Past(past.time, past.heard))
+        return watched((one, two[:-1]), variant, OverrideHistory(past.time, past.heard), two[-1])
+    return watched(logs, variant, OverrideHistory(past.time, past.heard))
 
 
 def replayed(seed: int) -> tuple[Run, list[Run]]:
     """A run, and replays of the whole of it."""
     rng = random.Random(seed)
     logs, _, first = begun(seed, rng)
-    past = Past(FOREVER, first.rulings)
+    past = OverrideHistory(FOREVER, first.rulings)
     again = [watched(logs, random_variant(rng), past) for _ in range(VARIANTS)]
     for run in again:
         assert run.decided == first.decided, f"seed {seed}: the sources decide otherwise"
@@ -104,7 +108,7 @@ def bounded(seed: int) -> None:
     """I6: where no ruling has several records be of one time, a replay needs no more room than any
     run: twice the bound, and a chunk of each partition."""
     logs, variant = ascending_logs(seed), random_variant(random.Random(f"bounded {seed}"))
-    run = watched(logs, replace(variant, max_inflight=INFLIGHT), Past(FOREVER))
+    run = watched(logs, replace(variant, max_inflight=INFLIGHT), OverrideHistory(FOREVER))
     most = 2 * INFLIGHT + CHUNK * sum(map(len, logs))
     assert run.inflight <= most, f"seed {seed}: {run.inflight} bytes were in flight (I6)"
 
@@ -138,7 +142,7 @@ def test_left_to_themselves_sources_decide_otherwise() -> None:
     otherwise = bumps = future = 0
     for seed in range(10):
         logs, rng = random_logs(seed), random.Random(seed)
-        one, two = (watched(logs, random_variant(rng), Past()) for _ in range(2))
+        one, two = (watched(logs, random_variant(rng), OverrideHistory()) for _ in range(2))
         otherwise += one.decided != two.decided
         bumps += one.bumps
         future += one.future
@@ -184,7 +188,8 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         SourceOperator, "_rule_future", lambda *_: None, "decide otherwise|is otherwise"
     ),
     "moves are not followed": (
-        Track, "floors", lambda self, offsets: offsets * 0, "decide otherwise|is otherwise"
+        PartitionOverrides, "floors", lambda self, offsets: offsets * 0,
+        "decide otherwise|is otherwise",
     ),
     "rulings are told after what they make effective": (
         Progress, "flush", _late, "moved unheard"
@@ -231,7 +236,7 @@ def _in_the_past(seed: int) -> Run:
     """Where the clock stood so early that records were of the future."""
     rng = random.Random(f"in the past {seed}")
     variant = replace(random_variant(rng), now_ms=rng.randrange(SPAN // 3))
-    return watched(random_logs(seed), variant, Past())
+    return watched(random_logs(seed), variant, OverrideHistory())
 
 
 def _in_a_process_of_its_own(hash_seed: str, given: str) -> list[str]:
@@ -245,6 +250,6 @@ def _in_a_process_of_its_own(hash_seed: str, given: str) -> list[str]:
 
 def test_records_that_apply_as_they_come_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, Rows, "sorted", lambda self: self)
-    logs, rng, past = random_logs(1), random.Random(0), Past(FOREVER)
+    logs, rng, past = random_logs(1), random.Random(0), OverrideHistory(FOREVER)
     found = {checksum(watched(logs, random_variant(rng), past).results) for _ in range(6)}
     assert len(found) > 1

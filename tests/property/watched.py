@@ -15,9 +15,9 @@ from typing import Any, Self, TypeVar
 import msgpack
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.checkpoint_coordinator import Checkpoints
+from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.control.decisions import Decision
-from meander.dataflow.control.timestamp_overrides import Past
+from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.runtime.worker import Worker
@@ -25,7 +25,7 @@ from meander.dataflow.simulation.simulator import SimClock, SimTopic, World
 from meander.dataflow.simulation.transactions import Ledger, Show
 from meander.dataflow.wire import CUT, DATA
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.keys.ids import COORDINATOR, Incarnation, WorkerId
+from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.layers.topic import Place, Ticket
 from tests.hand import assembly
 from tests.property.steps import Action, Protocol, Turn
@@ -137,7 +137,7 @@ class Watched(World):
         self.steps += 1
         self.outage.down = self.steps < self.until
 
-    def begin(self, plan: Plan, workers: int, past: Past) -> None:
+    def begin(self, plan: Plan, workers: int, past: OverrideHistory) -> None:
         self.until, self.outage.down = 0, False
         for topic in self.topics:
             topic.lose()
@@ -145,13 +145,13 @@ class Watched(World):
         if self.before is not None and self.before is self.future:
             Checkpoint.from_bytes(of_the_next_version(self.before.to_bytes()))
 
-    def write(self, life: Incarnation, decision: Decision) -> Callable[[], bool]:
+    def write(self, life: ExecutionId, decision: Decision) -> Callable[[], bool]:
         durable = self.turn.passing("decision", "write", lambda: World.write(self, life, decision))
         return self._flushing("decision", durable)
 
     def taking(
         self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
-    ) -> Checkpoints:
+    ) -> CheckpointCoordinator:
         watch_links(links, self.turn)
         up = lambda: durable() and not self.outage.down  # noqa: E731
         taking = super().taking(plan, links, clock, up)

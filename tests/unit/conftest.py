@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import Migrate
-from meander.dataflow.control.timestamp_overrides import NO_PAST, Past
+from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.state.store.store import Databases
 from tests.hand import HandFlow
 
@@ -29,7 +29,7 @@ class Start(Protocol):
         flow: Flow,
         workers: int = 2,
         commands: Sequence[Migrate] = (),
-        past: Past = NO_PAST,
+        past: OverrideHistory = NO_PAST,
     ) -> HandFlow: ...
 
 
@@ -50,7 +50,7 @@ def start(shared_databases: Databases) -> Iterator[Start]:
             flow: Flow,
             workers: int = 2,
             commands: Sequence[Migrate] = (),
-            past: Past = NO_PAST,
+            past: OverrideHistory = NO_PAST,
         ) -> HandFlow:
             run = HandFlow(flow, shared_databases, next(NAMESPACES), workers, commands, past)
             return opened.enter_context(run)

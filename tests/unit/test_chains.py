@@ -12,9 +12,9 @@ import pytest
 
 from meander.state.encoding.codec import encode, seal
 from meander.state.encoding.timers import Timers
-from meander.state.keys.ids import CheckpointId, Incarnation
+from meander.state.keys.ids import CheckpointId, ExecutionId
 from meander.state.layers.delta_chains import Link
-from meander.state.layers.layer import NO_REMAINDER, Remainder, overlaid
+from meander.state.layers.layer import NO_REMAINDER, DeltaEntries, overlaid
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.layers.topic import NOWHERE
 from meander.state.store.store import Database, Store
@@ -42,7 +42,7 @@ class Bundled:
         self.rng, self.new = rng, new
         self.traced = Traced(old, MemoryTopic())
         self.store, self.trace = old, self.traced.trace
-        self.bundles: dict[Link, Remainder] = {}
+        self.bundles: dict[Link, DeltaEntries] = {}
         self.timers: list[tuple[int, bytes]] = []
         self.number = self.state = 0
         self.unheard: CheckpointId | None = None
@@ -62,7 +62,7 @@ class Bundled:
     def checkpoint(self) -> None:
         """Take one; it exists, is given up, or nobody has heard of its end before the next."""
         self.number += 1
-        at = CheckpointId(Incarnation(7), self.number)
+        at = CheckpointId(ExecutionId(7), self.number)
         self.traced.now += 1
         then, timers = dict(self.store.scan(BIN)), [*self.timers]
         self.trace.freeze(at, [BIN], {BIN: timers}, self.traced.now)

@@ -10,22 +10,30 @@ import pytest
 
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint import delta_bundles
-from meander.state.checkpoint.checkpoint import Anew, Checkpoint, Cut, Notice, Piece, Position, Way
+from meander.state.checkpoint.checkpoint import (
+    Checkpoint,
+    Cut,
+    Notice,
+    Piece,
+    Position,
+    ReplayFrom,
+    Way,
+)
 from meander.state.checkpoint.delta_bundles import (
     _FORMAT,
     CHECKSUM_BYTES,
     Bundle,
     BundleCorrupt,
-    Lacking,
+    Delta,
 )
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.layers.layer import Remainder
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
+from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.topic import Place
 
 LAYER = LayerPointer(
-    LayerId(Incarnation(7), WorkerId(-1), 3 << 16 | 5), Description(0, 0, 0), "base", 2, 9,
+    LayerId(ExecutionId(7), WorkerId(-1), 3 << 16 | 5), Description(0, 0, 0), "base", 2, 9,
     "msgpack", (Place(b"layer/7/-1/196613/0", 1, 30, 99), Place(b"layer/7/-1/196613/1", 1, 31, 9)),
 )  # fmt: skip
 MANIFEST = Manifest("totals", Bin(5), epoch=0, layers=(LAYER,))
@@ -34,17 +42,19 @@ CUT = Cut(
     time=40,
     members=(ZERO, ONE),
     owners=(ZERO, ONE),
-    lacking=(Lacking("totals", Bin(5), Remainder([b"k"], [b"s"], [(41, b"k")])),),
+    lacking=(Delta("totals", Bin(5), DeltaEntries([b"k"], [b"s"], [(41, b"k")])),),
     positions=(Position("lines", 0, ONE, 12, None, 30, 29, 31),),
     notices=(Notice("totals", (41, 2), b"k"),),
     pieces=(Piece("totals", 0, ONE, 41, 3, (Place(b"p", 2, 8, 77),), True, b"\x02"),),
 )
-CHECKPOINT = Checkpoint(3, Incarnation(7), BinSpace(1), 150, (MANIFEST,), CUT)
+CHECKPOINT = Checkpoint(3, ExecutionId(7), BinSpace(1), 150, (MANIFEST,), CUT)
 NEWER = replace(
     CHECKPOINT, savepoint="v1", policy="p", settle_ms=1.5, write_ms=20.0,
     cut=replace(CUT, bundles=(Bundle("totals", (Bin(1),), Place(b"b", 0, 1, 2)),)),
 )  # fmt: skip
-NEWEST = replace(NEWER, cut=replace(NEWER.cut, anew=(Anew("counts", 40), Anew("totals", 0))))
+NEWEST = replace(
+    NEWER, cut=replace(NEWER.cut, anew=(ReplayFrom("counts", 40), ReplayFrom("totals", 0)))
+)
 WAY = Way(
     "totals", 0, ("source 'lines'", "operator 'key_by'", "operator 'key_by exchange'"),
     ("operator 'totals'",),
@@ -112,7 +122,7 @@ HEAD = (
 
 def test_a_checkpoint_comes_back_from_its_bytes() -> None:
     others = Manifest("mean", Bin(0), epoch=0, layers=()), Manifest("mean", Bin(1), 0, (LAYER,))
-    checkpoint = Checkpoint(3, Incarnation(7), BinSpace(4), 1_700_000_000_000, (MANIFEST, *others))
+    checkpoint = Checkpoint(3, ExecutionId(7), BinSpace(4), 1_700_000_000_000, (MANIFEST, *others))
     assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
     assert checkpoint.operators == {"totals", "mean"}
 
@@ -130,8 +140,8 @@ def test_a_checkpoint_has_the_bytes_that_were_agreed_on() -> None:
 
 def test_of_the_parts_of_a_cut_the_latest_time_says_from_when_on_results_come_again() -> None:
     """An earlier one holds on one worker alone."""
-    parts = (Cut(anew=(Anew("a", 7), Anew("b", 1))), Cut(anew=(Anew("a", 5),)))
-    whole = replace(CHECKPOINT, cut=Cut(anew=(Anew("a", 6), Anew("b", 2))))
+    parts = (Cut(anew=(ReplayFrom("a", 7), ReplayFrom("b", 1))), Cut(anew=(ReplayFrom("a", 5),)))
+    whole = replace(CHECKPOINT, cut=Cut(anew=(ReplayFrom("a", 6), ReplayFrom("b", 2))))
     joined = Checkpoint.joined(whole, [replace(CHECKPOINT, cut=part) for part in parts])
     assert dict(joined.cut.anew) == {"a": 7, "b": 2}
 
@@ -169,8 +179,8 @@ def test_another_format_version_is_refused_by_name() -> None:
 
 
 def test_a_bundle_has_the_bytes_that_were_agreed_on() -> None:
-    remainder = Remainder([b"a", b"bc"], [b"1", b"2"], [(5, b"a")])
-    data = delta_bundles.to_bytes([Lacking("totals", Bin(3), remainder)])
+    remainder = DeltaEntries([b"a", b"bc"], [b"1", b"2"], [(5, b"a")])
+    data = delta_bundles.to_bytes([Delta("totals", Bin(3), remainder)])
     assert data[8:].hex() == (
         "01"  # format version
         "02" + "0c" + b"totals".hex() + "06"  # one bin: of whom, and which
@@ -179,7 +189,7 @@ def test_a_bundle_has_the_bytes_that_were_agreed_on() -> None:
         "02020a026100"  # that there are timers: one
         "00"
     )  # fmt: skip
-    assert delta_bundles.from_bytes(data) == [Lacking("totals", Bin(3), remainder)]
+    assert delta_bundles.from_bytes(data) == [Delta("totals", Bin(3), remainder)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -189,13 +199,13 @@ def test_a_bundle_is_what_avros_own_writer_writes(seed: int) -> None:
     def some(most: int) -> list[bytes]:
         return [rng.randbytes(rng.choice([0, 1, 9, 70])) for _ in range(rng.randint(0, most))]
 
-    def remainder() -> Remainder:
+    def remainder() -> DeltaEntries:
         keys = some(80)
         timers = [(rng.randint(-(1 << 63), (1 << 63) - 1), key) for key in some(3)]
-        return Remainder(keys, [b"s" * len(key) for key in keys], rng.choice([None, timers]))
+        return DeltaEntries(keys, [b"s" * len(key) for key in keys], rng.choice([None, timers]))
 
     bins = (Bin(rng.randrange(1 << 16)) for _ in range(rng.randint(1, 5)))
-    many = [Lacking(rng.choice(["totals", "Füße"]), bin, remainder()) for bin in bins]
+    many = [Delta(rng.choice(["totals", "Füße"]), bin, remainder()) for bin in bins]
     written = _FORMAT.encode({"remainders": list(map(delta_bundles.lacking_record, many))})
     assert delta_bundles.to_bytes(many)[CHECKSUM_BYTES:] == written
     assert delta_bundles.from_bytes(delta_bundles.to_bytes(many)) == many
@@ -204,7 +214,7 @@ def test_a_bundle_is_what_avros_own_writer_writes(seed: int) -> None:
 @pytest.mark.parametrize("place", [3, 12, 30])
 def test_a_bundle_that_was_changed_is_refused(place: int) -> None:
     data = delta_bundles.to_bytes(
-        [Lacking("totals", Bin(3), Remainder([b"abcdef"], [b"12"], None))]
+        [Delta("totals", Bin(3), DeltaEntries([b"abcdef"], [b"12"], None))]
     )
     changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
     with pytest.raises(BundleCorrupt, match="its checksum is another"):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from meander import Flow, columns
 from meander.dataflow.control.command import Migrate
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.keyed.columns import Columnar, ColumnFold
@@ -269,7 +269,7 @@ def test_a_worker_is_heard_of_before_each_call_of_a_column_step() -> None:
         return _refuses_seven(states, values)
 
     errors = Guard(
-        "fold", "skip", Dead(), Counter(), pulse=Pulse(lambda: heard.append("alive"), due=True)
+        "fold", "skip", Dead(), Counter(), pulse=Keepalive(lambda: heard.append("alive"), due=True)
     )
     logic = Columnar(own(step), Sealing(PLAIN), errors)
     batch, none = records([1, 7, 3], keys=[0, 1, 0]), calls()

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from meander.app.driver.workers.spark_launcher import Ended, SparkTask
-from meander.app.driver.workers.worker_pool import Crew
-from meander.app.protocol.registration import Door, join
+from meander.app.driver.workers.worker_pool import WorkerPool
+from meander.app.protocol.registration import RegistrationServer, join
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
@@ -25,9 +25,9 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
     task = SimpleNamespace(ended=None)
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
-        closing(Door(LOCAL, links)) as door,
+        closing(RegistrationServer(LOCAL, links)) as door,
     ):
-        crew = Crew(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
+        crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
         task.ended = Ended(MeanderError("worker 0", "Spark's JVM has ended"))
         crew.stop(within=5.0)
         cause = crew.cause(LinkBroken(ZERO, "the connection is gone"))
@@ -39,10 +39,10 @@ def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() ->
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
         closing(CurveLinks(ZERO, Keys.fresh(), LOCAL, 5.0)) as own,
-        closing(Door(LOCAL, links)) as door,
+        closing(RegistrationServer(LOCAL, links)) as door,
         ThreadPoolExecutor(1) as worker,
     ):
-        crew = Crew(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
+        crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
         ticket = door.expect(ZERO)
 
         def comes() -> None:

@@ -13,7 +13,7 @@ from meander.dataflow.api.checkpointing import ON_COMMAND, POLICIES, Checkpointi
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.api.stream import KeyedStream, Stream
 from meander.dataflow.checkpoint import checkpoint_coordinator, state_restore, writer
-from meander.dataflow.checkpoint.alignment import Settling
+from meander.dataflow.checkpoint.alignment import Alignment
 from meander.dataflow.checkpoint.compatibility import expect_fits
 from meander.dataflow.checkpoint.state_writer import States
 from meander.dataflow.control.command import Migrate
@@ -269,7 +269,7 @@ def given_up(run: TestFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> 
     """A checkpoint is begun, and given up before its record is written."""
     with monkeypatch.context() as patched:
         patched.setattr(States, "done", property(lambda _: False))
-        patched.setattr(Settling, "_settled", lambda *_: False)
+        patched.setattr(Alignment, "_settled", lambda *_: False)
         run.strike(Freeze(policy))
         while not events_of(run, "checkpoint_failed"):
             run.act()

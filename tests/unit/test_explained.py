@@ -11,8 +11,8 @@ import pytest
 from meander.app.driver import wait_reasons
 from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.spark_launcher import SparkTask
-from meander.app.driver.workers.worker_handle import Hand
-from meander.app.driver.workers.worker_pool import Crew
+from meander.app.driver.workers.worker_handle import WorkerHandle
+from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.worker.process import links
 from meander.dataflow.control.decisions import Joins, Leaves
 from meander.dataflow.control.partition_handoff import Order
@@ -174,7 +174,7 @@ def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: Changing) ->
 
 
 def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
-    hands = {WorkerId(n): Hand(WorkerId(n), cast(SparkTask, None)) for n in range(3)}
+    hands = {WorkerId(n): WorkerHandle(WorkerId(n), cast(SparkTask, None)) for n in range(3)}
     leaver = hands[TWO]
     assert said(wait_reasons.partings(hands)) == []
     leaver.leaves = True
@@ -187,7 +187,7 @@ def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
 
 
 def test_a_rescale_waits_for_the_ones_before_it(staff: Changing) -> None:
-    crew = cast(Crew, SimpleNamespace(hands={}, working=False))
+    crew = cast(WorkerPool, SimpleNamespace(hands={}, working=False))
     rescaler = Rescaler(staff.sim.controller, crew, SimClock(), None)
     for offset, name in enumerate(("r1", "r2")):
         rescaler.ask(Rescale(type="rescale", id=name, workers=3), offset)

@@ -12,11 +12,11 @@ import pytest
 from meander import Flow, KafkaSink, KafkaSource, columns
 from meander.connectors.testing import simulated_flow
 from meander.connectors.testing.simulated_flow import (
+    AddPartition,
     At,
     Control,
     Crash,
     Feed,
-    Grow,
     HandOver,
     Idle,
     Join,
@@ -339,7 +339,7 @@ def wrong(**parts: object) -> Feed:
     return Feed("in", "x", **cast(dict[str, Any], parts))
 
 
-UNKNOWN: dict[str, Fault | Grow] = {
+UNKNOWN: dict[str, Fault | AddPartition] = {
     "worker 5: it takes no part in the flow; name one of 0, 1": Pause(5, 1),
     "worker -2: it takes no part in the flow; name one of 0, 1": Slow(0, -2, 1),
     "operator 'm': the flow has no such function; name one of key_by, n": Raise("m"),
@@ -347,7 +347,7 @@ UNKNOWN: dict[str, Fault | Grow] = {
     "topic 'in': it has no partition 2; name one of 0 to 1, or give": Feed("in", "x", partition=2),
     "topic 'out': the flow does not read it; name one of in": Feed("out", "x"),
     "topic 'source': the flow does not read it; name one of in": Feed("source", "x"),
-    "source 'in': the flow has none of that name; name one of source": Grow("in"),
+    "source 'in': the flow has none of that name; name one of source": AddPartition("in"),
     "topic 'in': 5 is no value that its source reads as 'str'": Feed("in", 5),
     "topic 'in': 7 is no key that its source reads as 'str'": Feed("in", "x", key=7),
     "topic 'in': ms='noon' is no time of a record; give whole milli": wrong(ms="noon"),

@@ -12,7 +12,7 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, Position
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.topic import Place
 
@@ -30,7 +30,7 @@ def plan(*operators: str, bins: int = 1) -> Plan:
 
 def manifest(operator: str, codec: str = "msgpack") -> Manifest:
     layer = LayerPointer(
-        LayerId(Incarnation(7), ONE, 1), Description(0, 0, 0), "base", 3, 9, codec,
+        LayerId(ExecutionId(7), ONE, 1), Description(0, 0, 0), "base", 3, 9, codec,
         (Place(b"layer", 0, 1, 50),),
     )  # fmt: skip
     return Manifest(operator, Bin(0), 0, (layer,))
@@ -43,7 +43,7 @@ def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
         notices=(Notice("old", 3, b"k"),),
         pieces=(Piece("old", 0, ONE, 3, 4, (Place(b"p", 0, 1, 9),), True),),
     )  # fmt: skip
-    return Checkpoint(4, Incarnation(7), BinSpace(bins), 5, manifests, cut)
+    return Checkpoint(4, ExecutionId(7), BinSpace(bins), 5, manifests, cut)
 
 
 def test_an_earlier_checkpoint_is_named_where_there_is_one() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from meander.state.encoding.codec import encode, seal
 from meander.state.encoding.columns import Layout
-from meander.state.keys.ids import Bin, CheckpointId, Incarnation
-from meander.state.layers.bin_layers import Trace
-from meander.state.layers.layer_writer import Extraction
+from meander.state.keys.ids import Bin, CheckpointId, ExecutionId
+from meander.state.layers.bin_layers import BinLayers
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.store.store import Database, Store
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
@@ -19,7 +19,7 @@ from tests.lent import put
 from tests.unit.test_trace import Traced
 
 KEYS = 4000
-AT = CheckpointId(Incarnation(7), 1)
+AT = CheckpointId(ExecutionId(7), 1)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def some(store: Store, rng: random.Random, most: int, state: int) -> None:
     put(store, [BIN] * len(keys), keys, [seal((state, n)) for n in chosen])
 
 
-def written(trace: Trace, store: Store, rng: random.Random, most: int) -> Manifest:
+def written(trace: BinLayers, store: Store, rng: random.Random, most: int) -> Manifest:
     """The bin as it was frozen, written while it changes."""
     extraction = trace.write_frozen(BIN)
     assert extraction is not None
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_is_given_up_leaves_its_changes_to_the_next(
     traced.set(0, 10, 2)
     traced.trace.freeze(AT, [BIN], {}, 2)
     extraction = traced.trace.write_frozen(BIN)
-    assert isinstance(extraction, Extraction)
+    assert isinstance(extraction, LayerWriter)
     traced.set(10, 10, 3)
     then = dict(traced.store.scan(BIN))
     traced.trace.thaw()

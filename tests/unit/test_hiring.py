@@ -13,7 +13,7 @@ import pytest
 from meander import Flow
 from meander.app.driver.commands import Commands, Unended
 from meander.app.driver.rescaler import Rescaler
-from meander.app.driver.workers.worker_pool import Crew
+from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import Decision, Obeys
@@ -130,7 +130,7 @@ class Driven:
         self.topic, self.crew = HandTopic(), HandCrew(run.sim)
         self.journal = HandJournal()
         self.unended = Unended()
-        self.rescaler = Rescaler(self.controller, cast(Crew, self.crew), run.sim.clock, SLOTS)
+        self.rescaler = Rescaler(self.controller, cast(WorkerPool, self.crew), run.sim.clock, SLOTS)
         self.commands = Commands(
             run.sim.plan, cast(ControlTopic, self.topic), cast(Journal, self.journal),
             self.controller, self.rescaler, self.unended,

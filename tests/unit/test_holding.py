@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.coordinator.frontier_blockers import Holding
+from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.faults import At
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
@@ -16,7 +16,7 @@ from tests.unit.conftest import Start
 NEVER = SourceOptions(idle_after=3600.0, max_skew=3600.0)
 
 
-def held(run: HandFlow, name: str = "out") -> Holding:
+def held(run: HandFlow, name: str = "out") -> FrontierBlocker:
     return run.sim.controller.holdings()[name]
 
 
@@ -37,9 +37,9 @@ def test_the_source_whose_partition_stands_holds_back_what_others_have_read(star
     quick.give(0, (1000, "a"), (5000, "b"))
     run.settle()
 
-    assert held(run, "out") == Holding("source", "quick", from_millis(5000))
-    assert held(run, "other") == Holding("source", "slow", 0)
-    assert held(run, "joined") == Holding("source", "slow", 0)
+    assert held(run, "out") == FrontierBlocker("source", "quick", from_millis(5000))
+    assert held(run, "other") == FrontierBlocker("source", "slow", 0)
+    assert held(run, "joined") == FrontierBlocker("source", "slow", 0)
     slow.give(0, (9000, "c"))
     run.settle()
     assert held(run, "joined").name == "quick"
@@ -53,10 +53,10 @@ def test_a_sink_that_does_not_deliver_is_named(start: Start) -> None:
     sink.delivers = False
     source.give(0, (1000, "a"), (5000, "b"))
     run.settle()
-    assert held(run) == Holding("sink", "out", from_millis(1000))
+    assert held(run) == FrontierBlocker("sink", "out", from_millis(1000))
     sink.delivers = True
     run.settle()
-    assert held(run) == Holding("source", "source", from_millis(5000))
+    assert held(run) == FrontierBlocker("source", "source", from_millis(5000))
 
 
 def test_what_nobody_has_taken_yet_is_on_its_way(start: Start) -> None:
@@ -74,7 +74,7 @@ def test_what_nobody_has_taken_yet_is_on_its_way(start: Start) -> None:
         for lane in run.sim.network.busy():
             run.sim.network.deliver(lane, 1 << 30)
         run.sim.controller.step()
-    assert held(run) == Holding("input", "n", from_millis(1000))
+    assert held(run) == FrontierBlocker("input", "n", from_millis(1000))
 
 
 def test_commands_that_are_not_ruled_out_hold_back_records_that_have_come(start: Start) -> None:
@@ -93,7 +93,7 @@ def test_commands_that_are_not_ruled_out_hold_back_records_that_have_come(start:
     for sender, frame in controller._links.receive():
         controller.take(sender, frame)
     controller._progress.flush()
-    assert held(run) == Holding("commands", "", 0)
+    assert held(run) == FrontierBlocker("commands", "", 0)
 
 
 def test_what_comes_first_is_named_where_several_places_hold_one_time(start: Start) -> None:
@@ -107,12 +107,12 @@ def test_what_comes_first_is_named_where_several_places_hold_one_time(start: Sta
     source.give(0, (1000, "a"))
     source.give(1, (1000, "b"))
     run.settle()
-    assert held(run) == Holding("source", "source", from_millis(1000))
+    assert held(run) == FrontierBlocker("source", "source", from_millis(1000))
 
 
 def test_a_partition_on_its_way_to_another_worker_is_named() -> None:
     """As an order that its reader has not taken, and as what the new reader has not taken over."""
-    found: set[Holding] = set()
+    found: set[FrontierBlocker] = set()
     for seed in range(50):
         flow, hand_over = Flow("f", bins=1), HandOver("h", "source", 0, WorkerId(1))
         source = flow.source(ListSource([[(ms, ms) for ms in range(20)]] * 2))

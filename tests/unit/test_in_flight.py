@@ -17,9 +17,9 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.in_flight import Columns, Header, RecordCorrupt
 from meander.state.encoding.codec import UnencodableError
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 
-HEADER = Header(Incarnation(7), 3, WorkerId(1), "totals", 1, sequence=5)
+HEADER = Header(ExecutionId(7), 3, WorkerId(1), "totals", 1, sequence=5)
 VALUES: list[object] = [
     None, True, 5, -(1 << 63), 1 << 70, -(1 << 20_000), -3.5, float("inf"), "N14228",
     "\ud800 alone", b"raw", [],

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from meander import Flow
-from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import (
+    CancelMove,
     Instruction,
-    Prepare,
     Revoke,
     Rewrite,
-    Spare,
     Stage,
+    StartPreCopy,
 )
 from meander.dataflow.control.partition_handoff import Order, Parcel
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition, Rest
 from meander.dataflow.records.batch import Batch
@@ -36,7 +36,7 @@ P0 = Partition(0)
 EDGES: dict[type, EdgeId] = {Moves: EdgeId(0), Order: EdgeId(1), Parcel: EdgeId(7)}
 """On which each comes, in the flow of `take`."""
 MOVES = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
-DELIVERY = Delivery(Manifest("total", Bin(3), 7, ()))
+DELIVERY = BinHandoff(Manifest("total", Bin(3), 7, ()))
 ONE = np.zeros(1, np.int64)
 BATCH = Batch(ONE, ONE, ONE, ONE, ONE, [1], [b"k"], ONE.view(np.uint64))
 PEER = WorkerId(1)
@@ -71,7 +71,7 @@ def test_a_peer_that_runs_another_flow_is_found_out(take: Take) -> None:
 
 @pytest.mark.parametrize("payload", [DELIVERY, BATCH])
 def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
-    take: Take, payload: Delivery | Batch
+    take: Take, payload: BinHandoff | Batch
 ) -> None:
     with pytest.raises(MeanderError, match="worker 1: it sent what edge 0 does not carry"):
         take(encode_data(EdgeId(0), 5, payload))
@@ -116,9 +116,9 @@ def test_a_move_of_a_bin_that_a_flow_does_not_have_is_refused(take: Take, bin: i
 @pytest.mark.parametrize(
     "said",
     [
-        lambda bin: Prepare(1, bin),
+        lambda bin: StartPreCopy(1, bin),
         lambda bin: Stage(1, Manifest("n", bin, 5, ())),
-        lambda bin: Spare(bin),
+        lambda bin: CancelMove(bin),
         lambda bin: Rewrite("n", bin, None),
         lambda bin: Rewrite("n", bin, 5),
     ],
@@ -150,9 +150,9 @@ def test_what_is_revoked_is_of_the_time_of_its_message(take: Take) -> None:
     "payload",
     [
         Moves("m", 5, WorkerId(1), (Bin(0),)),
-        Prepare(1, Bin(0)),
+        StartPreCopy(1, Bin(0)),
         Stage(1, Manifest("n", Bin(0), 5, ())),
-        Spare(Bin(0)),
+        CancelMove(Bin(0)),
         Rewrite("n", Bin(0), 5),
         Revoke("m", 5),
         Order(0, P0, 5, WorkerId(1)),
@@ -170,21 +170,23 @@ def test_only_the_coordinator_says_what_changes_hands(
 
 
 def test_a_ruling_about_a_source_that_a_flow_does_not_have_is_refused(take: Take) -> None:
-    take(encode_progress([], 1, [Ruling(0, P0, 0, 5)]))
+    take(encode_progress([], 1, [TimestampOverride(0, P0, 0, 5)]))
     with pytest.raises(MeanderError, match="worker 1: it rules about a source that this flow does"):
-        take(encode_progress([], 1, [Ruling(1, P0, 0, 5)]))
+        take(encode_progress([], 1, [TimestampOverride(1, P0, 0, 5)]))
 
 
 @pytest.mark.parametrize(
     "ruling",
     [
-        Ruling(0, Partition(1 << 63), 0, 5),
-        Ruling(0, P0, 1 << 63, 5),
-        Ruling(0, P0, 0, 1 << 63),
-        Ruling(0, P0, 0, 5, 1 << 63),
+        TimestampOverride(0, Partition(1 << 63), 0, 5),
+        TimestampOverride(0, P0, 1 << 63, 5),
+        TimestampOverride(0, P0, 0, 1 << 63),
+        TimestampOverride(0, P0, 0, 5, 1 << 63),
     ],
 )
-def test_a_ruling_about_a_place_that_cannot_be_is_refused(take: Take, ruling: Ruling) -> None:
+def test_a_ruling_about_a_place_that_cannot_be_is_refused(
+    take: Take, ruling: TimestampOverride
+) -> None:
     """It would be written for good, and end whoever repeats the run."""
     with pytest.raises(MeanderError, match="worker 1: it rules about a place or time that no part"):
         take(encode_progress([], 1, [ruling]))

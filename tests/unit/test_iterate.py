@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from meander import Flow, KeyedStream, Stream
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.timestamp_overrides import Past
-from meander.dataflow.coordinator.frontier_blockers import Holders
+from meander.dataflow.control.timestamp_overrides import OverrideHistory
+from meander.dataflow.coordinator.frontier_blockers import FrontierBlockers
 from meander.dataflow.operators.buffer.rows import Rows, in_order
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.records.loop_times import at, settled
@@ -118,7 +118,7 @@ def test_shortest_paths(start: Start, workers: int) -> None:
 
     starts.iterate("search", body).fold("least", lambda: 99, _least).sink(sink)
     # No edge comes so late that it gets a time behind that of the start.
-    run = start(flow, workers, past=Past(from_millis(3)))
+    run = start(flow, workers, past=OverrideHistory(from_millis(3)))
     run.run()
     shortest = {node: min(d for n, d in map(_pair, sink.values) if n == node) for node in "abcd"}
     assert shortest == {"a": 0, "b": 1, "c": 2, "d": 1}
@@ -251,7 +251,7 @@ def test_what_holds_a_loop_back_is_named_wherever_in_it_that_is() -> None:
         def bounding(self, location: object) -> list[tuple[object, object]]:
             return [((5, 0), place) for place in inside]
 
-    holding = Holders(plan).of(Standing(), plan.probes["sink"])  # type: ignore[arg-type]
+    holding = FrontierBlockers(plan).of(Standing(), plan.probes["sink"])  # type: ignore[arg-type]
     assert holding is not None
     assert (holding.kind, holding.name, holding.time) == ("operator", "loop", 5)
 

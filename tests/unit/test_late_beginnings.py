@@ -12,7 +12,7 @@ from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import History, Written
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from tests.property.budget import FIRST_SEED
 
 SPACE, WORKERS, CASES = BinSpace(1), 3, 300
@@ -35,13 +35,13 @@ def test_a_late_beginning_changes_nothing_that_is_read_from_the_journal() -> Non
     assert late > CASES
 
 
-def decided(rng: random.Random) -> tuple[list[Written], list[Incarnation]]:
+def decided(rng: random.Random) -> tuple[list[Written], list[ExecutionId]]:
     """Some drivers' journal, each with some executions, and the incarnations of these."""
-    journal, begun, incarnation = list[Written](), list[Incarnation](), 0
+    journal, begun, incarnation = list[Written](), list[ExecutionId](), 0
     for _ in range(rng.randint(1, 4)):
         incarnation += rng.randint(3, 10)
         for _ in range(rng.randint(1, 3)):
-            life = Incarnation(incarnation := incarnation + 1)
+            life = ExecutionId(incarnation := incarnation + 1)
             begun.append(life)
             journal.append((life, begins(rng, anew=len(begun) == 1)))
             journal += [(life, decision(rng)) for _ in range(rng.randint(0, 4))]
@@ -56,7 +56,7 @@ def with_late(rng: random.Random, journal: list[Written]) -> list[Written]:
     for _ in range(rng.randint(1, 4)):
         place = rng.randint(1, len(found))
         last = max(life for life, one in found[:place] if isinstance(one, Begins))
-        earlier = Incarnation(rng.randint(0, last - 1))
+        earlier = ExecutionId(rng.randint(0, last - 1))
         found.insert(place, (earlier, begins(rng, anew=rng.random() < 0.3)))
     return found
 

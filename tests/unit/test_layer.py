@@ -6,10 +6,10 @@ import pytest
 
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import encode, seal
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.chunk import Chunk, Head
 from meander.state.layers.layer import CHUNK_ENTRIES
-from meander.state.layers.layer_loader import AHEAD_BYTES, Installation
+from meander.state.layers.layer_loader import AHEAD_BYTES, LayerLoader
 from meander.state.layers.layer_writer import CHUNK_BYTES, STATE_LIMIT, WINDOW
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.topic import Place
@@ -113,7 +113,7 @@ def test_an_empty_bin_needs_no_record(old: Store, new: Store) -> None:
     drive(extraction.step, 1)
     assert topic.records == []
     put(new, [BIN], [b"stale"], [1])
-    assert Installation(new, extraction.manifest, topic).step(1)
+    assert LayerLoader(new, extraction.manifest, topic).step(1)
     assert new.count(BIN) == 0
 
 
@@ -166,12 +166,12 @@ def test_a_layer_of_another_codec_is_refused_before_anything_is_dropped(
     store = workers[1].store("shouting", Shouting())
     store.install(BIN, [b"k"], [b"HELD"])
     with pytest.raises(MeanderError, match="codec 'msgpack', and this worker's is 'shouting'"):
-        Installation(store, manifest, topic)
+        LayerLoader(store, manifest, topic)
     assert store.count(BIN) == 1
 
 
 GOLDEN_HEAD = Head(
-    "op", Bin(3), LayerId(Incarnation(1), WorkerId(2), 5), "base", "msgpack",
+    "op", Bin(3), LayerId(ExecutionId(1), WorkerId(2), 5), "base", "msgpack",
     Description(lower=0, upper=(7, 1), since=7),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meander.app.protocol.messages import Register
-from meander.app.protocol.registration import Door, Guest, Ticket
+from meander.app.protocol.registration import Registration, RegistrationServer, Ticket
 from meander.app.worker.lifeline import Lifeline
 from meander.connectors.links.links import CurveLinks, Keys
 from meander.state.keys.ids import COORDINATOR, WorkerId
@@ -21,27 +21,27 @@ ZERO, LOCAL, LEASE = WorkerId(0), "127.0.0.1", 60.0
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
+def door() -> Iterator[RegistrationServer]:
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, LEASE)) as links,
-        closing(Door(LOCAL, links)) as opened,
+        closing(RegistrationServer(LOCAL, links)) as opened,
     ):
         yield opened
 
 
-def registered(door: Door) -> Ticket:
+def registered(door: RegistrationServer) -> Ticket:
     """One worker that has come in."""
     ticket = door.expect(ZERO)
     register = Register(
         token=ticket.token, address="tcp://127.0.0.1:1", public=Keys.fresh().public, pid=1,
         host="here", versions={},
     )  # fmt: skip
-    door.guests[ZERO] = Guest(ZERO, register, b"")
+    door.guests[ZERO] = Registration(ZERO, register, b"")
     return ticket
 
 
 @contextmanager
-def looked_after(door: Door) -> Iterator[None]:
+def looked_after(door: RegistrationServer) -> Iterator[None]:
     """The driver's loop."""
     over = threading.Event()
 
@@ -58,7 +58,7 @@ def looked_after(door: Door) -> Iterator[None]:
             ended.result()
 
 
-def test_a_worker_lives_while_its_connection_does(door: Door) -> None:
+def test_a_worker_lives_while_its_connection_does(door: RegistrationServer) -> None:
     ticket = registered(door)
     assert not door.lives(ZERO, LEASE), "nothing was heard of it"
     with looked_after(door), Lifeline(ticket, LEASE) as line:
@@ -79,7 +79,7 @@ def sockets() -> int:
 
 
 def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_alive(
-    door: Door,
+    door: RegistrationServer,
 ) -> None:
     """A driver may stand still while a worker's host goes."""
     ticket, before = registered(door), sockets()
@@ -93,7 +93,7 @@ def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_aliv
     assert not door.lives(ZERO, 0.0)
 
 
-def test_who_is_given_up_gets_no_answer(door: Door) -> None:
+def test_who_is_given_up_gets_no_answer(door: RegistrationServer) -> None:
     """I8: so the process ends, however busy its loop is."""
     ticket = registered(door)
     with looked_after(door), Lifeline(ticket, LEASE) as line:

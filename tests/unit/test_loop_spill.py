@@ -11,7 +11,7 @@ import pytest
 
 from meander import Flow, Stream
 from meander.dataflow.operators.buffer import buffer, spill
-from meander.dataflow.operators.loop import Enter
+from meander.dataflow.operators.loop import LoopEntry
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -153,7 +153,7 @@ class Beginning:
     def __init__(self) -> None:
         self.bench = Bench(inputs=2)
         entering, back = self.bench.inputs
-        self.enter = Enter(entering, back, self.bench.output, bench.pool(), most=1)
+        self.enter = LoopEntry(entering, back, self.bench.output, bench.pool(), most=1)
 
     def turns(self, most: int = 1000) -> None:
         """As long as anything is done."""

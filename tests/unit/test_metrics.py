@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from meander.app.protocol.messages import FROM_WORKER, Beat, Durations, Operator, Reading
-from meander.app.status.metrics import COUNTERS, Board, serving
-from meander.app.status.observer import Figures
+from meander.app.protocol.messages import FROM_WORKER, Durations, Operator, Reading, WorkerHeartbeat
+from meander.app.status.metrics import COUNTERS, MetricsCollector, serving
+from meander.app.status.observer import StatusSnapshot
 from meander.app.status.worker_stats import Heard
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
@@ -30,8 +30,8 @@ def durations(*counts: int, seconds: float) -> Durations:
 STAYS = durations(4, 1, seconds=0.5)
 
 
-def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> Beat:
-    return Beat(
+def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartbeat:
+    return WorkerHeartbeat(
         counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
         inflight=100 * read,
         spilled=7 * read,
@@ -49,7 +49,7 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> Beat:
     )  # fmt: skip
 
 
-FIGURES = Figures(
+FIGURES = StatusSnapshot(
     workers=2,
     up=2,
     heard=Heard({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 30}, {0: 20})}),
@@ -68,12 +68,12 @@ FIGURES = Figures(
 @pytest.fixture
 def seen() -> dict[str, dict[tuple[str, ...], float]]:
     """Samples by name, then by the values of their labels in the order of the labels' names."""
-    board = Board()
+    board = MetricsCollector()
     board.show(FIGURES, 3, {"completed": 5, "heartbeat": 9, "bin_moved": 40, "left": 1})
     return read(text(board))
 
 
-def text(board: Board) -> str:
+def text(board: MetricsCollector) -> str:
     registry = CollectorRegistry()
     registry.register(board)
     return generate_latest(registry).decode()
@@ -99,9 +99,9 @@ def test_counters_stand_by_worker(seen: Seen) -> None:
 
 
 def test_what_a_leaver_has_counted_is_kept() -> None:
-    board = Board()
+    board = MetricsCollector()
     one, two = beat(1, {}, {}), beat(2, {}, {})
-    figures = Figures(1, 1, Heard({ZERO: one}).without(two).without(two), bins={ZERO: 256})
+    figures = StatusSnapshot(1, 1, Heard({ZERO: one}).without(two).without(two), bins={ZERO: 256})
     board.show(figures, 0, {})
     seen = read(text(board))
     assert seen["meander_records_read_total"] == {("0",): 1, ("left",): 4}
@@ -159,8 +159,8 @@ def test_what_holds_a_frontier_back_is_named_with_the_seconds_it_has_stood(seen:
 
 
 def test_a_flow_that_has_only_begun_has_workers_and_no_more() -> None:
-    board = Board()
-    board.show(Figures(2, 1), 0, {})
+    board = MetricsCollector()
+    board.show(StatusSnapshot(2, 1), 0, {})
     seen = read(text(board))
     assert (seen["meander_workers"], seen["meander_workers_up"]) == ({(): 2}, {(): 1})
     assert "meander_records_read_total" not in seen

@@ -16,11 +16,11 @@ from meander.connectors.testing import simulated_flow as topics
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.partition_handoff import Order
-from meander.dataflow.control.timestamp_overrides import Past
+from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Pause
 from meander.dataflow.simulation.simulated_flow import ListReader, ListSink, ListSource, TestFlow
-from meander.dataflow.simulation.simulator import Grow, HandOver, Join, Leave
+from meander.dataflow.simulation.simulator import AddPartition, HandOver, Join, Leave
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
@@ -28,7 +28,7 @@ from tests.hand import lane_times, until
 
 RECORDS, PARTITIONS = 500, 3
 ZERO, ONE, TWO = map(WorkerId, range(3))
-LATE = Grow("source", [(ms, (PARTITIONS, ms)) for ms in range(60)])
+LATE = AddPartition("source", [(ms, (PARTITIONS, ms)) for ms in range(60)])
 """One whose records are as old as the flow's first."""
 
 
@@ -213,7 +213,7 @@ def test_newcomers_get_a_share_of_it_and_leavers_none(flow: Growing) -> None:
 
 def test_several_go_to_several(flow: Growing) -> None:
     for n in range(3):
-        flow.run.strike(Grow("source", [(ms, (PARTITIONS + n, ms)) for ms in range(60)]))
+        flow.run.strike(AddPartition("source", [(ms, (PARTITIONS + n, ms)) for ms in range(60)]))
     flow.until(lambda: len(flow.said("partition_added")) == 3)
     shares = [len(flow.controller.reading.of(worker)) for worker in (ZERO, ONE)]
     assert shares == [3, 3]
@@ -233,7 +233,9 @@ def test_it_may_come_before_anything_has_been_read() -> None:
     growing = Growing("arrival")
     with growing.run:
         growing.run.strike(Pause(worker=-1, steps=300))
-        growing.run.sim.submit(Grow("source", [(ms + 5, (PARTITIONS, ms)) for ms in range(60)]))
+        growing.run.sim.submit(
+            AddPartition("source", [(ms + 5, (PARTITIONS, ms)) for ms in range(60)])
+        )
         growing.check(PARTITIONS + 1)
         assert [decision.time for decision in growing.written] == [MIN_TIME]
 
@@ -243,7 +245,7 @@ def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> 
     mark, sink, flow = from_millis(200), ListSink(), Flow("f", bins=2)
     records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     flow.source(ListSource(records)).sink(sink)
-    with TestFlow(flow, 2, seed=5, past=Past(mark)) as run:
+    with TestFlow(flow, 2, seed=5, past=OverrideHistory(mark)) as run:
         run.strike(LATE)
         run.run()
     late = [result for result in sink.results if result.partition == PARTITIONS]
@@ -265,7 +267,7 @@ def test_a_topic_in_memory_grows() -> None:
     flow = Flow("counts", bins=2)
     counts = flow.source(KafkaSource("in")).key_by(lambda v: v)
     counts.fold("n", lambda: 0, lambda n, v: (n + 1, [v, n])).sink(KafkaSink("out"))
-    grow = topics.Grow("source", [(5, "a"), (6, "b")])
+    grow = topics.AddPartition("source", [(5, "a"), (6, "b")])
     with topics.TestFlow(flow, faults=[topics.At(grow, records=2)]) as run:
         run.feed("in", "a", "b", "a", ms=7)
         run.settle()
@@ -283,7 +285,7 @@ def test_one_that_is_empty_stands_where_the_idle_others_do() -> None:
     with topics.TestFlow(flow) as run:
         run.feed("in", "a", "b", "a", ms=7)
         run.advance(1.0)
-        run.strike(Grow("source"))
+        run.strike(AddPartition("source"))
         run.advance(1.0)
         assert [event["partition"] for event in run.events] == [2]
         assert len(lanes := lane_times(run)) == 3
@@ -297,4 +299,4 @@ def test_a_source_that_the_flow_does_not_have_does_not_grow() -> None:
         topics.TestFlow(flow) as run,
         pytest.raises(SetupError, match="source 'in': the flow has none of .*; name one of source"),
     ):
-        run.strike(Grow("in"))
+        run.strike(AddPartition("in"))

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from meander.app.protocol.messages import Beat, Durations, Operator, Reading
-from meander.app.status.metrics import Board
-from meander.app.status.observer import Figures, Observer
+from meander.app.protocol.messages import Durations, Operator, Reading, WorkerHeartbeat
+from meander.app.status.metrics import MetricsCollector
+from meander.app.status.observer import Observer, StatusSnapshot
 from meander.app.status.worker_stats import Heard
-from meander.dataflow.coordinator.frontier_blockers import Holding, Kind
+from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker, Kind
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.dataflow.simulation.simulator import NOW_MS, SimClock
 from meander.state.keys.ids import WorkerId
@@ -29,7 +29,7 @@ def observer(clock: SimClock) -> Observer:
     return Observer(clock)
 
 
-def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Beat:
+def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> WorkerHeartbeat:
     """Of a worker with (partition, time, state) of source `in`, and an operator `n`."""
     reading = Reading.model_validate(
         {
@@ -40,10 +40,12 @@ def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Beat
         }
     )
     work = Operator(received=received, sent=sent, busy=0.0, took=NONE)
-    return Beat(counters={"read": received}, sources={"in": reading}, operators={"n": work})
+    return WorkerHeartbeat(
+        counters={"read": received}, sources={"in": reading}, operators={"n": work}
+    )
 
 
-def heard(*beats: Beat) -> Heard:
+def heard(*beats: WorkerHeartbeat) -> Heard:
     """Of workers 0, 1, ..."""
     return Heard({WorkerId(worker): beat for worker, beat in enumerate(beats)})
 
@@ -52,15 +54,15 @@ BEATS = heard(beat((0, 70, "sending"), (2, 50, "idle")), beat((1, 90, "paused"))
 
 
 def test_the_partition_that_is_earliest_is_named_with_its_reason(observer: Observer) -> None:
-    (held,) = observer.held({"out": Holding("source", "in", 50)}, 90, BEATS)
+    (held,) = observer.held({"out": FrontierBlocker("source", "in", 50)}, 90, BEATS)
     assert (held.worker, held.partition, held.awaited) == (0, 2, True)
     assert held.by == "partition 2 of source 'in' on worker 0: it has been read to its end"
 
 
 def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> None:
-    (held,) = observer.held({"out": Holding("source", "in", 90)}, 90, BEATS)
+    (held,) = observer.held({"out": FrontierBlocker("source", "in", 90)}, 90, BEATS)
     assert not held.awaited
-    (held,) = observer.held({"out": Holding("source", "in", 90)}, None, BEATS)
+    (held,) = observer.held({"out": FrontierBlocker("source", "in", 90)}, None, BEATS)
     assert not held.awaited
 
 
@@ -76,13 +78,13 @@ def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> 
     ],
 )
 def test_what_else_holds_a_frontier_back_is_said(observer: Observer, kind: Kind, says: str) -> None:
-    (held,) = observer.held({"out": Holding(kind, "n", 5)}, 90, BEATS)
+    (held,) = observer.held({"out": FrontierBlocker(kind, "n", 5)}, 90, BEATS)
     assert (held.by, held.worker, held.partition) == (says, None, None)
 
 
 def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimClock) -> None:
     def since(time: int) -> int:
-        (held,) = observer.held({"out": Holding("operator", "n", time)}, 90, BEATS)
+        (held,) = observer.held({"out": FrontierBlocker("operator", "n", time)}, 90, BEATS)
         return held.since_ms - NOW_MS
 
     assert since(5) == 0
@@ -95,7 +97,7 @@ def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimC
 
 
 def test_the_frontier_that_stands_longest_comes_first(observer: Observer, clock: SimClock) -> None:
-    early, late = Holding("operator", "n", 5), Holding("operator", "m", 7)
+    early, late = FrontierBlocker("operator", "n", 5), FrontierBlocker("operator", "m", 7)
     observer.held({"b": early}, 90, Heard())
     clock.advance(1)
     assert [one.probe for one in observer.held({"a": late, "b": early}, 90, Heard())] == ["b", "a"]
@@ -127,13 +129,13 @@ def test_a_leavers_records_count_on(observer: Observer, clock: SimClock) -> None
 
 
 def test_counters_are_summed_over_the_workers() -> None:
-    three = heard(beat(received=3), beat(received=4), Beat(counters={"bumps": 1}))
+    three = heard(beat(received=3), beat(received=4), WorkerHeartbeat(counters={"bumps": 1}))
     assert three.counters == {"read": 7, "bumps": 1}
 
 
 def test_of_an_operator_that_has_timed_nothing_no_time_is_known(observer: Observer) -> None:
     idle = Operator(received=0, sent=0, busy=0.0, took=durations(seconds=0.0))
-    (shown,) = observer.throughput(heard(Beat(operators={"n": idle})))
+    (shown,) = observer.throughput(heard(WorkerHeartbeat(operators={"n": idle})))
     assert (shown.count, shown.p50, shown.p99) == (0, None, None)
 
 
@@ -144,10 +146,10 @@ def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
         Operator(received=9, sent=9, busy=0.1, took=durations(*counts, seconds=1.0))
         for counts in ([90], [0, 9, 0, 0, 1])
     )
-    both = heard(Beat(operators={"n": quick}), Beat(operators={"n": slow}))
+    both = heard(WorkerHeartbeat(operators={"n": quick}), WorkerHeartbeat(operators={"n": slow}))
     (shown,) = observer.throughput(both)
-    board = Board()
-    board.show(Figures(2, 2, both, throughput=[shown]), 0, {})
+    board = MetricsCollector()
+    board.show(StatusSnapshot(2, 2, both, throughput=[shown]), 0, {})
     samples = read(text(board))
     assert shown.count == sum(samples["meander_operator_seconds_count"].values()) == 100
     upto = Counter[float]()
@@ -160,12 +162,16 @@ def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
 def test_what_is_restored_is_told_with_its_rate_and_what_is_left(
     observer: Observer, clock: SimClock
 ) -> None:
-    assert observer.restoring(heard(Beat(), Beat())) is None, "a flow that begins restores nothing"
-    told = observer.restoring(heard(Beat(restoring=300), Beat(restoring=100)))
+    assert observer.restoring(heard(WorkerHeartbeat(), WorkerHeartbeat())) is None, (
+        "a flow that begins restores nothing"
+    )
+    told = observer.restoring(heard(WorkerHeartbeat(restoring=300), WorkerHeartbeat(restoring=100)))
     assert told is not None and (told.bytes, told.total, told.eta) == (0, 400, None)
     clock.advance(2.0)
     told = observer.restoring(
-        heard(Beat(restored=60, restoring=300), Beat(restored=40, restoring=100))
+        heard(
+            WorkerHeartbeat(restored=60, restoring=300), WorkerHeartbeat(restored=40, restoring=100)
+        )
     )
     assert told is not None and (told.bytes, told.rate, told.eta) == (100, 50.0, 6.0)
-    assert observer.restoring(heard(Beat(restored=300, restoring=300))) is None
+    assert observer.restoring(heard(WorkerHeartbeat(restored=300, restoring=300))) is None

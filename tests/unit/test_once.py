@@ -12,15 +12,15 @@ from meander import Flow, Stream
 from meander.app.flow.preflight import _expect_committable
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Migrate
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.exactly_once import transaction_loop
-from meander.dataflow.exactly_once.checksum import Out, Tally
+from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from meander.dataflow.simulation.simulator import NOW_MS, Freeze, Join, Leave
 from meander.schemas.errors import SetupError
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 
 
 def counting(source: ListSource, sink: ListSink) -> Flow:
@@ -80,23 +80,23 @@ def test_a_delivery_that_there_is_not_is_refused() -> None:
         Flow("counts", delivery="at_most_once")  # type: ignore[arg-type]
 
 
-RULINGS = Ruling(0, Partition(3), 4, 9), Ruling(1, Partition(0), 5, 9, last=8)
+RULINGS = TimestampOverride(0, Partition(3), 4, 9), TimestampOverride(1, Partition(0), 5, 9, last=8)
 GOLDEN = {
     1: (
-        Mark(Incarnation(7), WorkerId(1), {"sink": 50}, RULINGS),
+        Mark(ExecutionId(7), WorkerId(1), {"sink": 50}, RULINGS),
         "010e02020873696e6b640004000608120002000a12021000",
     ),
     2: (
         Mark(
-            Incarnation(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
-            {"sink": Out(40, Tally(2, 1 << 63))},
+            ExecutionId(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
+            {"sink": Out(40, Checksum(2, 1 << 63))},
         ),
         "020e02040873696e6b640250048000000000000000066e657706000004000608120002000a12021000",
     ),
     3: (
         Mark(
-            Incarnation(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
-            {"sink": Out(40, Tally(2, 1 << 63))}, sent=9,
+            ExecutionId(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
+            {"sink": Out(40, Checksum(2, 1 << 63))}, sent=9,
         ),
         "030e02040873696e6b640250048000000000000000066e657706000004000608120002000a1202100012",
     ),
@@ -158,7 +158,7 @@ RULED = {4, 9}
 """The offsets of what the source rules about there."""
 
 
-def offsets(rulings: Iterable[Ruling]) -> set[int]:
+def offsets(rulings: Iterable[TimestampOverride]) -> set[int]:
     return {one.offset for one in rulings}
 
 

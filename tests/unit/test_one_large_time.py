@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.dataflow.exactly_once.ordered_sink import OnceSink
+from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from meander.dataflow.simulation.simulator import Freeze
 from meander.schemas.errors import MeanderError
@@ -31,7 +31,7 @@ def exploding(sink: ListSink, spill: int = 1 << 30) -> Flow:
     return flow
 
 
-def sinks(run: TestFlow) -> list[OnceSink]:
+def sinks(run: TestFlow) -> list[OrderedSink]:
     return [sink for worker in run.workers for sink in worker._assembly.once]
 
 

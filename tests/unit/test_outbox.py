@@ -24,7 +24,7 @@ from meander.dataflow.simulation.simulator import Freeze, Leave
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import Place
 
 LONG = Checkpointing(1_000)
@@ -171,7 +171,7 @@ def test_a_flow_that_takes_no_checkpoint_by_itself_is_refused() -> None:
         Plan(flow)
 
 
-LIFE, AFTER = Incarnation(7), Incarnation(8)
+LIFE, AFTER = ExecutionId(7), ExecutionId(8)
 
 
 def history(*marks: Mark) -> History:

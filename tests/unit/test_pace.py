@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from meander.dataflow.backpressure.throttle import FIRST, LEAST, MOST, SLICE, TURN, Pace, Room
+from meander.dataflow.backpressure.throttle import (
+    FIRST,
+    LEAST,
+    MOST,
+    SLICE,
+    TURN,
+    MemoryBudget,
+    MoveThrottle,
+)
 
 
 class Clock:
@@ -16,12 +24,12 @@ class Clock:
         return round(self.now * 1000)
 
 
-def paced(latency: float = 0.1) -> tuple[Pace, Clock]:
+def paced(latency: float = 0.1) -> tuple[MoveThrottle, Clock]:
     clock = Clock()
-    return Pace(clock, latency, lambda: 100), clock
+    return MoveThrottle(clock, latency, lambda: 100), clock
 
 
-def spend(pace: Pace, clock: Clock, seconds: float) -> None:
+def spend(pace: MoveThrottle, clock: Clock, seconds: float) -> None:
     with pace.spending():
         clock.now += seconds
 
@@ -130,7 +138,7 @@ class Moved:
 
 def test_a_bin_beyond_all_memory_is_let_in_alone() -> None:
     """I6, and I7: else it would never move."""
-    room = Room(lambda: 100)
+    room = MemoryBudget(lambda: 100)
     large = room.admit(Moved(1000))
     assert not room.open
     large.held = 0
@@ -140,7 +148,7 @@ def test_a_bin_beyond_all_memory_is_let_in_alone() -> None:
 def test_the_room_follows_the_number_of_workers() -> None:
     """I6: it is one bound for all of them."""
     workers = [2]
-    room = Room(lambda: 100 // workers[0])
+    room = MemoryBudget(lambda: 100 // workers[0])
     room.admit(Moved(20))
     assert room.open
     workers[0] = 8

@@ -9,7 +9,7 @@ import numpy as np
 
 from meander import Flow
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.writer import BYTES, ROWS, Held, Persisting, _in_pieces
+from meander.dataflow.checkpoint.writer import BYTES, ROWS, CheckpointWriter, Held, _in_pieces
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.operators.ports import Underway
 from meander.dataflow.records.batch import Batch
@@ -17,7 +17,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import Checkpoint, Piece
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import Place
 from meander.state.times.time import Time
 
@@ -93,8 +93,8 @@ def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> N
         parcels=[], notices=[], unread=[unread], unloaded=[], lacking=[], bundles=[], anew=[],
     )  # fmt: skip
     of_a_link = lying(at, [b"on its way"], 9)
-    persisting = Persisting(
-        WorkerId(0), plan, Incarnation(2), 3, held, [], topic, parts.append, _unwritten
+    persisting = CheckpointWriter(
+        WorkerId(0), plan, ExecutionId(2), 3, held, [], topic, parts.append, _unwritten
     )
     persisting.record(at, 9, of_a_link.batch)
     persisting.complete()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.command import Migrate, Refused
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from meander.dataflow.simulation.simulator import Abort, Join, SimTopic
@@ -237,7 +237,7 @@ def test_a_bin_that_has_come_is_fetched_to_its_end_whatever_the_pace(
     with unanswered(monkeypatch):
         flow.submit("m", [0], 1, time=from_millis(2000))
         flow.until(lambda: keyed(flow.run.workers[1], "n").arrivals._staging.under_way(Bin(0)))
-        monkeypatch.setattr(Pace, "open", False)
+        monkeypatch.setattr(MoveThrottle, "open", False)
         flow.count(3000)
     flow.until(lambda: bool(flow.events("completed")))
     flow.finish(2)

@@ -14,13 +14,13 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Unnamed
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation
+from meander.state.keys.ids import Bin, ExecutionId
 from meander.state.layers import parts
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.parts import wholes
 from meander.state.layers.topic import Place
 
-LIFE = Incarnation(5)
+LIFE = ExecutionId(5)
 MANIFESTS = tuple(Manifest("totals", Bin(bin), 0, ()) for bin in range(16))
 CHECKPOINT = Checkpoint(3, LIFE, BinSpace(4), 0, MANIFESTS)
 

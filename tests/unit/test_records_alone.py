@@ -15,7 +15,7 @@ from meander.connectors.kafka.client import Fetched
 from meander.connectors.kafka.sink.sink import HEADERS, OVERHEAD, Rows, Taken
 from meander.connectors.testing.in_memory import Message, Record
 from meander.dataflow.interfaces import Chunk, Partition, WorkerContext
-from meander.dataflow.keepalive import UNHEARD, Pulse
+from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.sink import written
 from meander.dataflow.records.batch import Batch
@@ -31,7 +31,7 @@ def unheard() -> None:
     raise MeanderError("the coordinator", "nothing was heard")
 
 
-def chunk(source: KafkaSource, values: list[bytes], pulse: Pulse = UNHEARD) -> Chunk:
+def chunk(source: KafkaSource, values: list[bytes], pulse: Keepalive = NO_KEEPALIVE) -> Chunk:
     """What a source makes of records with key `k` and header `at`."""
     messages: list[Fetched] = [
         Message(Record(value, b"k", [("at", b"7")], 0, 0, offset))
@@ -60,14 +60,14 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(
     source: KafkaSource, calls: int
 ) -> None:
     heard: list[None] = []
-    pulse = Pulse(lambda: heard.append(None), due=True)
+    pulse = Keepalive(lambda: heard.append(None), due=True)
     assert len(chunk(source, [b"7"] * 30, pulse).values) == 30
     assert len(heard) == calls
 
 
 def test_a_worker_whom_nobody_hears_sets_no_record_aside_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard"):
-        chunk(KafkaSource("in", value=int), [b"7"], Pulse(unheard, due=True))
+        chunk(KafkaSource("in", value=int), [b"7"], Keepalive(unheard, due=True))
 
 
 def unless_empty(data: bytes) -> bytes:
@@ -105,7 +105,7 @@ def test_fail_fast_names_the_record(source: KafkaSource, value: bytes, reason: s
 # -- results
 
 
-def rows(sink: KafkaSink, pulse: Pulse = UNHEARD) -> Rows:
+def rows(sink: KafkaSink, pulse: Keepalive = NO_KEEPALIVE) -> Rows:
     return Rows(sink, WorkerId(0), pulse)
 
 
@@ -122,7 +122,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() 
         heard.append("value")
         return repr(value).encode()
 
-    rows(KafkaSink("out", encode), Pulse(lambda: heard.append("alive"), due=True)).written(
+    rows(KafkaSink("out", encode), Keepalive(lambda: heard.append("alive"), due=True)).written(
         records([1, 2, 3])
     )
     assert heard == ["alive", "value"] * 3
@@ -130,7 +130,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() 
 
 def test_a_worker_whom_nobody_hears_refuses_no_record_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard") as raised:
-        rows(KafkaSink("out", lambda _: b""), Pulse(unheard, due=True)).written(records(["a"]))
+        rows(KafkaSink("out", lambda _: b""), Keepalive(unheard, due=True)).written(records(["a"]))
     assert not isinstance(raised.value, RowRefused)
 
 
@@ -195,7 +195,17 @@ def test_refusals_of_many_rows_cost_the_others_a_second_encoding_and_no_more() -
 
 def context(outside: dict[str, str], **settings: str) -> WorkerContext:
     return WorkerContext(
-        "f", "", WorkerId(0), 1, settings, True, "earliest", Event(), 1, UNHEARD, {"out": outside}
+        "f",
+        "",
+        WorkerId(0),
+        1,
+        settings,
+        True,
+        "earliest",
+        Event(),
+        1,
+        NO_KEEPALIVE,
+        {"out": outside},
     )
 
 
@@ -219,7 +229,7 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
 ) -> None:
     given = context(outside, **{name.replace("_", "."): value for name, value in settings.items()})
     sink = KafkaSink("out", "str", headers=headers)
-    one = Rows(sink, WorkerId(0), UNHEARD, Taken.by("out", given))
+    one = Rows(sink, WorkerId(0), NO_KEEPALIVE, Taken.by("out", given))
     fitting = 5000 - OVERHEAD - len("key") - (HEADERS if headers else 0)
     keys: list[object] = ["key"] * 3
     one.written(batch(["a" * fitting] * 3, keys))
@@ -242,5 +252,5 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_refused() -> None:
     sink = KafkaSink("out", key=lambda key: None if key == "no" else b"k")  # type: ignore[arg-type,return-value]
     taken = Taken.by("out", context({"cleanup.policy": "compact,delete"}))
     with pytest.raises(RowRefused, match=r"offset 1 has no key, and the topic is comp") as refused:
-        Rows(sink, WorkerId(0), UNHEARD, taken).written(batch([1, 2], ["yes", "no"]))
+        Rows(sink, WorkerId(0), NO_KEEPALIVE, taken).written(batch([1, 2], ["yes", "no"]))
     assert refused.value.row == 1

@@ -12,14 +12,14 @@ import pytest
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.exactly_once.checksum import Out, Tally
-from meander.dataflow.exactly_once.commit_history import NOBODY, History, Predecessor, Written
+from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.commit_history import NOBODY, History, PreviousWorker, Written
 from meander.dataflow.exactly_once.commit_markers import Mark
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint.checkpoint import Anew
+from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 
 Row = tuple[int, bytes | None, bytes | None]
 ROWS: Sequence[Row] = [
@@ -30,12 +30,12 @@ ROWS: Sequence[Row] = [
     (3, b"b", None),
 ]
 ZERO, ONE = WorkerId(0), WorkerId(1)
-FIRST, SECOND, NOW = Incarnation(5), Incarnation(6), Incarnation(7)
+FIRST, SECOND, NOW = ExecutionId(5), ExecutionId(6), ExecutionId(7)
 
 
-def tally(rows: Sequence[Row]) -> Tally:
+def tally(rows: Sequence[Row]) -> Checksum:
     times, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
-    return Tally.of(np.array(times, np.int64), keys, values)
+    return Checksum.of(np.array(times, np.int64), keys, values)
 
 
 def test_a_tally_is_the_same_in_whatever_order_and_parts() -> None:
@@ -43,7 +43,7 @@ def test_a_tally_is_the_same_in_whatever_order_and_parts() -> None:
     assert tally(shuffled) == tally(ROWS)
     assert tally(shuffled[:2]) + tally(shuffled[2:]) == tally(ROWS)
     assert tally(ROWS) - tally(ROWS[:3]) == tally(ROWS[3:])
-    assert tally([]) == Tally(0, 0)
+    assert tally([]) == Checksum(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,14 @@ def test_a_tally_is_another_where_a_result_stands_for_two() -> None:
     assert tally([ROWS[0]] * 3) != tally([ROWS[0], ROWS[1], ROWS[1]])
 
 
-def mark(life: Incarnation, time: int, since: int, rows: int, worker: WorkerId = ZERO) -> Mark:
-    out = Out(since, Tally(rows, 100 * life + rows))
+def mark(life: ExecutionId, time: int, since: int, rows: int, worker: WorkerId = ZERO) -> Mark:
+    out = Out(since, Checksum(rows, 100 * life + rows))
     return Mark(life, worker, {"sink": time}, out={"sink": out})
 
 
-def history(marks: Sequence[Mark], anew: Sequence[Anew] = (Anew("sink", 10),)) -> History:
+def history(
+    marks: Sequence[Mark], anew: Sequence[ReplayFrom] = (ReplayFrom("sink", 10),)
+) -> History:
     """Of two lives, and of a third that begins where results come again from a time on."""
     begins = Begins(0, (ZERO, ONE), 2)
     goes_on = replace(begins, checkpoint=1, anew=tuple(anew))
@@ -77,7 +79,7 @@ def history(marks: Sequence[Mark], anew: Sequence[Anew] = (Anew("sink", 10),)) -
     return History(BinSpace(1), journal, marks)
 
 
-def claims(*marks: Mark) -> Mapping[Predecessor, Out]:
+def claims(*marks: Mark) -> Mapping[PreviousWorker, Out]:
     return history(marks).claims("sink")
 
 
@@ -88,26 +90,26 @@ def test_a_transaction_counts_if_all_of_it_comes_again() -> None:
         mark(FIRST, 20, 12, 6),
         mark(FIRST, 30, 21, 7),
     ]
-    out = Out(12, Tally(13, 1013))
-    assert claims(*marks) == {Predecessor(FIRST, ZERO): out}
+    out = Out(12, Checksum(13, 1013))
+    assert claims(*marks) == {PreviousWorker(FIRST, ZERO): out}
 
 
 def test_each_worker_of_each_life_has_its_own() -> None:
     marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 30, 10, 3, ONE)
     assert claims(*marks) == {
-        Predecessor(FIRST, ZERO): Out(12, Tally(6, 506)),
-        Predecessor(SECOND, ZERO): Out(20, Tally(7, 607)),
-        Predecessor(SECOND, ONE): Out(10, Tally(3, 603)),
+        PreviousWorker(FIRST, ZERO): Out(12, Checksum(6, 506)),
+        PreviousWorker(SECOND, ZERO): Out(20, Checksum(7, 607)),
+        PreviousWorker(SECOND, ONE): Out(10, Checksum(3, 603)),
     }
 
 
 def test_marks_that_do_not_say_what_is_out_are_not_compared() -> None:
     older = Mark(FIRST, ZERO, {"sink": 15})
-    assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {Predecessor(SECOND, ZERO)}
+    assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {PreviousWorker(SECOND, ZERO)}
 
 
 def test_where_nobody_knows_from_when_on_results_come_again_nothing_is_compared() -> None:
-    known = history([mark(FIRST, 20, 12, 6)], anew=[Anew("other", 3)])
+    known = history([mark(FIRST, 20, 12, 6)], anew=[ReplayFrom("other", 3)])
     assert not known.claims("sink")
     assert known.anew("sink") == 20, "what is out by now may be let go of by now"
     assert known.anew("other") == 3
@@ -120,7 +122,8 @@ def test_a_result_is_whose_it_was_first() -> None:
     whose = earlier.whose(np.array([0, 0, 0, 1, 1]), np.array([19, 20, 30, 19, 25]))
     found = [None if number < 0 else earlier.predecessors[number] for number in whose]
     assert found == [
-        Predecessor(FIRST, ZERO), Predecessor(SECOND, ZERO), None, Predecessor(SECOND, ONE), None
+        PreviousWorker(FIRST, ZERO), PreviousWorker(SECOND, ZERO), None,
+        PreviousWorker(SECOND, ONE), None,
     ]  # fmt: skip
 
 

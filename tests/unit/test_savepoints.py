@@ -14,9 +14,9 @@ from meander.dataflow.control.decisions import Begins, Decision, Drops, Keeps, T
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Incarnation
+from meander.state.keys.ids import ExecutionId
 
-LIFE = Incarnation(5)
+LIFE = ExecutionId(5)
 CHECKPOINT = Checkpoint(1, LIFE, BinSpace(8), 0, (), Cut(time=7))
 ANEW, GOES_ON = Begins(0, (), 1), Begins(0, (), 1, checkpoint=0)
 
@@ -76,7 +76,7 @@ def test_a_flow_that_has_had_none_begins_anew(decided: list[Decision]) -> None:
 
 
 def begins(*decided: tuple[int, Begins]) -> Known:
-    return Known.by((Incarnation(life), one) for life, one in decided)
+    return Known.by((ExecutionId(life), one) for life, one in decided)
 
 
 def on(checkpoint: int, oldest: int) -> Begins:
@@ -84,7 +84,7 @@ def on(checkpoint: int, oldest: int) -> Begins:
 
 
 def taken_by(life: int) -> Checkpoint:
-    return replace(CHECKPOINT, incarnation=Incarnation(life))
+    return replace(CHECKPOINT, incarnation=ExecutionId(life))
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_of_a_journal_that_does_not_say_how_far_back_nothing_earlier_counts() ->
 
 def test_states_written_for_a_flow_are_past_once_it_has_a_checkpoint_of_its_own() -> None:
     """To begin with them again would say again all that is out."""
-    written, writer = replace(CHECKPOINT, cut=BEGINNING), Incarnation(1)
-    journal: list[tuple[Incarnation, Decision]] = [(writer, Takes(0)), (LIFE, ANEW)]
+    written, writer = replace(CHECKPOINT, cut=BEGINNING), ExecutionId(1)
+    journal: list[tuple[ExecutionId, Decision]] = [(writer, Takes(0)), (LIFE, ANEW)]
     assert Known.by(journal).counts(0, written)
     assert not Known.by([*journal, (LIFE, Takes(7))]).counts(0, written)
-    assert not Known.by([*journal, (Incarnation(9), GOES_ON)]).counts(0, written)
+    assert not Known.by([*journal, (ExecutionId(9), GOES_ON)]).counts(0, written)
 
 
 def test_what_is_kept_besides_is_as_many_as_are_wanted_and_no_savepoint() -> None:

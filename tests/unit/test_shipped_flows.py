@@ -28,11 +28,11 @@ from meander.app.flows.flights import (
     plane_of,
 )
 from meander.connectors.testing.simulated_flow import (
+    AddPartition,
     At,
     Control,
     Crash,
     Feed,
-    Grow,
     HandOver,
     Idle,
     Join,
@@ -82,9 +82,9 @@ TROUBLE: dict[str, list[At]] = {
     ],
     "the topic gets partitions, with records and without, while bins move": [
         At(Control({"id": "m1", "worker": 1} | HALF), records=50),
-        At(Grow("source"), records=60),
+        At(AddPartition("source"), records=60),
         At(Slow(sender=1, receiver=0, steps=500), records=60),
-        At(Grow("source"), records=100),
+        At(AddPartition("source"), records=100),
         At(Control({"id": "m2", "worker": 0} | HALF), records=120),
     ],
 }
@@ -100,7 +100,7 @@ def trouble(name: str, feeds: list[Feed], sooner: int = 1) -> tuple[list[Feed], 
         else replace(at, records=at.records and at.records // sooner)
         for at in TROUBLE[name]
     ]
-    grown = next((n for n, at in enumerate(faults) if isinstance(at.fault, Grow)), None)
+    grown = next((n for n, at in enumerate(faults) if isinstance(at.fault, AddPartition)), None)
     if grown is None:
         return feeds, faults
     late = [replace(faults[grown], fault=replace(f, partition=PARTITIONS)) for f in feeds[-LATE:]]

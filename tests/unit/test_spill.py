@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from meander import Flow
 from meander.dataflow.interfaces import SourceOptions
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import ARRIVED, Rows
 from meander.dataflow.operators.buffer.spill import SLICE_BYTES, SLICE_ROWS
 from meander.dataflow.records.batch import Batch
@@ -55,7 +55,7 @@ def told(rows: Rows) -> list[Any]:
     return list(zip(numbers, b.keys or (), b.values, strict=True))
 
 
-def drained(waiting: Pool, frontier: Antichain, ordered: bool) -> list[Any]:
+def drained(waiting: SpillBuffer, frontier: Antichain, ordered: bool) -> list[Any]:
     """All that a frontier has passed, as an operator applies it."""
     found: list[Any] = []
     more = True

@@ -12,10 +12,10 @@ import pytest
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.transaction_buffer import Spool
 from meander.connectors.kafka.sink.transactional_producer import Parcel
-from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import SetupError
 
-DISK = Bound("transactions of 'a'", 1 << 20, "max_spill")
+DISK = MemoryLimit("transactions of 'a'", 1 << 20, "max_spill")
 LARGE = Parcel("a", [b"x" * 100_000], [None])
 
 

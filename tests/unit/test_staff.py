@@ -12,7 +12,7 @@ import pytest
 
 from meander import Flow
 from meander.app.driver.rescaler import Rescaler
-from meander.app.driver.workers.worker_pool import Crew
+from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision, Joins, Leaves
 from meander.dataflow.control.partition_handoff import Order
@@ -152,7 +152,7 @@ def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
     with TestFlow(flow, workers=2) as run:
         none = SimpleNamespace(ready=[], lost=list, launch=lambda coming: None)
         crew = SimpleNamespace(hands=[ZERO, ONE], working=True, gone=list, newcomers=none)
-        rescaler = Rescaler(run.sim.controller, cast(Crew, crew), run.sim.clock, None)
+        rescaler = Rescaler(run.sim.controller, cast(WorkerPool, crew), run.sim.clock, None)
         rescaler.ask(Rescale(type="rescale", id="down", workers=1), 0)
         assert [*rescaler.step()] == []
         until(lambda: run.sim.controller.ready, run.act)

@@ -12,14 +12,14 @@ import pytest
 
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import encode, seal
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.layers.bin_layers import Trace
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
+from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.compaction import RATIO, similar
 from meander.state.layers.layer import CHUNK_ENTRIES
 from meander.state.layers.layer_input import AHEAD_BYTES
-from meander.state.layers.layer_loader import Installation
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.layer_loader import LayerLoader
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import Place, RecordGone
@@ -35,8 +35,8 @@ class Traced:
 
     def __init__(self, store: Store, topic: MemoryTopic, worker: int = 1) -> None:
         self.store, self.topic = store, topic
-        layers = (LayerId(Incarnation(2), WorkerId(worker), n) for n in count())
-        self.trace = Trace("per_plane", store, topic, lambda: next(layers))
+        layers = (LayerId(ExecutionId(2), WorkerId(worker), n) for n in count())
+        self.trace = BinLayers("per_plane", store, topic, lambda: next(layers))
         self.now = 0
 
     def set(self, first: int, count: int, state: object, bin: Bin = BIN) -> None:
@@ -47,7 +47,7 @@ class Traced:
 
     def begin(
         self, bin: Bin = BIN, timers: list[tuple[int, bytes]] | None = None, *, renew: bool = False
-    ) -> Extraction:
+    ) -> LayerWriter:
         self.now += 1
         return self.trace.write(bin, self.now, timers or [], renew=renew)
 
@@ -213,7 +213,7 @@ def test_what_was_staged_is_completed_by_the_last_layer_alone(
     first = install(new, staged, traced.topic)
     traced.set(10, 5, 2)
     manifest = traced.write(timers=[(9, b"t")])
-    last = Installation(new, manifest, traced.topic, [layer.id for layer in staged.layers])
+    last = LayerLoader(new, manifest, traced.topic, [layer.id for layer in staged.layers])
     drive(last.step, 100)
     assert (first.count, last.count, last.timers) == (5000, 5, [(9, b"t")])
     assert list(new.scan(BIN)) == list(old.scan(BIN))
@@ -227,7 +227,7 @@ def test_where_nothing_came_after_what_was_staged_its_timers_stand(
     manifest = traced.write(timers=[(9, b"t")])
     timers = install(new, manifest, traced.topic).timers
     layers = [layer.id for layer in manifest.layers]
-    last = Installation(new, manifest, traced.topic, layers, timers)
+    last = LayerLoader(new, manifest, traced.topic, layers, timers)
     assert last.step(1)
     assert (last.count, last.bytes, last.timers) == (0, 0, [(9, b"t")])
 
@@ -242,7 +242,7 @@ def test_what_was_staged_and_is_not_how_the_layers_begin_is_installed_afresh(
     traced.write()
     put(new, [BIN], [b"left over"], [1])
     manifest = traced.write(renew=True)
-    last = Installation(new, manifest, traced.topic, [layer.id for layer in staged.layers])
+    last = LayerLoader(new, manifest, traced.topic, [layer.id for layer in staged.layers])
     drive(last.step, 100)
     assert last.count == 50
     assert list(new.scan(BIN)) == list(traced.store.scan(BIN))
@@ -482,7 +482,7 @@ def sized(*sizes: int) -> tuple[LayerPointer, ...]:
     """Layers of some sizes on the topic."""
 
     def layer(number: int, size: int) -> LayerPointer:
-        name = LayerId(Incarnation(1), WorkerId(0), number)
+        name = LayerId(ExecutionId(1), WorkerId(0), number)
         place = replace(PLACE, key=name.key(0), size=size)
         return LayerPointer(name, Description(0, 1, 1), "delta", 1, 0, "msgpack", (place,))
 
@@ -537,10 +537,10 @@ def test_layers_of_an_earlier_life_are_left_to_its_checkpoint_as_long_as_that_is
 ) -> None:
     traced.set(0, 100, 1)
     earlier = traced.write()
-    now = (LayerId(Incarnation(3), WorkerId(1), n) for n in count())
+    now = (LayerId(ExecutionId(3), WorkerId(1), n) for n in count())
     retention = Retention(topic.forget)
     retention.welcome(7)
-    later = Trace("per_plane", old, topic, lambda: next(now), retention)
+    later = BinLayers("per_plane", old, topic, lambda: next(now), retention)
     later.adopt(earlier)
     later.rewrite(BIN)
     drive(later.write(BIN, 5, ()).step, 100)

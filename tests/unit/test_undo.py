@@ -13,12 +13,12 @@ import pytest
 from meander.state.encoding.codec import encode, encoded, seal
 from meander.state.encoding.columns import Layout
 from meander.state.encoding.timers import Timers
-from meander.state.keys.ids import Bin, CheckpointId, Incarnation
+from meander.state.keys.ids import Bin, CheckpointId, ExecutionId
 from meander.state.store.spill import Shelf
 from meander.state.store.store import Database, Store
 from tests.lent import put
 
-LIFE = Incarnation(7)
+LIFE = ExecutionId(7)
 KEYS, BINS = 600, (Bin(0), Bin(3), Bin(4))
 SMALL = 1 << 20
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_nobody_remembers_is_known_for_no_bin(database: Databa
     store = database.store("per_plane")
     put(store, [BINS[0]], [b"a"], [1])
     store.remember(at(2), {BINS[0]: ()})
-    assert store.known(at(1)) == store.known(CheckpointId(Incarnation(8), 2)) == set()
+    assert store.known(at(1)) == store.known(CheckpointId(ExecutionId(8), 2)) == set()
     store.go_back(at(1), set())
     assert store.bins() == [], "what is not known is not kept"
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.checkpoint.writer import Persisting
+from meander.dataflow.checkpoint.writer import CheckpointWriter
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
 from meander.dataflow.simulation.simulator import Freeze, World
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import life_of
-from meander.state.layers.bin_layers import Trace
+from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.manifest import Manifest
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
@@ -152,10 +152,10 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
         run.run()
 
 
-def noted_by(worker: Worker) -> tuple[Trace, Manifest] | None:
+def noted_by(worker: Worker) -> tuple[BinLayers, Manifest] | None:
     """What a worker has noted for a checkpoint of which its part is not whole."""
     contents = worker._freezing._contents
-    if not isinstance(contents, Persisting) or contents.done:
+    if not isinstance(contents, CheckpointWriter) or contents.done:
         return None
     states = contents._states
     noted = (one for one in states.manifests if one.layers)

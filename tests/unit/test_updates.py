@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Frame, Partition
 from meander.dataflow.progress import broadcast
-from meander.dataflow.progress.broadcast import Updates
+from meander.dataflow.progress.broadcast import ProgressBroadcast
 from meander.dataflow.wire import Change, HeardFrame, ProgressFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -60,7 +60,7 @@ def test_a_peer_hears_of_all_changes_and_never_has_more_than_a_window_to_take(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcast, "WINDOW", window)
         wire, made, come, heard = Wire(), list[list[Change]](), list[list[Change]](), 0
-        sender = Updates(wire)
+        sender = ProgressBroadcast(wire)
         sender.meet(PEER)
         for one, listens in [*steps, *[([], True)] * 3]:
             made.append(one)
@@ -80,7 +80,7 @@ def test_a_peer_hears_of_all_changes_and_never_has_more_than_a_window_to_take(
 
 def test_one_that_lags_keeps_no_other_waiting() -> None:
     wire = Wire()
-    sender = Updates(wire)
+    sender = ProgressBroadcast(wire)
     for peer in (PEER, OTHER):
         sender.meet(peer)
     for n in range(3 * broadcast.WINDOW):
@@ -94,10 +94,10 @@ def test_one_that_lags_keeps_no_other_waiting() -> None:
 
 def test_one_that_lags_hears_of_all_rulings_and_of_the_last_about_a_place() -> None:
     wire = Wire()
-    sender = Updates(wire)
+    sender = ProgressBroadcast(wire)
     sender.meet(PEER)
     for n in range(broadcast.WINDOW + 6):
-        sender.tell([], [Ruling(0, Partition(0), n // 2, n)])
+        sender.tell([], [TimestampOverride(0, Partition(0), n // 2, n)])
     told = [ruling for frame in wire.take(PEER) for ruling in frame.rulings]
     assert [ruling.time for ruling in told] == [*range(broadcast.WINDOW)]
     sender.heard(PEER, broadcast.WINDOW)
@@ -107,7 +107,7 @@ def test_one_that_lags_hears_of_all_rulings_and_of_the_last_about_a_place() -> N
 
 def test_of_bases_for_one_that_lags_the_last_is_sent_behind_the_updates() -> None:
     wire = Wire()
-    sender = Updates(wire)
+    sender = ProgressBroadcast(wire)
     sender.meet(PEER)
     for n in range(broadcast.WINDOW + 5):
         sender.tell([(Location(0), n, 1)])
@@ -123,7 +123,7 @@ def test_of_bases_for_one_that_lags_the_last_is_sent_behind_the_updates() -> Non
 
 def test_who_takes_updates_says_so_every_quarter_of_a_window() -> None:
     wire = Wire()
-    receiver = Updates(wire)
+    receiver = ProgressBroadcast(wire)
     receiver.meet(PEER)
     for n in range(1, broadcast.WINDOW + 1):
         receiver.taken(PEER, n)
@@ -134,7 +134,7 @@ def test_who_takes_updates_says_so_every_quarter_of_a_window() -> None:
 
 @pytest.mark.parametrize("said", [2, 0])
 def test_who_has_heard_more_or_less_than_can_be_is_named(said: int) -> None:
-    sender = Updates(Wire())
+    sender = ProgressBroadcast(Wire())
     sender.meet(PEER)
     sender.tell([])
     sender.heard(PEER, 1)

@@ -18,7 +18,7 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Incarnation, WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import Place
 
 Lines = Stream[Any]
@@ -40,7 +40,7 @@ def cut_at(was: Plan, *places: tuple[str, int]) -> Checkpoint:
     )
     owners = (ONE,) * was.groups.total
     cut = Cut(members=(ONE,), owners=owners, pieces=pieces, ways=(*was.ways.values(),))
-    return Checkpoint(4, Incarnation(7), BinSpace(1), 5, (), cut)
+    return Checkpoint(4, ExecutionId(7), BinSpace(1), 5, (), cut)
 
 
 def one(value: Any) -> Any:

@@ -16,17 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import (
+    CancelMove,
     Instruction,
-    Prepare,
     Revoke,
     Rewrite,
-    Spare,
     Stage,
+    StartPreCopy,
 )
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.timestamp_overrides import Ruling
+from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition
 from meander.dataflow.records.batch import Batch, Int64s
@@ -43,8 +43,8 @@ from meander.dataflow.wire import (
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, Incarnation, LayerId, WorkerId
-from meander.state.layers.layer import Remainder
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
+from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.topic import Place
 from meander.state.times.time import Time
@@ -73,21 +73,21 @@ MANIFEST = Manifest(
     "total", Bin(3), 7,
     (
         LayerPointer(
-            LayerId(Incarnation(1), WorkerId(0), 7), Description(0, 7, 7), "base", 3, 99, "msgpack",
+            LayerId(ExecutionId(1), WorkerId(0), 7), Description(0, 7, 7), "base", 3, 99, "msgpack",
             (Place(b"k", 0, 1, 2),),
         ),
     ),
 )  # fmt: skip
 
 DELIVERIES = [
-    Delivery(MANIFEST),
-    Delivery(MANIFEST, Remainder([b"k"], [b"s"], None)),
-    Delivery(MANIFEST, Remainder([], [], [(5, b"k")])),
+    BinHandoff(MANIFEST),
+    BinHandoff(MANIFEST, DeltaEntries([b"k"], [b"s"], None)),
+    BinHandoff(MANIFEST, DeltaEntries([], [], [(5, b"k")])),
 ]
 INSTRUCTIONS: list[Instruction] = [
-    Prepare(1 << 40, Bin(3)),
+    StartPreCopy(1 << 40, Bin(3)),
     Stage(5, MANIFEST),
-    Spare(Bin(3)),
+    CancelMove(Bin(3)),
     Rewrite("total", Bin(3), None),
     Rewrite("total", Bin(3), 7),
     Revoke("m1", 7),
@@ -135,7 +135,7 @@ def test_a_batch_comes_back_equal_in_value_and_type(batch: Batch, time: Time, ed
 
 
 @pytest.mark.parametrize("payload", [MOVES, *DELIVERIES, *INSTRUCTIONS])
-def test_moves_and_pointers_come_back_equal(payload: Moves | Delivery | Instruction) -> None:
+def test_moves_and_pointers_come_back_equal(payload: Moves | BinHandoff | Instruction) -> None:
     assert decode(encode_data(EdgeId(2), 7, payload)) == DataFrame(EdgeId(2), 7, payload)
 
 
@@ -145,7 +145,10 @@ def test_progress_comes_back_equal(changes: list[tuple[Location, Time, int]]) ->
     assert decode(encode_progress(changes)) == ProgressFrame(changes)
 
 
-RULINGS = (Ruling(0, Partition(3), 17, 5 << 40), Ruling(1, Partition(0), 0, 0, last=9))
+RULINGS = (
+    TimestampOverride(0, Partition(3), 17, 5 << 40),
+    TimestampOverride(1, Partition(0), 0, 0, last=9),
+)
 
 
 def test_what_sources_rule_comes_back_equal() -> None:
@@ -288,7 +291,7 @@ TWO = codec.encode([1, 2])
         [_head(0, 5, "Stage"), msgpack.packb([1, MANIFEST.to_bytes()[:-1]])],
         [_head(0, 5, "Stage"), msgpack.packb([-1, MANIFEST.to_bytes()])],
         [_head(0, 5, "Spare"), msgpack.packb("3")],
-        [_head(0, 5, "Spare"), Spare(Bin(3)).to_bytes() + b"\0"],
+        [_head(0, 5, "Spare"), CancelMove(Bin(3)).to_bytes() + b"\0"],
         [_head(0, 5, "Rewrite"), msgpack.packb([b"total", 3, 7])],
         [_head(0, 5, "Rewrite"), msgpack.packb(["total", None, 7])],
         [_head(0, 5, "Rewrite"), msgpack.packb(["total", 3, True])],

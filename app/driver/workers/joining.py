@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from meander.app.driver.workers.spark_launcher import SparkTask
-from meander.app.driver.workers.worker_handle import Hand
-from meander.app.protocol.messages import Bye, Forget, Meet, Stop, ToWorker
-from meander.app.protocol.registration import Door, listed
+from meander.app.driver.workers.worker_handle import WorkerHandle
+from meander.app.protocol.messages import AddPeer, Bye, Forget, Stop, ToWorker
+from meander.app.protocol.registration import RegistrationServer, listed
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
 
@@ -37,7 +37,7 @@ class Stage(IntEnum):
 class Newcomer:
     """A worker on its way in."""
 
-    hand: Hand
+    hand: WorkerHandle
     deadline: float
     stage: Stage = Stage.LAUNCHED
     unmet: set[WorkerId] = field(default_factory=set)
@@ -50,7 +50,7 @@ class Newcomers:
     def __init__(
         self,
         links: CurveLinks,
-        door: Door,
+        door: RegistrationServer,
         task_of: Callable[[WorkerId], SparkTask],
         lease: float,
         patience: float,
@@ -60,11 +60,11 @@ class Newcomers:
         self._lease, self._patience, self._slots = lease, patience, slots
         self._coming: dict[WorkerId, Newcomer] = {}
         self._given_up: list[tuple[WorkerId, str]] = []
-        self.past: list[Hand] = []
+        self.past: list[WorkerHandle] = []
         """Whose tasks may still be ending."""
 
     @property
-    def hands(self) -> list[Hand]:
+    def hands(self) -> list[WorkerHandle]:
         """All who are on their way."""
         return [newcomer.hand for newcomer in self._coming.values()]
 
@@ -81,11 +81,11 @@ class Newcomers:
     def launch(self, workers: Iterable[WorkerId]) -> None:
         """Submit a task for each."""
         for worker in workers:
-            hand = Hand(worker, self._task_of(worker))
+            hand = WorkerHandle(worker, self._task_of(worker))
             self._coming[worker] = Newcomer(hand, time.monotonic() + self._patience)
             hand.task.start()
 
-    def hand(self, worker: WorkerId) -> Hand | None:
+    def hand(self, worker: WorkerId) -> WorkerHandle | None:
         """Of one who is on its way."""
         newcomer = self._coming.get(worker)
         return None if newcomer is None else newcomer.hand
@@ -107,7 +107,7 @@ class Newcomers:
             if newcomer.stage is not Stage.LAUNCHED:
                 break
 
-    def enlist(self, worker: WorkerId) -> Hand:
+    def enlist(self, worker: WorkerId) -> WorkerHandle:
         """One that is ready is a member from now on."""
         hand = self._coming.pop(worker).hand
         hand.heard = time.monotonic()
@@ -146,7 +146,7 @@ class Newcomers:
                 self._links.connect([peer], joining=True)
                 newcomer.unmet, newcomer.stage = set(members), Stage.MET
                 for member in members:
-                    self._tell(member, Meet(peer=listed(peer)))
+                    self._tell(member, AddPeer(peer=listed(peer)))
             case Stage.MET if not newcomer.unmet:
                 now = time.monotonic()
                 newcomer.stage, newcomer.deadline = Stage.INSIDE, now + self._patience

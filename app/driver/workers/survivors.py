@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from meander.app.driver.workers.spark_launcher import SparkTask
-from meander.app.driver.workers.worker_handle import Hand
+from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.launch_arguments import Arguments
-from meander.app.protocol.messages import Beat, Bye
+from meander.app.protocol.messages import Bye, WorkerHeartbeat
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
 
@@ -27,7 +27,7 @@ LEAVE = 0.5
 class Survivors:
     """Those of one life, and its links."""
 
-    def __init__(self, links: CurveLinks, hands: Iterable[Hand]) -> None:
+    def __init__(self, links: CurveLinks, hands: Iterable[WorkerHandle]) -> None:
         self._links = links
         self._hands, self._closed = {hand.id: hand for hand in hands}, False
 
@@ -52,7 +52,7 @@ class Survivors:
     def beat(self) -> None:
         """Have them wait on."""
         for worker in self._hands:
-            self._links.tell(worker, Beat().to_bytes())
+            self._links.tell(worker, WorkerHeartbeat().to_bytes())
 
     def close(self) -> None:
         """End all who are not wanted any more; nothing, the second time."""
@@ -67,7 +67,7 @@ class Survivors:
         self._links.close()
 
 
-def end(hands: Iterable[Hand]) -> None:
+def end(hands: Iterable[WorkerHandle]) -> None:
     """See that the tasks of some workers end that have been told so."""
     deadline = time.monotonic() + LEAVE
     left = [hand for hand in hands if not hand.task.join(deadline - time.monotonic())]

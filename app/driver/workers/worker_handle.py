@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meander.app.driver.workers.spark_launcher import SparkTask
-from meander.app.protocol.messages import Beat
+from meander.app.protocol.messages import WorkerHeartbeat
 from meander.state.keys.ids import WorkerId
 
 
 @dataclass(slots=True)
-class Hand:
+class WorkerHandle:
     """A worker from its launch to its end."""
 
     id: WorkerId
@@ -24,7 +24,7 @@ class Hand:
     told: bool = False
     slot: bool = False
     """Whether Spark is known to have found an executor for it."""
-    beat: Beat = field(default_factory=Beat)
+    beat: WorkerHeartbeat = field(default_factory=WorkerHeartbeat)
     """Its last."""
     leaves: bool = False
     """Whether the flow has let it go."""

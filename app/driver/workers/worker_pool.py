@@ -19,23 +19,23 @@ from enum import IntEnum
 from meander.app.driver.workers.joining import Newcomers
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.survivors import Survivors, end
-from meander.app.driver.workers.worker_handle import Hand
+from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import (
     FROM_WORKER,
-    Beat,
     Bye,
     Done,
     Failure,
     FromWorker,
     Log,
-    Met,
+    PeerAdded,
     Released,
     Report,
     Stop,
     Stopped,
     ToWorker,
+    WorkerHeartbeat,
 )
-from meander.app.protocol.registration import Door
+from meander.app.protocol.registration import RegistrationServer
 from meander.app.status.worker_stats import Heard
 from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
 from meander.dataflow.errors import lost
@@ -59,13 +59,13 @@ class Rank(IntEnum):
     PEER = 3
 
 
-class Crew:
+class WorkerPool:
     """All workers of one run. `patience` and `lease` are in seconds."""
 
     def __init__(
         self,
         links: CurveLinks,
-        door: Door,
+        door: RegistrationServer,
         task_of: Callable[[WorkerId], SparkTask],
         workers: Iterable[WorkerId],
         lease: float,
@@ -75,7 +75,7 @@ class Crew:
         self._links, self._door = links, door
         self._lease, self._patience, self._slots = lease, patience, slots
         self._beat_every = min(1.0, lease / 5)
-        self.hands = {worker: Hand(worker, task_of(worker)) for worker in workers}
+        self.hands = {worker: WorkerHandle(worker, task_of(worker)) for worker in workers}
         self.newcomers = Newcomers(links, door, task_of, lease, patience, slots)
         self._past = Heard()
         self._gone: list[tuple[WorkerId, dict[str, int]]] = []
@@ -151,7 +151,7 @@ class Crew:
         now = time.monotonic()
         if self._door.open and now >= self._beat_at:
             self._beat_at = now + self._beat_every
-            self._tell_all(Beat())
+            self._tell_all(WorkerHeartbeat())
         self._check(now)
 
     def enlist(self, worker: WorkerId) -> None:
@@ -205,7 +205,7 @@ class Crew:
 
     # -- inside
 
-    def _end(self, members: Iterable[Hand]) -> None:
+    def _end(self, members: Iterable[WorkerHandle]) -> None:
         """End the processes of some members, and of all workers that are on their way in or out.
 
         The door has turned away each worker without a link, and a worker that left has its word.
@@ -230,7 +230,7 @@ class Crew:
                 continue  # nobody waits for it any more
             hand.heard = time.monotonic()
             match _read(sender, data):
-                case Beat() as beat:
+                case WorkerHeartbeat() as beat:
                     hand.working, hand.beat = True, beat
                 case Log(logger=logger, level=level, text=text):
                     logging.getLogger(logger).log(level, "%s: %s", member_name(sender), text)
@@ -239,17 +239,17 @@ class Crew:
                 case Done(counters=counters):
                     hand.done = True
                     hand.beat = hand.beat.model_copy(update={"counters": counters})
-                case Met() | Released() as news:
+                case PeerAdded() | Released() as news:
                     self._hear_of(sender, news)
                 case Stopped():
                     hand.stopped = True
                 case Failure() as failure:
                     self._failed(hand, failure)
 
-    def _hear_of(self, sender: WorkerId, news: Met | Released) -> None:
+    def _hear_of(self, sender: WorkerId, news: PeerAdded | Released) -> None:
         """A member says how it stands to one that comes or goes."""
         worker = WorkerId(news.worker)
-        if isinstance(news, Met):
+        if isinstance(news, PeerAdded):
             self.newcomers.met(worker, sender)
         elif worker in self.hands:
             self.hands[worker].released.add(sender)
@@ -266,7 +266,7 @@ class Crew:
                 self.newcomers.past.append(hand)
                 self._gone.append((worker, hand.beat.counters))
 
-    def _failed(self, hand: Hand, failure: Failure) -> None:
+    def _failed(self, hand: WorkerHandle, failure: Failure) -> None:
         if failure.trace:
             log.error("%s\n%s", _said(hand, failure), failure.trace.rstrip())
         if hand.id not in self.hands:
@@ -318,7 +318,7 @@ class Crew:
             f"nothing was heard of it for {seconds:.0f} s: it is stopped, or its machine overloaded"
         )
 
-    def _lost(self, hand: Hand, cause: str) -> MeanderError:
+    def _lost(self, hand: WorkerHandle, cause: str) -> MeanderError:
         guest = self._door.guests.get(hand.id)
         where = f" (process {guest.register.pid} on {guest.register.host})" if guest else ""
         return lost(f"{member_name(hand.id)}{where}", cause)
@@ -338,7 +338,7 @@ class Crew:
             "give a master with more slots (--master 'local[4]'), or fewer --workers",
         )
 
-    def _wait(self, hand: Hand) -> Wait:
+    def _wait(self, hand: WorkerHandle) -> Wait:
         name, most = member_name(hand.id), f"it has {self._patience:g} s for that"
         if self._inside(hand):
             hand.slot = True
@@ -349,10 +349,10 @@ class Crew:
             return Wait(f"Spark to start the task of {name}", when)
         return Wait(f"{name} to register", f"its process starts and comes to the driver; {most}")
 
-    def _arrived(self, hand: Hand) -> bool:
+    def _arrived(self, hand: WorkerHandle) -> bool:
         return hand.working if self._inside(hand) else hand.id in self._door.guests
 
-    def _inside(self, hand: Hand) -> bool:
+    def _inside(self, hand: WorkerHandle) -> bool:
         """Whether its links stand."""
         newcomer = self.newcomers.hand(hand.id) is not None
         return hand.id in self.newcomers.linked if newcomer else self._door.open
@@ -369,17 +369,17 @@ def _read(sender: WorkerId, data: bytes) -> FromWorker:
         raise LinkBroken(sender, "it said what is not understood here") from error
 
 
-def _said(hand: Hand, failure: Failure) -> str:
+def _said(hand: WorkerHandle, failure: Failure) -> str:
     """A failure in a sentence that names whose it is."""
     name, said = member_name(hand.id), str(failure.error())
     return said if failure.concerns == name else f"{name}: {said}"
 
 
-def _can_go_on(hand: Hand) -> bool:
+def _can_go_on(hand: WorkerHandle) -> bool:
     return hand.stopped and not hand.failed and hand.task.ended is None
 
 
-def _ended(hand: Hand) -> bool:
+def _ended(hand: WorkerHandle) -> bool:
     return hand.stopped or hand.task.ended is not None
 
 

@@ -38,7 +38,7 @@ class _Lot:
     size: int
 
 
-class Freight(Producing):
+class BatchProducer(Producing):
     """One producer for one topic; `most` bounds the bytes under way, `batch` those of one batch."""
 
     def __init__(self, settings: Settings, topic: str, most: int, batch: int) -> None:

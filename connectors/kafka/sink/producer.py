@@ -12,7 +12,7 @@ from itertools import chain
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from meander.connectors.kafka.client import GRACE, Settings, contact, producer, transient, translate
-from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import MeanderError
 
 Header = tuple[str, bytes | str | None]
@@ -42,7 +42,7 @@ class Producing:
         self.topic = topic
         self._producer = producer(settings, **tuning)
         self._contact = contact(settings)
-        self._bound = Bound(f"topic {topic!r}", most)
+        self._bound = MemoryLimit(f"topic {topic!r}", most)
         self._bytes = 0
         self._failure: MeanderError | None = None
         self._connect()

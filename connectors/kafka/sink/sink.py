@@ -24,11 +24,11 @@ from meander.connectors.kafka.formats import (
     plain_key,
     written_all,
 )
-from meander.connectors.kafka.sink.batch_producer import Freight
+from meander.connectors.kafka.sink.batch_producer import BatchProducer
 from meander.connectors.kafka.sink.producer import Header, Headers
-from meander.dataflow.exactly_once.checksum import Tally
+from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import WorkerContext
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import failure, shown, told
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.refused import RowRefused
@@ -86,7 +86,7 @@ class KafkaWriter:
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
         self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
         most = batch_bytes([spec.topic], context.outside)
-        self._freight = Freight(context.settings, spec.topic, context.max_waiting, most)
+        self._freight = BatchProducer(context.settings, spec.topic, context.max_waiting, most)
 
     def write(self, batch: Batch) -> int:
         """Take over one batch; returns its ticket: 1, 2, 3, ...
@@ -217,7 +217,7 @@ class Rows:
     """How one worker's results become records of a topic; knows no producer."""
 
     def __init__(
-        self, spec: KafkaSink, worker: WorkerId, pulse: Pulse, taken: Taken | None = None
+        self, spec: KafkaSink, worker: WorkerId, pulse: Keepalive, taken: Taken | None = None
     ) -> None:
         self._taken, self._around = taken, HEADERS if spec.headers else 0
         self._topic, self._with_headers = spec.topic, spec.headers
@@ -231,10 +231,10 @@ class Rows:
         values, keys = self._values_and_keys(batch)
         return values, keys, self._headers(batch) if self._with_headers else None
 
-    def tally(self, batch: Batch) -> Tally:
+    def tally(self, batch: Batch) -> Checksum:
         """Of these records; raises as they would."""
         values, keys = self._values_and_keys(batch)
-        return Tally.of(batch.times, keys, values)
+        return Checksum.of(batch.times, keys, values)
 
     def _values_and_keys(self, batch: Batch) -> tuple[list[bytes | None], list[bytes | None]]:
         refused: dict[int, RowRefused] = {}

@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.transactional_producer import Parcel
-from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 
@@ -29,7 +29,7 @@ class Spool:
     """Parcels; `disk` bounds the bytes of those that lie in a file, which is made in `folder`.
 
     >>> from tempfile import gettempdir
-    >>> spool = Spool(Bound("transactions of 'a'", 1 << 20, "max_spill"), Path(gettempdir()))
+    >>> spool = Spool(MemoryLimit("transactions of 'a'", 1 << 20, "max_spill"), Path(gettempdir()))
     >>> for n in range(5):
     ...     spool.add(Parcel("topic", [b"%d" % n], [None]), room=200)
     >>> spool.spilled, [parcel.values for parcel in spool]
@@ -37,7 +37,7 @@ class Spool:
     >>> spool.close()
     """
 
-    def __init__(self, disk: Bound, folder: Path) -> None:
+    def __init__(self, disk: MemoryLimit, folder: Path) -> None:
         self._disk, self._folder = disk, folder
         self._near: list[Parcel] = []
         self._file: IO[bytes] | None = None

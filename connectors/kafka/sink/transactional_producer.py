@@ -65,7 +65,7 @@ Lot = Iterable[Parcel]
 """Asked for its parcels once for each try, in the thread."""
 
 
-class Committer:
+class TransactionalProducer:
     """Commits lots under an id; `done` is called, in its thread, after each."""
 
     def __init__(

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.sink import KafkaSink, Rows, Taken
 from meander.connectors.kafka.sink.transaction_buffer import Spool
-from meander.connectors.kafka.sink.transactional_producer import Committer, Parcel
-from meander.dataflow.backpressure.memory_limit import Bound
-from meander.dataflow.exactly_once.checksum import Tally
+from meander.connectors.kafka.sink.transactional_producer import Parcel, TransactionalProducer
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.exactly_once.commit_markers import Mark
-from meander.dataflow.exactly_once.interfaces import Keeper, Keeping, Tallying
+from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Keeper
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.records.batch import Batch
 from meander.state.keys.ids import WorkerId
@@ -48,9 +48,9 @@ class KafkaTransactions:
         batch: int,
     ) -> None:
         """Whoever had the id before commits nothing any more. Raises MeanderError."""
-        self._committer = Committer(settings, id, wakeup.set, batch_size=batch)
+        self._committer = TransactionalProducer(settings, id, wakeup.set, batch_size=batch)
         self._marks, self._most, self._spools = marks, most, spools
-        self._kept = Bound(f"outboxes of {id!r}", most)
+        self._kept = MemoryLimit(f"outboxes of {id!r}", most)
         self._written, self._leaving = spools(), spools()
         """What is to leave with the next, and what is being committed."""
         self._keeping = 0
@@ -104,11 +104,11 @@ class KafkaTransactions:
         self._keeping += size
         self._kept.check(self._keeping, "results wait for a checkpoint")
 
-    def writer(self, spec: KafkaSink, context: WorkerContext) -> Tallying:
+    def writer(self, spec: KafkaSink, context: WorkerContext) -> ChecksummedWriter:
         """The way out of a sink that sends in the order of time."""
         return _Writer(self, spec, context)
 
-    def outbox(self, spec: KafkaSink, context: WorkerContext) -> Keeping:
+    def outbox(self, spec: KafkaSink, context: WorkerContext) -> DeferredWriter:
         """The way out of a sink whose results wait for a checkpoint."""
         return _Outbox(self, spec, context)
 
@@ -119,22 +119,22 @@ class KafkaTransactions:
 
 
 class _Writer:
-    """Implements `Tallying`: a ticket is the number of a transaction."""
+    """Implements `ChecksummedWriter`: a ticket is the number of a transaction."""
 
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
         self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
-        self.taken = Tally()
+        self.taken = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
-        self.taken += Tally.of(batch.times, keys, values)
+        self.taken += Checksum.of(batch.times, keys, values)
         return self._transactions.leave(Parcel(self._topic, values, keys, headers))
 
-    def tally(self, batch: Batch) -> Tally:
+    def tally(self, batch: Batch) -> Checksum:
         """Of a batch, were it written. Raises RowRefused as `write`."""
         return self._rows.tally(batch)
 
@@ -160,7 +160,7 @@ class _Waiting(NamedTuple):
 
 
 class _Outbox:
-    """Implements `Keeping`."""
+    """Implements `DeferredWriter`."""
 
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext

@@ -20,7 +20,7 @@ from meander.connectors.kafka.formats import (
     decoder,
     read_all,
 )
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import failure, told
 from meander.state.times.time import whole
 
@@ -40,7 +40,7 @@ class Reading:
         key: Format | Decoder,
         time: TimeExtractor | None,
         pairs: bool,
-        pulse: Pulse,
+        pulse: Keepalive,
     ) -> None:
         self._value, self._key, self._time = decoder(value), decoder(key), time
         self._pairs, self._pulse = pairs, pulse

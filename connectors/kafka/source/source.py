@@ -31,7 +31,7 @@ from meander.dataflow.interfaces import (
     SourceOptions,
     WorkerContext,
 )
-from meander.dataflow.keepalive import Pulse
+from meander.dataflow.keepalive import Keepalive
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import whole
 
@@ -114,7 +114,7 @@ class KafkaSource:
             context,
         )
 
-    def intake(self, dead: DeadLetters, pulse: Pulse) -> Intake:
+    def intake(self, dead: DeadLetters, pulse: Keepalive) -> Intake:
         """How one worker reads the topic's records."""
         reading = Reading(self.value, self.key, self.time, self.pairs, pulse)
         return Intake(self.topic, reading, self.fail_fast, dead)

@@ -18,7 +18,7 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 
-class Pool:
+class SpillBuffer:
     """What waits in one place for a frontier; `overflow` opens the disk for records of a round."""
 
     def __init__(self, overflow: Callable[[Rounds], Overflow]) -> None:

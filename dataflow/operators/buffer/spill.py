@@ -14,7 +14,7 @@ from typing import cast
 
 import numpy as np
 
-from meander.dataflow.backpressure.memory_limit import Bound
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.dataflow.records.loop_times import Rounds
@@ -49,7 +49,9 @@ class Disk:
         """Count what is written. Raises MeanderError beyond the budget."""
         self.used += size
         self.written += size
-        Bound(place, self._most, "max_spill").check(self.used, "this worker's records wait on disk")
+        MemoryLimit(place, self._most, "max_spill").check(
+            self.used, "this worker's records wait on disk"
+        )
 
     def give_back(self, size: int) -> None:
         """Count what has been read back."""

@@ -27,7 +27,7 @@ from meander.state.encoding.cells import ABSENT, pick
 from meander.state.encoding.columns import Column as Column
 from meander.state.encoding.columns import Columns as Columns
 from meander.state.encoding.columns import Layout, column_of, exact, fitting
-from meander.state.store.store import Bins, Loan, Store
+from meander.state.store.store import Bins, StateBatch, Store
 
 ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
 """`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""
@@ -134,7 +134,7 @@ def _extreme(choose: Callable[[Column, Column], Column], of: str | None, dtype: 
 class _Numbers:
     """The states of a batch's keys, to be read and set by row, as columns."""
 
-    def __init__(self, lent: Loan) -> None:
+    def __init__(self, lent: StateBatch) -> None:
         self._cells, self._slots = lent.numbers, lent.slots
 
     def read(self, rows: Int64s) -> Columns:
@@ -147,7 +147,9 @@ class _Numbers:
 class _Sealed:
     """The same where states are no mere numbers: they are kept sealed, each as a tuple."""
 
-    def __init__(self, lent: Loan, keys: list[bytes], layout: Layout, sealing: Sealing) -> None:
+    def __init__(
+        self, lent: StateBatch, keys: list[bytes], layout: Layout, sealing: Sealing
+    ) -> None:
         self._states, self._slots, self._keys = lent.sealed, lent.slots, keys
         self._layout, self._sealing = layout, sealing
 
@@ -199,7 +201,7 @@ class Columnar:
         kept_results = [results[i] for i in kept.tolist()]
         return Applied(batch.take(kept).with_values(kept_results), len(rows))
 
-    def _columns(self, store: Store, lent: Loan, keys: list[bytes]) -> _Lent:
+    def _columns(self, store: Store, lent: StateBatch, keys: list[bytes]) -> _Lent:
         if store.layout is None:
             return _Sealed(lent, keys, self._fold.layout, self._sealing)
         return _Numbers(lent)

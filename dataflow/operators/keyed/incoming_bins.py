@@ -16,21 +16,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from meander.dataflow.backpressure.throttle import Pace
-from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.backpressure.throttle import MoveThrottle
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import Stage
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.keyed.prefetch import Fetched, Staging, spoilt
+from meander.dataflow.operators.keyed.prefetch import Fetched, PrefetchedBins, spoilt
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message
 from meander.dataflow.records.batch import Int64s
 from meander.dataflow.records.loop_times import outer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin
-from meander.state.layers.bin_layers import Trace
-from meander.state.layers.layer import Remainder
-from meander.state.layers.layer_loader import Installation
+from meander.state.layers.bin_layers import BinLayers
+from meander.state.layers.layer import DeltaEntries
+from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Store
@@ -46,23 +46,23 @@ class Incoming:
     """A bin whose last layers are being installed."""
 
     time: Time
-    delivery: Delivery
-    installation: Installation
+    delivery: BinHandoff
+    installation: LayerLoader
     ahead: Fetched
 
 
-class Arrivals:
+class IncomingBins:
     """The bins that one operator on one worker expects or installs."""
 
     def __init__(
         self,
-        trace: Trace,
+        trace: BinLayers,
         store: Store,
         timers: Timers,
         topic: StateTopic,
         pointers: InputPort,
-        pools: Callable[[str], Pool],
-        pace: Pace,
+        pools: Callable[[str], SpillBuffer],
+        pace: MoveThrottle,
         report: Callable[[dict[str, object]], None],
         out: Callable[[int], bool],
     ) -> None:
@@ -76,12 +76,12 @@ class Arrivals:
         self._early: set[tuple[Bin, int]] = set()
         self._followed: dict[Bin, list[int]] = {}
         """Times of moves before a recovery, of before which not all is applied."""
-        self._stashed: dict[Bin, Pool] = {}
+        self._stashed: dict[Bin, SpillBuffer] = {}
         self._released: set[Bin] = set()
-        self._queued: list[tuple[Time, Delivery]] = []
+        self._queued: list[tuple[Time, BinHandoff]] = []
         self._installing: list[Incoming] = []
-        self._staging = Staging(store, topic, pace, report)
-        self._spoilt: dict[tuple[Bin, int], tuple[Time, Delivery]] = {}
+        self._staging = PrefetchedBins(store, topic, pace, report)
+        self._spoilt: dict[tuple[Bin, int], tuple[Time, BinHandoff]] = {}
         """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
 
     def expect(self, bin: Bin, time: int) -> None:
@@ -139,7 +139,7 @@ class Arrivals:
             return False
         worked = False
         for message in self._pointers.drain():
-            assert isinstance(message.payload, Delivery)
+            assert isinstance(message.payload, BinHandoff)
             retain(message)
             self._queued.append((message.time, message.payload))
             worked = True
@@ -165,12 +165,12 @@ class Arrivals:
         self._staging.begin(stage.number, stage.manifest)
 
     @property
-    def deliveries(self) -> list[Delivery]:
+    def deliveries(self) -> list[BinHandoff]:
         """The bins that have come and are not whole here yet, also those that could not be read
         and are awaited anew."""
         waiting = (message.payload for message in self._pointers.waiting)
         come = [
-            *(one for one in waiting if isinstance(one, Delivery)),
+            *(one for one in waiting if isinstance(one, BinHandoff)),
             *(delivery for _, delivery in self._queued),
             *(incoming.delivery for incoming in self._installing),
         ]
@@ -253,14 +253,14 @@ class Arrivals:
         queued = (delivery.manifest.bin for _, delivery in self._queued)
         return [bin for bin in queued if self._staging.under_way(bin)]
 
-    def _begin(self, time: Time, delivery: Delivery) -> Incoming:
+    def _begin(self, time: Time, delivery: BinHandoff) -> Incoming:
         """The last of a bin has come. What is written anew was first told of at an earlier time."""
         manifest = delivery.manifest
         self._newest[manifest.bin] = manifest.epoch
         first, _ = self._spoilt.get((manifest.bin, manifest.epoch), (time, delivery))
         ahead = self._staging.claim(manifest.bin)
         rest = self._pace.due.admit(
-            Installation(self._store, manifest, self._topic, ahead.layers, ahead.timers)
+            LayerLoader(self._store, manifest, self._topic, ahead.layers, ahead.timers)
         )
         return Incoming(first, delivery, rest, ahead)
 
@@ -289,7 +289,7 @@ class Arrivals:
         )
         return True
 
-    def add(self, bin: Bin, remainder: Remainder, timers: Sequence[tuple[int, bytes]]) -> None:
+    def add(self, bin: Bin, remainder: DeltaEntries, timers: Sequence[tuple[int, bytes]]) -> None:
         """The layers of a bin are installed, the last of which had these timers: what they lack the
         next one is to have."""
         if remainder.keys:

@@ -17,20 +17,20 @@ from typing import Literal
 
 import numpy as np
 
-from meander.dataflow.backpressure.memory_limit import Bound
-from meander.dataflow.backpressure.throttle import Pace
-from meander.dataflow.control.bin_handoff import Delivery
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.backpressure.throttle import MoveThrottle
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.interfaces import Clock
-from meander.dataflow.operators.adaptive_batch import Slices
-from meander.dataflow.operators.buffer.buffer import Pool
+from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
 from meander.dataflow.operators.keyed.callbacks import Calls
-from meander.dataflow.operators.keyed.incoming_bins import Arrivals
+from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Logic
 from meander.dataflow.operators.keyed.notifications import Notices
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.output_group import Outputs
-from meander.dataflow.operators.ports import InputPort, OutputPort, Quiet, Underway, least_of
+from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import (
     Rounds,
@@ -43,8 +43,8 @@ from meander.dataflow.records.loop_times import (
 )
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, CheckpointId, LayerId
-from meander.state.layers.bin_layers import Trace
-from meander.state.layers.layer_writer import Extraction
+from meander.state.layers.bin_layers import BinLayers
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic
@@ -57,7 +57,7 @@ SLICE = 3072
 """Records applied per turn, so that no turn is long."""
 
 
-class Keyed(Quiet):
+class Keyed(BaseOperator):
     """One stateful operator on one worker."""
 
     def __init__(
@@ -75,10 +75,10 @@ class Keyed(Quiet):
         next_layer: Callable[[], LayerId],
         control: Callable[[], Antichain],
         clock: Clock,
-        bound: Bound,
+        bound: MemoryLimit,
         most_delivered: int,
-        pools: Callable[[str], Pool],
-        pace: Pace,
+        pools: Callable[[str], SpillBuffer],
+        pace: MoveThrottle,
         report: Callable[[dict[str, object]], None],
         retention: Retention,
         out: Callable[[int], bool],
@@ -91,13 +91,13 @@ class Keyed(Quiet):
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, space
         self._topic, self._control, self._bound = topic, control, bound
-        self.trace = Trace(name, store, topic, next_layer, retention)
-        self.arrivals = Arrivals(
+        self.trace = BinLayers(name, store, topic, next_layer, retention)
+        self.arrivals = IncomingBins(
             self.trace, store, self.timers, topic, pointers, pools, pace, report, out
         )
         self._waiting, self._most_delivered = pools("records"), most_delivered
         self._most, self._over = bound.most, False
-        self._clock, self._slices = clock, Slices(clock, SLICE)
+        self._clock, self._slices = clock, AdaptiveBatch(clock, SLICE)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -131,15 +131,15 @@ class Keyed(Quiet):
         """Whether no bin is on its way in."""
         return not self.arrivals.busy()
 
-    def delivery(self, bin: Bin, at: int) -> Delivery | None:
+    def delivery(self, bin: Bin, at: int) -> BinHandoff | None:
         """The bin as of `at`, once the output frontier has reached `at`, where little of it does
         not lie on the state topic."""
         remainder = self.trace.remainder(bin, self.timers.of(bin), self._most_delivered)
         if remainder is None:
             return None
-        return Delivery(Manifest(self.name, bin, at, self.trace.layers(bin)), remainder)
+        return BinHandoff(Manifest(self.name, bin, at, self.trace.layers(bin)), remainder)
 
-    def extraction(self, bin: Bin, at: int) -> Extraction:
+    def extraction(self, bin: Bin, at: int) -> LayerWriter:
         """The same by way of the state topic, whatever it is."""
         return self.trace.write(bin, at, self.timers.of(bin))
 
@@ -149,7 +149,7 @@ class Keyed(Quiet):
             return None
         return Manifest(self.name, bin, self._now, self.trace.layers(bin))
 
-    def snapshot(self, bin: Bin) -> Extraction:
+    def snapshot(self, bin: Bin) -> LayerWriter:
         """The bin's state as of about now."""
         return self.trace.write(bin, self._now, self.timers.all(bin), renew=True)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meander.dataflow.backpressure.throttle import Pace
+from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, LayerId
-from meander.state.layers.layer_loader import Installation
+from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Store
@@ -30,7 +30,7 @@ class Staged:
     number: int
     """Of the preparation."""
     manifest: Manifest
-    installation: Installation | None = None
+    installation: LayerLoader | None = None
     """None while it waits for its turn."""
     done: bool = False
     steps: int = 0
@@ -50,14 +50,14 @@ class Fetched:
 NOTHING = Fetched((), (), 0, 0)
 
 
-class Staging:
+class PrefetchedBins:
     """Those of one operator on one worker."""
 
     def __init__(
         self,
         store: Store,
         topic: StateTopic,
-        pace: Pace,
+        pace: MoveThrottle,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._store, self._topic, self._pace, self._report = store, topic, pace, report
@@ -119,7 +119,7 @@ class Staging:
         try:
             if staged.installation is None:
                 staged.installation = self._pace.ahead.admit(
-                    Installation(self._store, manifest, self._topic)
+                    LayerLoader(self._store, manifest, self._topic)
                 )
             with self._pace.spending():
                 staged.done = staged.installation.step(ENTRIES)

@@ -21,7 +21,11 @@ import numpy.typing as npt
 
 from meander.dataflow.backpressure.inflight import ROW, Inflight, Sent
 from meander.dataflow.control.partition_handoff import Parcel
-from meander.dataflow.control.timestamp_overrides import BEHIND_ALL, Past, Ruling
+from meander.dataflow.control.timestamp_overrides import (
+    BEHIND_ALL,
+    OverrideHistory,
+    TimestampOverride,
+)
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Partition, Rest, SourceOptions, SourceReader
 from meander.dataflow.metrics.histogram import Histogram
@@ -74,7 +78,7 @@ class SourceOperator:
         clock: Clock,
         inflight: Inflight,
         counters: Counter[str],
-        past: Past,
+        past: OverrideHistory,
         resumed: Iterable[Parcel] = (),
     ) -> None:
         self._origin, self._reader, self._options = origin, reader, options
@@ -398,7 +402,7 @@ class SourceOperator:
     def _rule(self, lane: Lane, time: int) -> None:
         """Move a partition on by itself, and say so: what comes next has at least that time."""
         if self._move(lane, time):
-            ruling = Ruling(self._origin, lane.partition, lane.next_offset, time)
+            ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, time)
             self._progress.rulings.append(ruling)
 
     def _rule_future(self, lane: Lane, head: Pending, times: Int64s) -> None:
@@ -410,7 +414,7 @@ class SourceOperator:
         edges = np.flatnonzero(np.diff(anew, prepend=False, append=False))
         for first, behind in edges.reshape(-1, 2).tolist():
             places = int(offsets[first]), int(times[first]), int(offsets[behind - 1])
-            self._progress.rulings.append(Ruling(self._origin, lane.partition, *places))
+            self._progress.rulings.append(TimestampOverride(self._origin, lane.partition, *places))
 
     def _follow_rulings(self) -> bool:
         """Move as has been ruled, once all before that has been sent."""
@@ -427,7 +431,7 @@ class SourceOperator:
             # What it has sent may wait for others until the sinks have passed it.
             self._last.append(self._held.open(lane.time + 1))
             # From now on times pass that what comes later, in another run, must not be of.
-            ruling = Ruling(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
+            ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
             self._progress.rulings.append(ruling)
             self._ended[lane.partition] = self._parcel(lane, self._reader.rest(lane.partition))
             lane.capability.drop()

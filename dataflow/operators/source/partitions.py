@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from meander.dataflow.control.timestamp_overrides import Track
+from meander.dataflow.control.timestamp_overrides import PartitionOverrides
 from meander.dataflow.interfaces import Chunk, Partition
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Int64s
@@ -77,7 +77,7 @@ class Lane:
     """When it last read a record, seconds."""
     moved_at: float
     """When its frontier last moved, seconds."""
-    track: Track
+    track: PartitionOverrides
     """What is known to have been ruled about it."""
     next_offset: int = 0
     """Behind the last record sent."""
