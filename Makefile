@@ -79,7 +79,7 @@ $(VENV)/.complete: requirements.txt pyproject.toml
 	@touch $@
 
 java: venv ## look for Java >= 17; on Debian as root, install it where it is missing
-	@$(BIN)/python -m meander.connectors.java
+	@$(BIN)/python -m meander.connectors.local_broker.java
 
 clean: ## remove what the targets above have made here (the cache of Kafka's jars stays)
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache \

@@ -238,7 +238,7 @@ def encode_cut(frame: CheckpointFrame) -> Frame:
     """Word of a checkpoint as a frame: it overtakes all messages.
 
     >>> decode(encode_cut(TriggerFrame(3, (WorkerId(0), WorkerId(2)), kept=(1, 2))))
-    FreezeFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
+    TriggerFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
     """
     return [CUT + msgpack.packb((CUTS[type(frame)], *astuple(frame)))]
 

@@ -35,17 +35,17 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = {
-    "app.bootstrap": ["bootstrap"],
-    "app.options": ["Options"],
-    "connectors.formats": ["field", "header"],
-    "connectors.sink": ["KafkaSink"],
-    "connectors.source": ["KafkaSource"],
-    "dataflow.checkpoint.policy": ["Checkpointing"],
-    "dataflow.declared": ["nondeterministic"],
-    "dataflow.flow": ["Flow"],
-    "dataflow.operators": ["columns"],
-    "dataflow.operators.logic": ["Context"],
-    "dataflow.stream": ["KeyedStream", "Stream"],
+    "app.bootstrap.bootstrap": ["bootstrap"],
+    "app.config.options": ["Options"],
+    "connectors.kafka.formats": ["field", "header"],
+    "connectors.kafka.sink.sink": ["KafkaSink"],
+    "connectors.kafka.source.source": ["KafkaSource"],
+    "dataflow.api.checkpointing": ["Checkpointing"],
+    "dataflow.api.determinism": ["nondeterministic"],
+    "dataflow.api.flow": ["Flow"],
+    "dataflow.api.stream": ["KeyedStream", "Stream"],
+    "dataflow.operators.keyed": ["columns"],
+    "dataflow.operators.keyed.logic": ["Context"],
     "schemas.errors": ["MeanderError", "SetupError"],
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

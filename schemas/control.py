@@ -247,7 +247,7 @@ def parse_command(data: bytes | None, bins: int) -> Command:
     Rescale(meander='command', type='rescale', id='r1', workers=3)
     >>> parse_command(b'{"type":"migrate","id":"m1","bins":[256],"worker":1}', 256)
     Traceback (most recent call last):
-    schemas.control.Rejected: command 'm1': there is no bin 256; name bins from 0 to 255.
+    meander.schemas.control.Rejected: command 'm1': there is no bin 256; name bins from 0 to 255.
     """
     fields = _object(data)
     name = fields.get("id")

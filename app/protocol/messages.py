@@ -453,7 +453,7 @@ class Reader(Generic[M]):
     """Reads the messages of one direction.
 
     >>> FROM_WORKER.read(WorkerHeartbeat(inflight=3).to_bytes())
-    Beat(kind='beat', counters={}, inflight=3, ..., sent={}, taken={})
+    WorkerHeartbeat(kind='beat', counters={}, inflight=3, ..., sent={}, taken={})
     >>> TO_WORKER.read(Done(counters={}).to_bytes())
     Traceback (most recent call last):
     ValueError: no message that is expected here

@@ -22,7 +22,7 @@ class StartPreCopy:
     all lies, and leave that as it is.
 
     >>> StartPreCopy.from_bytes(StartPreCopy(1, Bin(3)).to_bytes())
-    Prepare(number=1, bin=3)
+    StartPreCopy(number=1, bin=3)
     """
 
     number: int
@@ -63,7 +63,7 @@ class CancelMove:
     """To the owner of a bin and to whom it was prepared for: it stays.
 
     >>> CancelMove.from_bytes(CancelMove(Bin(3)).to_bytes())
-    Spare(bin=3)
+    CancelMove(bin=3)
     """
 
     bin: Bin

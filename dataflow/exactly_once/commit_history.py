@@ -138,7 +138,7 @@ class CommittedResults:
     >>> earlier = History(space, [(ExecutionId(1), begins)], [mark]).of("sink", 0)
     >>> whose = earlier.whose(np.array([0, 1, 1]), np.array([40, 40, 50]))
     >>> [earlier.predecessors[number] if number != NOBODY else None for number in whose]
-    [None, Predecessor(life=1, worker=1), None]
+    [None, PreviousWorker(life=1, worker=1), None]
     """
 
     def __init__(
@@ -325,7 +325,7 @@ def begins(order: Order) -> TimestampOverride:
 
     >>> from meander.dataflow.interfaces import Partition
     >>> begins(Order(0, Partition(3), 7, WorkerId(1), offset=4))
-    Ruling(origin=0, partition=3, offset=4, time=8, last=None)
+    TimestampOverride(origin=0, partition=3, offset=4, time=8, last=None)
     """
     assert order.offset is not None
     return TimestampOverride(order.source, order.partition, order.offset, order.begins)

@@ -202,7 +202,7 @@ def decode_checked(data: bytes) -> object:
     [(1, 2)]
     >>> decode_checked(msgpack.packb([5, _TUPLE]))
     Traceback (most recent call last):
-    state.codec.UnencodableError: value[1]: it is of type builtins.type, which ...
+    meander.state.encoding.codec.UnencodableError: value[1]: it is of type builtins.type, which ...
     """
     value = decode(data)
     if any(mark in data for mark in _MARKS):

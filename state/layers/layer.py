@@ -45,7 +45,7 @@ def overlaid(many: Sequence[DeltaEntries]) -> DeltaEntries:
 
     >>> earlier = DeltaEntries([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
     >>> overlaid([earlier, DeltaEntries([b"a"], [b"3"], None)])
-    Remainder(keys=[b'a', b'b'], states=[b'3', b'2'], timers=[(5, b'a')])
+    DeltaEntries(keys=[b'a', b'b'], states=[b'3', b'2'], timers=[(5, b'a')])
     """
     if len(many) <= 1:
         return many[0] if many else NO_REMAINDER

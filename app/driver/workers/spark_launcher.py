@@ -134,7 +134,7 @@ def expect_master(master: str) -> None:
 
     >>> expect_master("bogus")
     Traceback (most recent call last):
-    schemas.errors.SetupError: Spark master 'bogus': there is no such kind; write local[4], ...
+    meander.schemas.errors.SetupError: Spark master 'bogus': there is no such kind; write local[4], ...
     """
     if re.fullmatch(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+", master):
         return
@@ -167,7 +167,7 @@ def expect_user(number: int) -> None:
 
     >>> expect_user(123_456_789)
     Traceback (most recent call last):
-    schemas.errors.SetupError: user 123456789: this machine has no name for it, ...
+    meander.schemas.errors.SetupError: user 123456789: this machine has no name for it, ...
     """
     try:
         pwd.getpwuid(number)
