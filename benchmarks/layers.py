@@ -20,7 +20,7 @@ import numpy as np
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.encoding.cells import pick
 from meander.state.encoding.codec import encode
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.bin_layers import BinLayers
@@ -52,7 +52,7 @@ def measure(updates: int = UPDATES, keys: int = KEYS) -> dict[str, float]:
     """Layers per bin and bytes on the topic are the most seen after any interval."""
     with TemporaryDirectory() as folder:
         database = Database(folder, MEMORY)
-        store = database.store("op", layout=Layout((0, 0), ("int64", "int64")))
+        store = database.store("op", layout=ColumnLayout((0, 0), ("int64", "int64")))
         seen = _run(store, Counting(), updates, keys)
         database.close()
     return seen

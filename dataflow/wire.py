@@ -20,26 +20,26 @@ from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import (
     CancelMove,
     Instruction,
+    Prefetch,
     Revoke,
     Rewrite,
-    Stage,
     StartPreCopy,
 )
-from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.strict import count, whole
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.columnar_encoding import Layout
+from meander.dataflow.records.columnar_encoding import StreamLayout
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
-Whole = BinHandoff | Moves | Instruction | Order | Parcel
+Whole = BinHandoff | Moves | Instruction | ReassignPartition | PartitionHandoff
 Payload = Batch | Whole
 Change = tuple[Location, Time, int]
 
@@ -53,8 +53,8 @@ RECORD_BYTES: Final = MAX_FRAME - MESSAGE_BYTES
 """Bytes of a value and its key at most, so that a frame has room for them."""
 PROGRESS, HEARD, MEMBERS, DATA, TAKEN, CUT = b"P", b"H", b"M", b"D", b"T", b"C"
 _PLACE = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
-_PLAIN = Layout(pa.schema(_PLACE))
-_KEYED = Layout(pa.schema([*_PLACE, ("key", pa.binary()), ("hash", pa.uint64())]))
+_PLAIN = StreamLayout(pa.schema(_PLACE))
+_KEYED = StreamLayout(pa.schema([*_PLACE, ("key", pa.binary()), ("hash", pa.uint64())]))
 
 
 News = Literal["welcome", "joins", "parts", "parted", "gone"]
@@ -407,7 +407,17 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
 
 _WHOLE: Mapping[str, type[Whole]] = {
     kind.__name__: kind
-    for kind in (BinHandoff, Moves, StartPreCopy, Stage, CancelMove, Rewrite, Revoke, Order, Parcel)
+    for kind in (
+        BinHandoff,
+        Moves,
+        StartPreCopy,
+        Prefetch,
+        CancelMove,
+        Rewrite,
+        Revoke,
+        ReassignPartition,
+        PartitionHandoff,
+    )
 }
 """The payloads that travel as one part."""
 

@@ -163,7 +163,7 @@ class LayerSpoilt(_Event):
         return f"worker {self.worker}"
 
 
-class Replayed(_Event):
+class ReplayChecked(_Event):
     """What was out of a sink's results when this life began has been compared with what the replay
     has given.
 
@@ -410,7 +410,7 @@ class Latency(BaseModel):
     than the largest bound."""
 
 
-class HeldBack(BaseModel):
+class BlockedFrontier(BaseModel):
     """What holds back the frontier at one probe or sink."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -508,7 +508,7 @@ class Heartbeat(_Living):
     throughput: list[Throughput] = []
     throughput_untold: int = 0
     """How many operators are left out."""
-    held: list[HeldBack] = []
+    held: list[BlockedFrontier] = []
     """What holds back each frontier, the one that stands longest first."""
     held_untold: int = 0
     """How many frontiers are left out."""
@@ -579,7 +579,7 @@ class Failed(_OfFlow):
 
 Event = Annotated[
     Queued | Accepted | Planned | BinMoved | BinSpoilt | LayerSpoilt | Completed | Aborted
-    | CommandRejected | Replayed
+    | CommandRejected | ReplayChecked
     | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
     | CheckpointAccepted | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed,

@@ -17,7 +17,7 @@ from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import Disk, Overflow
 from meander.dataflow.operators.error_policy import Guard, OnError
 from meander.dataflow.operators.keyed.callbacks import Calls, Why
-from meander.dataflow.operators.keyed.notifications import Notices
+from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message, OutputPort
 from meander.dataflow.progress.progress import Progress
@@ -27,7 +27,7 @@ from meander.dataflow.simulation.simulator import SimLinks, SimNetwork
 from meander.dataflow.wire import Payload
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN, StateCodec
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import WorkerId
 from meander.state.store.spill import Shelf
@@ -124,7 +124,7 @@ def _database() -> Database:
     return Database(_folder().name, 8 << 20)
 
 
-def store(codec_: StateCodec = PLAIN, layout: Layout | None = None) -> Store:
+def store(codec_: StateCodec = PLAIN, layout: ColumnLayout | None = None) -> Store:
     """A store of its own."""
     return _database().store(f"store {next(_owners)}", codec_, layout)
 
@@ -157,13 +157,13 @@ def bins_of(batch: Batch) -> Int64s:
 def calls(
     answers: Sequence[Why] = (),
     timers: Timers | None = None,
-    notices: Notices | None = None,
+    notices: Notifications | None = None,
     passed: Antichain = NOTHING,
     rounds: Rounds = (),
     most: int = 1000,
 ) -> Calls:
     """What a stateful operator calls back in one pass, where a frontier has passed that."""
-    of = timers or Timers(), notices or Notices()
+    of = timers or Timers(), notices or Notifications()
     return Calls("op", 9, BinSpace(), *of, answers, rounds, settled(passed, rounds), most)
 
 

@@ -11,7 +11,7 @@ from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.topic import Place, RecordGone, Ticket
+from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
 from meander.state.store.store import Store
 from tests.lent import put
 
@@ -31,7 +31,7 @@ class MemoryTopic:
         self._keys: set[bytes] = set()
         self._waits: dict[Ticket, int] = {}
         self._appended: dict[Ticket, int] = {}
-        self._fetching: dict[Ticket, Sequence[Place]] = {}
+        self._fetching: dict[Ticket, Sequence[RecordLocation]] = {}
         self.forgotten: set[bytes] = set()
         self.lost: set[bytes] = set()
         """Gone though nobody has forgotten them."""
@@ -45,14 +45,14 @@ class MemoryTopic:
         self.most_unplaced = max(self.most_unplaced, len(self._appended))
         return ticket
 
-    def placed(self, ticket: Ticket) -> Place | None:
+    def placed(self, ticket: Ticket) -> RecordLocation | None:
         if self._wait(ticket):
             return None
         offset = self._appended.pop(ticket)
         key, payload = self.records[offset]
-        return Place(key, 0, offset, len(payload))
+        return RecordLocation(key, 0, offset, len(payload))
 
-    def fetch(self, places: Sequence[Place]) -> Ticket:
+    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
         ticket = self._ticket()
         self._fetching[ticket] = places
         sizes = (place.size for asked in self._fetching.values() for place in asked)
@@ -74,7 +74,7 @@ class MemoryTopic:
         if ticket in self._appended:
             self.forgotten.add(self.records[self._appended.pop(ticket)][0])
 
-    def forget(self, places: Sequence[Place]) -> None:
+    def forget(self, places: Sequence[RecordLocation]) -> None:
         assert not any(place.key in self.forgotten for place in places), "forgotten once"
         self.forgotten.update(place.key for place in places)
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from meander.dataflow.graph.graph import Graph
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.progress.membership import Roster
+from meander.dataflow.progress.membership import Membership
 from meander.dataflow.records.loop_times import outer
 from meander.dataflow.wire import CheckpointFrame, DataFrame, MemberFrame, TakenFrame
 from meander.state.keys.ids import COORDINATOR, WorkerId
@@ -32,7 +32,7 @@ class Changing(World):
         super().__init__(graph, 0, planted, walks)
         everyone = [COORDINATOR, *map(WorkerId, range(workers))]
         self.members = [self._member_among(me, everyone) for me in everyone]
-        self.roster = Roster(graph, self.members[0].progress, Link(self, COORDINATOR))
+        self.roster = Membership(graph, self.members[0].progress, Link(self, COORDINATOR))
         self.parts_at: dict[WorkerId, int] = {}
         self.latest = 0
         self.named = workers

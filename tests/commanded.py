@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.control.command import Migrate, Strategy
+from meander.dataflow.control.command import MoveBins, Strategy
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
@@ -32,7 +32,7 @@ class Commanded:
                strategy: Strategy = "sudden", prepared: bool = False) -> None:  # fmt: skip
         time = None if ms is None else from_millis(ms)
         self.run.sim.controller.submit(
-            Migrate(name, tuple(map(Bin, bins)), WorkerId(worker), time, strategy, prepared)
+            MoveBins(name, tuple(map(Bin, bins)), WorkerId(worker), time, strategy, prepared)
         )
         self.run.settle()
 

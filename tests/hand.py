@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meander.dataflow.api.flow import Flow
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
 from meander.dataflow.migration.migrator import Migrator
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.loop import LoopEntry
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.records.batch import Batch
@@ -24,7 +24,7 @@ from meander.dataflow.simulation.simulated_flow import (
     ListSink,
     ListSource,
     ListWriter,
-    TestFlow,
+    SimulatedFlow,
 )
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.store.store import Databases
@@ -154,7 +154,7 @@ class HandWriter(ListWriter):
         return self._done
 
 
-class HandFlow(TestFlow):
+class HandFlow(SimulatedFlow):
     """A flow on simulated workers, each of whose steps a test decides on."""
 
     def __init__(
@@ -163,7 +163,7 @@ class HandFlow(TestFlow):
         databases: Databases,
         namespace: int,
         workers: int = 2,
-        commands: Sequence[Migrate] = (),
+        commands: Sequence[MoveBins] = (),
         past: OverrideHistory = NO_PAST,
     ) -> None:
         super().__init__(flow, workers, 0, commands, databases, namespace, past=past)
@@ -241,7 +241,7 @@ def assembly(worker: Worker) -> OperatorFactory:
     return worker._assembly
 
 
-def keyed(worker: Worker, name: str) -> Keyed:
+def keyed(worker: Worker, name: str) -> KeyedOperator:
     """One stateful operator of a worker."""
     return next(o.keyed for o in assembly(worker).outlets if o.keyed.name == name)
 
@@ -261,7 +261,7 @@ def source_operator(worker: Worker) -> SourceOperator:
     return next(o for o in assembly(worker).operators if isinstance(o, SourceOperator))
 
 
-def lane_times(run: TestFlow) -> dict[int, int]:
+def lane_times(run: SimulatedFlow) -> dict[int, int]:
     """Each partition's frontier."""
     return {
         partition: lane.time

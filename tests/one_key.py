@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meander import Flow
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
@@ -27,7 +27,7 @@ def run_process(
     partitions: list[list[Entry]],
     step: Callable[..., object],
     on_timer: Callable[..., object] | None = None,
-    commands: Sequence[Migrate] = (),
+    commands: Sequence[MoveBins] = (),
 ) -> tuple[HandFlow, list[tuple[int, object, int]]]:
     """One process operator on one key: two workers, two bins."""
     flow, sink = Flow("f", bins=1), ListSink()
@@ -44,5 +44,5 @@ KEY = "k"
 BOTH = (Bin(0), Bin(1))
 
 
-def move(ms: int, worker: int) -> Migrate:
-    return Migrate(f"m{ms}", BOTH, WorkerId(worker), from_millis(ms), "sudden")
+def move(ms: int, worker: int) -> MoveBins:
+    return MoveBins(f"m{ms}", BOTH, WorkerId(worker), from_millis(ms), "sudden")

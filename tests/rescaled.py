@@ -59,7 +59,7 @@ class Rescaled:
         self.module.write_text(code.format(gate=str(gate)) + self.module.read_text())
         return gate
 
-    def run(self, context: SparkContext, *steps: Callable[[], object]) -> driver.Result:
+    def run(self, context: SparkContext, *steps: Callable[[], object]) -> driver.FlowResult:
         """Lines come, step follows step, no more lines come; the flow ends when all is counted."""
         kafka = {"bootstrap.servers": self.bootstrap}
         options = Options(kafka, workers=self._workers, prefix=self.prefix, patience=PATIENCE)

@@ -13,7 +13,7 @@ from meander.dataflow.control.decisions import Decision
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Links
 from meander.dataflow.runtime.worker import Worker, members_of
-from meander.dataflow.simulation.simulated_flow import TestFlow
+from meander.dataflow.simulation.simulated_flow import SimulatedFlow
 from meander.dataflow.simulation.simulator import SimClock, SimTopic
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.relay import Loss, relay
@@ -21,7 +21,7 @@ from tests.relay import Loss, relay
 DEADLINE = 60.0
 
 
-class WiredFlow(TestFlow):
+class WiredFlow(SimulatedFlow):
     """A flow that runs turn by turn, with all that it sends really under way.
 
     `delay` seconds lie on each link, each way, or a network that loses.

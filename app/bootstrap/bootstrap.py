@@ -29,7 +29,7 @@ from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
 from meander.app.driver.lease import beat_seconds, beside, claimed
 from meander.app.driver.workers import spark_launcher
-from meander.app.flow.preflight import Prepared, environ, prepare
+from meander.app.flow.preflight import PreparedFlow, environ, prepare
 from meander.app.protocol.messages import Failure
 from meander.app.recovery.checkpoint_index import Known, expect_kept
 from meander.app.recovery.decision_log import to_bytes
@@ -37,7 +37,7 @@ from meander.app.recovery.restart import journal
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.topics import checkpoints, tombstones
-from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.api.nodes import KeyedNode
 from meander.dataflow.checkpoint.compatibility import expect_fits
 from meander.dataflow.checkpoint.initial_state import Initial
@@ -118,7 +118,7 @@ def _idle() -> None:
     """Nothing is to be looked at."""
 
 
-def _node(prepared: Prepared, operator: str) -> KeyedNode:
+def _node(prepared: PreparedFlow, operator: str) -> KeyedNode:
     known = {keyed.name: keyed for keyed in prepared.plan.keyed}
     if operator not in known:
         names = ", ".join(map(repr, known)) or "none at all"
@@ -130,7 +130,7 @@ def _node(prepared: Prepared, operator: str) -> KeyedNode:
     return known[operator]
 
 
-def _newest(prepared: Prepared) -> Checkpoint | None:
+def _newest(prepared: PreparedFlow) -> Checkpoint | None:
     settings, names = prepared.options.kafka, prepared.names
     with checkpoints.reading(settings, names) as there:
         found = there.newest()
@@ -142,7 +142,7 @@ def _newest(prepared: Prepared) -> Checkpoint | None:
 
 
 def _kept(
-    before: Checkpoint | None, prepared: Prepared, operator: str, replace: bool
+    before: Checkpoint | None, prepared: PreparedFlow, operator: str, replace: bool
 ) -> tuple[Manifest, ...]:
     """What the flow starts from besides. Raises SetupError where there is something in the way."""
     if before is None:
@@ -168,12 +168,12 @@ def _kept(
     return tuple(manifest for manifest in before.manifests if manifest.operator in others)
 
 
-def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepared) -> None:
+def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: PreparedFlow) -> None:
     """From here on the flow starts from it, and from no layer that it does not name."""
     kafka, names = prepared.options.kafka, prepared.names
     checkpoints.append(kafka, names, checkpoint)
     if before is None:
-        with contextlib.closing(Decisions(kafka, names.decisions)) as decisions:
+        with contextlib.closing(DecisionTopic(kafka, names.decisions)) as decisions:
             decisions.write(to_bytes(prepared.incarnation, Takes(checkpoint.cut.time)))
     else:
         gone = set(before.manifests).difference(checkpoint.manifests)
@@ -209,7 +209,7 @@ def _column(frame: DataFrame, names: Names, what: str) -> Column:
     return columns[0] if isinstance(names, str) else functions.struct(*columns)
 
 
-def _job(prepared: Prepared, node: KeyedNode, frame: DataFrame) -> Job:
+def _job(prepared: PreparedFlow, node: KeyedNode, frame: DataFrame) -> Job:
     space = prepared.plan.flow.space
     slots = frame.sparkSession.sparkContext.defaultParallelism
     return Job(

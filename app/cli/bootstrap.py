@@ -12,7 +12,7 @@ import typer
 from rich.progress import Progress, TaskID
 
 from meander.app.cli.options import Bootstrap, Config, Json, Prefix, Set
-from meander.app.common.output import Output, log_to, size
+from meander.app.common.output import CommandOutput, log_to, size
 from meander.app.config.cluster import settings
 from meander.app.config.options import Options
 from meander.schemas.errors import SetupError
@@ -66,13 +66,13 @@ def bootstrap(
     from meander.app.bootstrap.bootstrap import bootstrap as write
     from meander.app.driver.workers import spark_launcher
 
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     log_to(output, context.obj)
     kafka = settings(config, set_, bootstrap).kafka()
     options = Options(kafka, prefix=prefix, host=host, log_level=logging.getLogger().level)
     spark_launcher.expect_master(master)
     with contextlib.ExitStack() as opened:
-        steps = Steps(opened.enter_context(output.bar("tasks")))
+        steps = StepBars(opened.enter_context(output.bar("tasks")))
         spark = spark_launcher.spark_context(master, f"meander bootstrap {operator}", host, SPARK)
         written = write(
             lambda: _read(opened.enter_context(spark), data, kind), module, operator, options,
@@ -87,7 +87,7 @@ def bootstrap(
     )
 
 
-class Steps:
+class StepBars:
     """A bar for each of Spark's steps."""
 
     def __init__(self, progress: Progress) -> None:

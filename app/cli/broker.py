@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from meander.app.cli.options import Commands, Json
-from meander.app.common.output import Output
+from meander.app.cli.options import CommandGroup, Json
+from meander.app.common.output import CommandOutput
 from meander.connectors.local_broker.broker import broker_start, broker_status, broker_stop
 from meander.connectors.local_broker.default import DATA, start_local
 from meander.connectors.local_broker.kafka_jars import kafka_jars
@@ -17,7 +17,7 @@ from meander.schemas.errors import SetupError
 Data = Annotated[Path, typer.Option(help="The folder of the broker's data and log.")]
 
 commands = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="A local Apache Kafka, one process on 127.0.0.1, for whoever has none.",
 )
@@ -34,7 +34,7 @@ def start(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Start a broker that stays when this command ends; one that runs already is taken."""
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     fetch(output)
     with output.working("starting Kafka"):
         bootstrap = start_local(data) if port is None else broker_start(data, port)
@@ -43,7 +43,7 @@ def start(
     output.say(f"Kafka answers at {bootstrap}; end it with: meander broker stop")
 
 
-def fetch(output: Output) -> None:
+def fetch(output: CommandOutput) -> None:
     """Have Kafka's jars here, showing how they come the first time."""
     with output.bar("jars") as bar:
 
@@ -60,7 +60,7 @@ def status(data: Data = DATA, as_json: Json = False) -> None:
     found = broker_status(data)
     if found is None:
         raise SetupError(f"the broker in {data}", "none runs", "start it: meander broker start")
-    Output.of(as_json).table(
+    CommandOutput.of(as_json).table(
         "broker",
         ["bootstrap", "pid", "version", "log"],
         [[found.bootstrap, str(found.pid), found.version, found.log]],
@@ -70,7 +70,7 @@ def status(data: Data = DATA, as_json: Json = False) -> None:
 @commands.command()
 def stop(data: Data = DATA, as_json: Json = False) -> None:
     """End the broker; its data stays."""
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     with output.working("ending Kafka"):
         stopped = broker_stop(data)
     if output.as_json:

@@ -10,7 +10,7 @@ import typer
 from meander.app.cli.follow import give, new_id
 from meander.app.cli.options import Bootstrap, CommandId, Config, Flow, Json, Prefix, Set, Wait
 from meander.app.cli.views.checkpoints import COLUMNS, listed, show_checkpoint
-from meander.app.common.output import Output
+from meander.app.common.output import CommandOutput
 from meander.app.config.cluster import kafka
 from meander.app.recovery import admin
 from meander.connectors.topics.topics import names
@@ -44,7 +44,9 @@ def checkpoint(
         type="checkpoint", id=name or new_id(), policy=policy, savepoint=savepoint
     )
     cluster = kafka(config, set_, bootstrap)
-    give(command, cluster, prefix, flow, Output.of(as_json), show_checkpoint if wait else None)
+    give(
+        command, cluster, prefix, flow, CommandOutput.of(as_json), show_checkpoint if wait else None
+    )
 
 
 def stop(
@@ -64,7 +66,9 @@ def stop(
     """
     command = Stop.model_construct(type="stop", id=name or new_id(), savepoint=savepoint)
     cluster = kafka(config, set_, bootstrap)
-    give(command, cluster, prefix, flow, Output.of(as_json), show_checkpoint if wait else None)
+    give(
+        command, cluster, prefix, flow, CommandOutput.of(as_json), show_checkpoint if wait else None
+    )
 
 
 def checkpoints(
@@ -80,7 +84,7 @@ def checkpoints(
 ) -> None:
     """List the checkpoints that a flow can go on from, the newest first: where its next run begins,
     and what else meander run --from may name."""
-    output, cluster = Output.of(as_json), kafka(config, set_, bootstrap)
+    output, cluster = CommandOutput.of(as_json), kafka(config, set_, bootstrap)
     topics = names(prefix, flow)
     if drop is not None:
         with output.working("asking Kafka"):
@@ -107,7 +111,7 @@ def reset(
 ) -> None:
     """Have a flow that does not run forget its states and how far it has come: its next run begins
     as its first did. The topics that it reads and writes stay as they are."""
-    output, cluster = Output.of(as_json), kafka(config, set_, bootstrap)
+    output, cluster = CommandOutput.of(as_json), kafka(config, set_, bootstrap)
     topics = names(prefix, flow)
     gone = admin.forgotten(topics)
     if not yes:

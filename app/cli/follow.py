@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import typer
 
-from meander.app.common.output import Output
+from meander.app.common.output import CommandOutput
 from meander.app.status.overview import Overview, overview
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
@@ -113,8 +113,8 @@ def give(
     cluster: Settings,
     prefix: str,
     flow: str,
-    output: Output,
-    show: Callable[[Output, Iterator[Event]], int] | None,
+    output: CommandOutput,
+    show: Callable[[CommandOutput, Iterator[Event]], int] | None,
 ) -> None:
     """Put a command on its topic and, where it is to be shown, follow it to its end."""
     topics = names(prefix, flow)
@@ -127,7 +127,7 @@ def give(
         raise typer.Exit(code)
 
 
-def show_end(output: Output, events: Iterator[Event], said: Callable[[Event], str]) -> int:
+def show_end(output: CommandOutput, events: Iterator[Event], said: Callable[[Event], str]) -> int:
     """Print how a command ends that is obeyed at once, in the words of `said`; the exit code."""
     for event in events:
         if not isinstance(event, Heartbeat):

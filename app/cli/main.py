@@ -22,8 +22,8 @@ from meander.app.cli import bootstrap, broker, checkpoints, topics
 from meander.app.cli.follow import give, new_id
 from meander.app.cli.options import (
     Bootstrap,
+    CommandGroup,
     CommandId,
-    Commands,
     Config,
     Flow,
     Json,
@@ -35,7 +35,7 @@ from meander.app.cli.views.migrate import parse_bins, show, show_abort, show_pla
 from meander.app.cli.views.rescale import show_staff
 from meander.app.cli.views.run import Watch
 from meander.app.cli.views.status import fields, tables
-from meander.app.common.output import Output, log_to
+from meander.app.common.output import CommandOutput, log_to
 from meander.app.common.signals import Signals
 from meander.app.config.cluster import kafka, settings
 from meander.app.config.options import Options
@@ -48,7 +48,7 @@ from meander.schemas.control import Abort, Migrate, Rescale
 from meander.schemas.errors import SetupError
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -146,7 +146,7 @@ def run(
     from meander.app.driver import driver
     from meander.app.driver.workers import spark_launcher
 
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     log_to(output, context.obj)
     options = Options(
         kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
@@ -190,7 +190,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show a flow's workers, frontiers, lag, bins and migrations."""
-    output, topic = Output.of(as_json), names(prefix, flow).status
+    output, topic = CommandOutput.of(as_json), names(prefix, flow).status
     with contextlib.ExitStack() as opened:
         with output.working("asking Kafka"):
             reader = StatusReader(kafka(config, set_, bootstrap), topic, flow)
@@ -204,7 +204,7 @@ def status(
         tables(output, seen, state, now)
 
 
-def _all(reader: StatusReader, output: Output) -> Iterator[Told]:
+def _all(reader: StatusReader, output: CommandOutput) -> Iterator[Told]:
     with output.bar("events") as progress:
         total = reader.high - reader.low
         yield from progress.track(reader.all(), total, description="reading the status topic")
@@ -267,7 +267,7 @@ def migrate(
 
     Exit code 0: all of them are there; 1: some stay, or it was rejected or aborted.
     """
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     if (bins is None) == (not key):
         cause = "it has both --bins and --key" if key else "it has neither --bins nor --key"
         raise SetupError("meander migrate", cause, "say what moves by one of them: --bins 0-2")
@@ -303,7 +303,7 @@ def abort(
     """
     order = Abort.model_construct(type="abort", id=name or new_id(), command=command)
     cluster = kafka(config, set_, bootstrap)
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     give(order, cluster, prefix, flow, output, show_abort if wait else None)
 
 
@@ -323,7 +323,7 @@ def rescale(
 
     Exit code 0: all have come or gone; 1: not all, or without a share, or it was rejected.
     """
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     command = Rescale.model_construct(type="rescale", id=name or new_id(), workers=workers)
     cluster = kafka(config, set_, bootstrap)
     give(command, cluster, prefix, flow, output, show_staff if wait else None)
@@ -341,7 +341,7 @@ def show_config(
 ) -> None:
     """Show Kafka's settings as they result from file, environment and flags; secrets are hidden."""
     rows = map(_in_use, settings(config, set_, bootstrap).shown())
-    Output.of(as_json).table("settings", ["name", "value", "from"], [[*row] for row in rows])
+    CommandOutput.of(as_json).table("settings", ["name", "value", "from"], [[*row] for row in rows])
 
 
 def _in_use(row: tuple[str, str, str]) -> tuple[str, str, str]:

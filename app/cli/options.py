@@ -35,7 +35,7 @@ CommandId = Annotated[str | None, typer.Option("--id", help="Never used before i
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")]
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands whose expected failures are one sentence and an exit code."""
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]

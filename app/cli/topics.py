@@ -10,8 +10,8 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from meander.app.cli.options import Bootstrap, Commands, Config, Json, Prefix, Set
-from meander.app.common.output import Output
+from meander.app.cli.options import Bootstrap, CommandGroup, Config, Json, Prefix, Set
+from meander.app.common.output import CommandOutput
 from meander.app.config.cluster import kafka
 from meander.connectors.kafka import client
 from meander.connectors.kafka.topics import partitions_of
@@ -19,7 +19,7 @@ from meander.connectors.topics.topics import Names, TopicRow, describe, names
 from meander.schemas.errors import SetupError
 
 commands = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     invoke_without_command=True,
     help="List the internal topics of flows with their purpose, or create topics.",
     epilog="Example: meander topics --flow counts",
@@ -42,7 +42,7 @@ def topics(
     admin = client.admin(kafka(config, set_, bootstrap))
     flows = [flow] if flow is not None else _flows(admin, prefix)
     rows = [_row(row) for name in flows for row in describe(admin, prefix, name)]
-    output = Output.of(as_json)
+    output = CommandOutput.of(as_json)
     output.table("internal topics", ["topic", "purpose", "partitions", "cleanup", "copies"], rows)
     if not flows:
         output.say("no flow has run on this cluster")
@@ -82,7 +82,7 @@ def create(
             if found != partitions:
                 hints.append(_hint(admin, name, found, partitions))
         rows.append([name, state])
-    Output.of(as_json).table("topics", ["topic", "state"], rows)
+    CommandOutput.of(as_json).table("topics", ["topic", "state"], rows)
     for hint in hints:
         print(hint, file=sys.stderr)
 

@@ -37,17 +37,17 @@ from meander.schemas.status import Event
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CommandOutput:
     """One command's way to its reader."""
 
     console: Console
     as_json: bool
 
     @staticmethod
-    def of(as_json: bool) -> Output:
+    def of(as_json: bool) -> CommandOutput:
         """As the rule says."""
         console = Console(highlight=False)
-        return Output(console, as_json or not console.is_terminal)
+        return CommandOutput(console, as_json or not console.is_terminal)
 
     def event(self, event: Event) -> None:
         """As a line, where lines are wanted."""
@@ -113,7 +113,7 @@ class _Rate(ProgressColumn):
         return Text(f"{self._unit}, {task.speed:,.1f}/s" if task.speed else self._unit)
 
 
-def log_to(output: Output, debug: bool) -> None:
+def log_to(output: CommandOutput, debug: bool) -> None:
     """Show the log on standard error, or, between progress, on the terminal."""
     level = logging.DEBUG if debug else logging.INFO
     handler: logging.Handler

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meander.app.demo.check import Move
-from meander.app.demo.report import Migration
+from meander.app.demo.report import DemoMigration
 from meander.connectors.kafka.client import ANSWER
 from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.connectors.topics.topics import Names
@@ -25,14 +25,14 @@ from meander.schemas.status import Accepted, BinMoved, CommandRejected, Complete
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemoStep:
     """A command, and the share of the records that is to be answered before it."""
 
     after: float
     command: Migrate
 
 
-def plan(owners: Sequence[int], times: Int64s) -> list[Step]:
+def plan(owners: Sequence[int], times: Int64s) -> list[DemoStep]:
     """What to command for workers 0 and 1, which own bins as `owners` says; ascending by `after`.
 
     `times` are those of the data, milliseconds since 1970, ascending, shape (n,).
@@ -46,9 +46,9 @@ def plan(owners: Sequence[int], times: Int64s) -> list[Step]:
     # Bin after bin takes a while, and what is moved last should still be asked for afterwards.
     few, half = len(first) // 16, len(first) // 2
     return [
-        Step(0.0, _migrate("at-a-date", second[: len(second) // 2], 0, reached_later)),
-        Step(0.15, _migrate("one-by-one", first[:few], 1, None, fluid=True)),
-        Step(0.5, _migrate("all-at-once", first[few:half], 1, None)),
+        DemoStep(0.0, _migrate("at-a-date", second[: len(second) // 2], 0, reached_later)),
+        DemoStep(0.15, _migrate("one-by-one", first[:few], 1, None, fluid=True)),
+        DemoStep(0.5, _migrate("all-at-once", first[few:half], 1, None)),
     ]
 
 
@@ -69,24 +69,24 @@ def _migrate(
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedEvent:
     """An event, and when it was heard, nanoseconds since 1970."""
 
     at: int
     event: Event
 
 
-class Commands:
+class DemoCommands:
     """Sends commands, and knows what has become of them; used from two threads."""
 
     def __init__(self, settings: dict[str, str], names: Names) -> None:
         self._sender = Sender(settings, names.control)
         self._sent: dict[str, tuple[Migrate, int]] = {}
-        self._heard: list[Heard] = []
+        self._heard: list[ReceivedEvent] = []
 
     def hear(self, event: Event) -> None:
         """Take in an event of the status topic."""
-        self._heard.append(Heard(time.time_ns(), event))
+        self._heard.append(ReceivedEvent(time.time_ns(), event))
 
     def send(self, command: Migrate) -> None:
         """Put a command on the control topic; returns once it is there."""
@@ -120,7 +120,7 @@ class Commands:
             if isinstance(event, BinMoved)
         ]
 
-    def migrations(self, reached: Callable[[int], int]) -> list[Migration]:
+    def migrations(self, reached: Callable[[int], int]) -> list[DemoMigration]:
         """What became of each command that is completed, in the order of their times.
 
         `reached` says when (nanoseconds since 1970) the data came to a time in milliseconds.
@@ -136,7 +136,7 @@ class Commands:
             command, sent = self._sent[name]
             start = sent if command.time is None else reached(command.time)
             result.append(
-                Migration(
+                DemoMigration(
                     id=name, strategy=command.strategy, worker=command.worker,
                     asked=command.time, at=at[name], bins=done.bins, keys=keys[name],
                     bytes=done.bytes, told_ms=done.ms, wall=(start, ended),

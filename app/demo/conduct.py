@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from meander.app.common.signals import Signals
 from meander.app.demo import feed
-from meander.app.demo.commands import Commands, Step
-from meander.app.demo.feed import Clocked, Feed
+from meander.app.demo.commands import DemoCommands, DemoStep
+from meander.app.demo.feed import Clocked, FeedProcess
 from meander.app.demo.stages import Gauge
 from meander.schemas.errors import MeanderError
 
@@ -26,12 +26,12 @@ PATIENCE = 30.0
 
 
 @dataclass(slots=True)
-class Conductor:
+class DemoRun:
     """What conducts, and what came of it."""
 
-    feed: Feed
-    commands: Commands
-    steps: deque[Step]
+    feed: FeedProcess
+    commands: DemoCommands
+    steps: deque[DemoStep]
     """Those that are still to be taken."""
     total: int
     free: int
@@ -75,7 +75,7 @@ class Conductor:
         while self.clocked is None and not self.over and (upto is None or self.answered < upto):
             for report in self.feed.reports(within=0.2):
                 match report:
-                    case feed.Progress(answered=answered):
+                    case feed.FeedProgress(answered=answered):
                         self._tell(answered)
                     case Clocked():
                         self.clocked = report
@@ -98,7 +98,7 @@ class Conductor:
 
 
 @contextmanager
-def conducting(conductor: Conductor) -> Iterator[None]:
+def conducting(conductor: DemoRun) -> Iterator[None]:
     """Conduct beside the block, which runs the flow; raises what went wrong."""
     thread = threading.Thread(target=conductor.run, name="demo conductor", daemon=True)
     thread.start()

@@ -24,14 +24,14 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from meander.app.common.output import Output, log_to
+from meander.app.common.output import CommandOutput, log_to
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
 from meander.app.config.settings import BOOTSTRAP, Settings
 from meander.app.demo import check, commands, next_steps, report
-from meander.app.demo.conduct import Conductor, conducting
+from meander.app.demo.conduct import DemoRun, conducting
 from meander.app.demo.data import unpack
-from meander.app.demo.feed import Clocked, Plan, feeding
+from meander.app.demo.feed import Clocked, FeedPlan, feeding
 from meander.app.demo.latency import Band, backlog, by_phase, widened
 from meander.app.demo.plot import picture
 from meander.app.demo.stages import Gauge, Stages, counting_tasks
@@ -79,7 +79,7 @@ class Ran:
     """What the run left behind."""
 
     topics: tuple[str, str, str]
-    commands: commands.Commands
+    commands: commands.DemoCommands
     times: Int64s
     clocked: Clocked
 
@@ -103,7 +103,7 @@ def main(
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=100)
-    log_to(Output(console, as_json=False), debug=False)
+    log_to(CommandOutput(console, as_json=False), debug=False)
     stages = Stages(console)
     given = settings or Settings.load(None, os.environ)
     local = given.values[BOOTSTRAP].origin == "default"
@@ -164,18 +164,18 @@ def _run(
     _create(kafka, topics)
     # The flow's module reads it, here and on the workers.
     os.environ["MEANDER_FLIGHTS_PREFIX"] = prefix
-    load = Plan(table, kafka, *topics, PARTITIONS, rate, hold)
+    load = FeedPlan(table, kafka, *topics, PARTITIONS, rate, hold)
     signals = Signals()
     with feeding(load) as feed:
         with stages.stage("start", "starts Spark, and loads the flights"):
             times, spark = feed.loaded(), starting()
-        asked = commands.Commands(kafka, names(prefix, flights.flow.name))
+        asked = commands.DemoCommands(kafka, names(prefix, flights.flow.name))
         steps = deque(commands.plan(_owners(flights.flow.space), times))
         options = Options(kafka, WORKERS, prefix, log_level=logging.WARNING)
         what = f"runs the flow on {WORKERS} workers, {rate:,} records/s"
         with stages.stage("run", what) as gauge, signals.caught():
             total = len(times)
-            conductor = Conductor(feed, asked, steps, total, load.free(total), signals, gauge)
+            conductor = DemoRun(feed, asked, steps, total, load.free(total), signals, gauge)
             with conducting(conductor):
                 module = Path(flights.__file__)
                 result = driver.run(module, options, lambda: spark, asked.hear, signals)

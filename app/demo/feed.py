@@ -23,7 +23,7 @@ from confluent_kafka import TopicPartition
 
 from meander.app.demo.data import Records, load
 from meander.connectors.kafka import client
-from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.client import ConsumedMessage
 from meander.dataflow.records.batch import Int64s
 from meander.schemas.errors import MeanderError
 
@@ -40,7 +40,7 @@ TURN = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FeedPlan:
     """What to produce where, and where the answers come."""
 
     table: Path
@@ -69,7 +69,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class FeedProgress:
     """How far things are, in records."""
 
     sent: int
@@ -91,10 +91,10 @@ class Clocked:
         return np.where(self.arrived > 0, late, np.nan)
 
 
-Report = Loaded | Progress | Clocked
+Report = Loaded | FeedProgress | Clocked
 
 
-class Feed:
+class FeedProcess:
     """The parent's end: `loaded`, `start`, then `reports` until the last of them, `Clocked`.
 
     Where records are held back, `release` is to be called meanwhile.
@@ -128,12 +128,12 @@ class Feed:
             report = self._connection.recv()
         except EOFError:
             raise MeanderError("the demo's load", "its process ended before its work") from None
-        assert isinstance(report, Loaded | Progress | Clocked)
+        assert isinstance(report, Loaded | FeedProgress | Clocked)
         return report
 
 
 @contextmanager
-def feeding(plan: Plan) -> Iterator[Feed]:
+def feeding(plan: FeedPlan) -> Iterator[FeedProcess]:
     """A feed; its process ends with the block."""
     ours, theirs = multiprocessing.Pipe()
     # A fork would carry this process's threads and native libraries along half-way.
@@ -143,7 +143,7 @@ def feeding(plan: Plan) -> Iterator[Feed]:
     process.start()
     theirs.close()
     try:
-        yield Feed(ours)
+        yield FeedProcess(ours)
     finally:
         ours.close()
         process.join(timeout=5.0)
@@ -152,7 +152,7 @@ def feeding(plan: Plan) -> Iterator[Feed]:
             process.join()
 
 
-def _run(plan: Plan, parent: Connection) -> None:
+def _run(plan: FeedPlan, parent: Connection) -> None:
     # A Ctrl-C is for the parent, which closes the connection when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     records = load(plan.table, plan.partitions)
@@ -188,14 +188,14 @@ def _drive(sender: _Sender, results: _Results, parent: Connection) -> None:
             break
         if now >= report_at:
             report_at = now + REPORT_EVERY
-            parent.send(Progress(sender.sent, results.answered))
+            parent.send(FeedProgress(sender.sent, results.answered))
         time.sleep(TURN)
-    parent.send(Progress(sender.sent, results.answered))
+    parent.send(FeedProgress(sender.sent, results.answered))
     parent.send(Clocked(sender.due, results.arrived))
 
 
 class _Sender:
-    def __init__(self, plan: Plan, records: Records) -> None:
+    def __init__(self, plan: FeedPlan, records: Records) -> None:
         self.records = records
         self.sent = 0
         self.due = np.zeros(len(records), np.int64)
@@ -244,7 +244,7 @@ class _Sender:
 class _Results:
     """Clocks the results at the end of the flow by where their cause lies on the source topic."""
 
-    def __init__(self, plan: Plan, records: Records) -> None:
+    def __init__(self, plan: FeedPlan, records: Records) -> None:
         self.answered = 0
         self.arrived = np.zeros(len(records), np.int64)
         # An idempotent producer puts the records of a partition into a fresh topic as they were
@@ -258,7 +258,7 @@ class _Results:
 
     def step(self) -> None:
         """Take what has arrived."""
-        messages = cast(list[Fetched], self._consumer.consume(MOST, timeout=0))
+        messages = cast(list[ConsumedMessage], self._consumer.consume(MOST, timeout=0))
         now = time.time_ns()
         for message in messages:
             if message.error() is not None:

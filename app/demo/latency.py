@@ -28,7 +28,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencySummary:
     """Of some records, in milliseconds; NaN where there are none."""
 
     records: int
@@ -69,7 +69,7 @@ def widened(due: Int64s, arrived: Int64s, moves: Sequence[Band]) -> list[Band]:
     ]
 
 
-def by_phase(due: Int64s, arrived: Int64s, bands: Sequence[Band]) -> dict[str, Latency]:
+def by_phase(due: Int64s, arrived: Int64s, bands: Sequence[Band]) -> dict[str, LatencySummary]:
     """Latencies of records with these times (nanoseconds since 1970, 0 for none; shape (n,)).
 
     >>> found = by_phase(
@@ -90,11 +90,11 @@ def by_phase(due: Int64s, arrived: Int64s, bands: Sequence[Band]) -> dict[str, L
     return {phase: _summary(latency[mask & answered]) for phase, mask in masks.items()}
 
 
-def _summary(latency: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Latency:
+def _summary(latency: np.ndarray[tuple[int], np.dtype[np.float64]]) -> LatencySummary:
     if not len(latency):
-        return Latency(0, np.nan, np.nan, np.nan)
+        return LatencySummary(0, np.nan, np.nan, np.nan)
     p50, p99, greatest = np.percentile(latency, [50, 99, 100]).tolist()
-    return Latency(len(latency), p50, p99, greatest)
+    return LatencySummary(len(latency), p50, p99, greatest)
 
 
 def backlog(due: Int64s, arrived: Int64s, rate: int) -> Backlog:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from meander.app.demo.latency import PHASES, Backlog, Band, Latency
+from meander.app.demo.latency import PHASES, Backlog, Band, LatencySummary
 from meander.dataflow.records.batch import Int64s
 
 SLICE = 0.25
@@ -31,7 +31,7 @@ def picture(
     due: Int64s,
     arrived: Int64s,
     bands: Sequence[Band],
-    phases: dict[str, Latency],
+    phases: dict[str, LatencySummary],
     backlog: Backlog,
     title: str,
 ) -> Figure:
@@ -117,7 +117,7 @@ def _log_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _caption(phases: dict[str, Latency]) -> str:
+def _caption(phases: dict[str, LatencySummary]) -> str:
     parts = [
         f"{phase}: p50 {found.p50_ms:,.1f}, p99 {found.p99_ms:,.1f}, max {found.max_ms:,.0f} ms"
         if found.records

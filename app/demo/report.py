@@ -20,12 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from meander.app.demo.check import Answered, Findings
-from meander.app.demo.latency import PHASES, Backlog, Latency
+from meander.app.demo.latency import PHASES, Backlog, LatencySummary
 from meander.state.times.time import to_millis
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class DemoMigration:
     """One command, as the status topic tells of it."""
 
     id: str
@@ -58,8 +58,8 @@ class Outcome:
     workers: int
     rate: int
     findings: Findings
-    migrations: list[Migration]
-    latencies: dict[str, Latency]
+    migrations: list[DemoMigration]
+    latencies: dict[str, LatencySummary]
     backlog: Backlog
     seconds: dict[str, float]
     """How long each part of the demo took."""
@@ -154,7 +154,7 @@ def _answers(found: Findings) -> Table:
     return table
 
 
-def _migrations(migrations: Sequence[Migration]) -> Table:
+def _migrations(migrations: Sequence[DemoMigration]) -> Table:
     table = _table(
         "Migrations", "command", "how", "bins", "to", "from (UTC)", "keys", "bytes",
         "seen", "told",
@@ -206,7 +206,7 @@ def _ownership(answered: Sequence[Answered]) -> Group:
     return Group(table, caption, Padding(Columns(cells, equal=True, padding=(0, 3)), (0, 2)))
 
 
-def _latencies(latencies: dict[str, Latency]) -> Table:
+def _latencies(latencies: dict[str, LatencySummary]) -> Table:
     table = _table("Latency from when a record was due", "phase", "records", "p50", "p99", "max")
     for phase in PHASES:
         found = latencies[phase]

@@ -18,7 +18,7 @@ from meander.app.driver.rescaler import Rescaler
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import Obeys
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.migration.events import Event as EngineEvent
@@ -39,7 +39,7 @@ from meander.schemas.status import (
     PartitionMoved,
     Planned,
     Queued,
-    Replayed,
+    ReplayChecked,
     Rescaled,
     Rescaling,
 )
@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 
 _Told = (
     PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
-    | CheckpointFailed | Replayed
+    | CheckpointFailed | ReplayChecked
 )  # fmt: skip
 _AS_THEY_ARE: Mapping[str, type[_Told]] = {
     "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
     "bin_spoilt": BinSpoilt, "layer_spoilt": LayerSpoilt, "checkpointed": Checkpointed,
-    "checkpoint_failed": CheckpointFailed, "replayed": Replayed,
+    "checkpoint_failed": CheckpointFailed, "replayed": ReplayChecked,
 }  # fmt: skip
 """What the engine says in the words of the status topic."""
 PART = 5_000
@@ -108,7 +108,7 @@ class Open:
         return self.decisions is not None and self.decisions <= durable
 
 
-class Commands:
+class CommandHandler:
     """Takes commands in, and tells what became of them."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Commands:
                     yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
             case control.Migrate():
-                asked = Migrate.asked(command, self._plan.flow.space)
+                asked = MoveBins.asked(command, self._plan.flow.space)
                 if command.dry_run:
                     yield from self._planned(asked, offset)
                 elif self._rescaler.awaits(asked):
@@ -216,7 +216,7 @@ class Commands:
             case {"type": "checkpoint_failed", "id": id} if id == self._stop.id:
                 self._stop = None
 
-    def _planned(self, command: Migrate, offset: int) -> Iterator[Event]:
+    def _planned(self, command: MoveBins, offset: int) -> Iterator[Event]:
         """What a command would do, in parts that fit into a record each. Raises Refused."""
         if self._rescaler.awaits(command):
             self._rescaler.expect(command)

@@ -25,14 +25,14 @@ from meander.app.common.signals import Signals
 from meander.app.config.options import Options
 from meander.app.driver import topics as driver_topics
 from meander.app.driver import wait_reasons
-from meander.app.driver.commands import Commands, Unended
+from meander.app.driver.commands import CommandHandler, Unended
 from meander.app.driver.lease import RetryUnreachable, beat_seconds, beside, claimed
 from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.topics import DriverTopics
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
 from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.app.flow.preflight import Prepared, environ, prepare
+from meander.app.flow.preflight import PreparedFlow, environ, prepare
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import Report
 from meander.app.protocol.registration import RegistrationServer
@@ -54,10 +54,10 @@ from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, member_name
-from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
-from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, untrimmed
@@ -70,7 +70,7 @@ from meander.schemas.status import (
     Joined,
     Left,
     PartitionAdded,
-    Replayed,
+    ReplayChecked,
 )
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
@@ -97,7 +97,7 @@ SPARK = Wait("Spark to start", "its JVM is up and its master has answered")
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class FlowResult:
     """How a flow has ended, when it ended without an error."""
 
     counters: dict[str, int]
@@ -114,7 +114,7 @@ def run(
     spark: Callable[[], SparkContext],
     show: Show = lambda _: None,
     signals: Signals | None = None,
-) -> Result:
+) -> FlowResult:
     """Run a flow's module to its end, or to a signal.
 
     `spark` is called once the flow has been checked; it is left as it is. Raises
@@ -130,7 +130,7 @@ def run(
         end_others(prepared)
         earlier = left_behind(prepared.plan, options.kafka, prepared.names)
         found = newest_checkpoint(prepared, options.begin_from, earlier)
-        journal = Decisions(options.kafka, prepared.names.decisions)
+        journal = DecisionTopic(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(journal))
         context = _await_spark(spark, prepared, told, signals)
         result = _live(prepared, found, _Driver(context, told, journal, unended, signals))
@@ -138,7 +138,7 @@ def run(
         return result
 
 
-def _unended(prepared: Prepared) -> Unended:
+def _unended(prepared: PreparedFlow) -> Unended:
     """What drivers before have left of commands."""
     settings, topic = prepared.options.kafka, prepared.names.status
     unended = Unended()
@@ -166,13 +166,13 @@ class _Driver:
 
     spark: SparkContext
     told: FlowStatus
-    journal: Decisions
+    journal: DecisionTopic
     """Written before a life goes on, and a producer that is new takes up to half a second."""
     unended: Unended
     signals: Signals | None
 
 
-def _live(prepared: Prepared, found: Newest | None, driver: _Driver) -> Result:
+def _live(prepared: PreparedFlow, found: Newest | None, driver: _Driver) -> FlowResult:
     """Life after life: where a worker is lost the flow goes on from its newest checkpoint, and
     without one from its start if no result has left; unless several lives in a row have begun with
     the same."""
@@ -220,7 +220,9 @@ def _in_a_row(lost: _LifeLost) -> MeanderError:
     )
 
 
-def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: RetryUnreachable) -> Newest | None:
+def _newest_after(
+    lost: _LifeLost, prepared: PreparedFlow, kafka: RetryUnreachable
+) -> Newest | None:
     """What to go on from; where that cannot be told, it is the loss that has ended the flow."""
     try:
         return kafka.answer(lambda: newest_checkpoint(prepared))
@@ -230,7 +232,10 @@ def _newest_after(lost: _LifeLost, prepared: Prepared, kafka: RetryUnreachable) 
 
 
 def _await_spark(
-    spark: Callable[[], SparkContext], prepared: Prepared, told: FlowStatus, signals: Signals | None
+    spark: Callable[[], SparkContext],
+    prepared: PreparedFlow,
+    told: FlowStatus,
+    signals: Signals | None,
 ) -> SparkContext:
     """Spark takes its time to start, and meanwhile no other driver may take the flow."""
     waits = Waits(SystemClock())
@@ -244,8 +249,8 @@ def _await_spark(
 
 
 def _conduct(
-    prepared: Prepared, found: Newest | None, driver: _Driver, survivors: Survivors | None
-) -> Result:
+    prepared: PreparedFlow, found: Newest | None, driver: _Driver, survivors: Survivors | None
+) -> FlowResult:
     options, signals = prepared.options, driver.signals
     with contextlib.ExitStack() as opened:
         links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.lease)
@@ -254,7 +259,7 @@ def _conduct(
         door = opened.enter_context(contextlib.closing(RegistrationServer(options.host, links)))
         crew = _crew(prepared, found, driver.spark, links, door, survivors)
 
-        def begun() -> tuple[DriverTopics, Start]:
+        def begun() -> tuple[DriverTopics, RestorePlan]:
             if survivors is not None:
                 survivors.close()
             with side_by_side() as starting:
@@ -300,7 +305,7 @@ def _conduct(
 
 
 def _crew(
-    prepared: Prepared, found: Newest | None, spark: SparkContext, links: CurveLinks,
+    prepared: PreparedFlow, found: Newest | None, spark: SparkContext, links: CurveLinks,
     door: RegistrationServer, survivors: Survivors | None,
 ) -> WorkerPool:  # fmt: skip
     options, checkpoint = prepared.options, _offset(found)
@@ -334,7 +339,7 @@ def _slots(spark: SparkContext) -> int | None:
 
 
 def _arguments(
-    prepared: Prepared, checkpoint: int | None, worker: WorkerId, door: RegistrationServer
+    prepared: PreparedFlow, checkpoint: int | None, worker: WorkerId, door: RegistrationServer
 ) -> Arguments:
     options, ticket = prepared.options, door.expect(worker)
     return Arguments(
@@ -368,13 +373,13 @@ class Coordinator:
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedFlow,
         links: CurveLinks,
         crew: WorkerPool,
         topics: DriverTopics,
         driver: _Driver,
         found: Newest | None,
-        start: Start,
+        start: RestorePlan,
     ) -> None:
         self._slots, self._start, self._unended = _slots(driver.spark), start, driver.unended
         self._written, self._found = topics.written, found
@@ -414,7 +419,7 @@ class Coordinator:
             self._links.wait(PACE)
         rescaler = Rescaler(self._controller, self._crew, SystemClock(), self._slots)
         self._rescaler = rescaler
-        commands = Commands(
+        commands = CommandHandler(
             self._prepared.plan, self._control, journal, self._controller, rescaler, self._unended
         )
         while not (self._controller.done and self._crew.done):
@@ -468,16 +473,16 @@ class Coordinator:
         self._lag.close()
         self._sweep.close()
 
-    def result(self, number: int | None) -> Result:
+    def result(self, number: int | None) -> FlowResult:
         """What came out of it."""
         seconds = 0.0 if self._began is None else time.monotonic() - self._began
-        return Result(self._crew.heard().counters, self._migrations, seconds, number)
+        return FlowResult(self._crew.heard().counters, self._migrations, seconds, number)
 
     def _note(self, event: Event) -> None:
         self._unended.note(event)
         if isinstance(event, Completed):
             self._migrations.append(event)
-        if isinstance(event, Replayed):
+        if isinstance(event, ReplayChecked):
             _log_replay(event)
         if isinstance(event, BinMoved | Joined | Left):
             self._bins = None
@@ -546,7 +551,7 @@ class Coordinator:
         self._told.alive(replace(figures, calls=self._crew.calls()))
 
 
-def _log_replay(event: Replayed) -> None:
+def _log_replay(event: ReplayChecked) -> None:
     if event.wrong:
         said = "; ".join(event.wrong)
         log.warning("sink %r: the replay gives others than were out: %s", event.sink, said)

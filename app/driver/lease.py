@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
-from meander.app.flow.preflight import Prepared
+from meander.app.flow.preflight import PreparedFlow
 from meander.app.recovery.claiming import claim
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def claimed(
-    prepared: Prepared, show: Show, board: MetricsCollector
-) -> Iterator[tuple[Prepared, FlowStatus]]:
+    prepared: PreparedFlow, show: Show, board: MetricsCollector
+) -> Iterator[tuple[PreparedFlow, FlowStatus]]:
     """Have the flow, under the incarnation of the claim, while the block lasts; tell if it fails.
     Raises SetupError while another driver has it."""
     topic = StatusTopic(prepared.options.kafka, prepared.names.status)

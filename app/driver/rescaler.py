@@ -17,7 +17,7 @@ from itertools import count
 
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.connectors.links.links import member_name
-from meander.dataflow.control.command import Migrate, Refused, used_before
+from meander.dataflow.control.command import MoveBins, Refused, used_before
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
@@ -57,7 +57,7 @@ class Change:
     came: list[WorkerId] = field(default_factory=list)
     moves: set[object] = field(default_factory=set)
     """What is on its way to them."""
-    migration: Migrate | None = None
+    migration: MoveBins | None = None
     """What is to be obeyed once its worker has come."""
     missed: str = ""
     """What could not be done of it, and why."""
@@ -75,7 +75,7 @@ class Rescaler:
         self._controller, self._crew, self._clock = controller, crew, clock
         self._slots = slots
         self._next = len(crew.hands)
-        self._asked: deque[tuple[Rescale | Migrate, int]] = deque()
+        self._asked: deque[tuple[Rescale | MoveBins, int]] = deque()
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """Who has come for a migration and got nothing so far, with what brought it."""
@@ -84,7 +84,7 @@ class Rescaler:
 
     # -- what is asked
 
-    def ask(self, command: Rescale | Migrate, offset: int) -> None:
+    def ask(self, command: Rescale | MoveBins, offset: int) -> None:
         """A command has come; its turn comes once all work and those before it have ended."""
         self._asked.append((command, offset))
 
@@ -94,14 +94,14 @@ class Rescaler:
         if id in under_way | {command.id for command, _ in self._asked}:
             raise used_before(id)
 
-    def awaits(self, command: Migrate) -> bool:
+    def awaits(self, command: MoveBins) -> bool:
         """Whether a migration has to wait for its worker: one that is yet to be started, by a
         number never used before, or that those before it wait for."""
         new = self._next <= command.worker < self._next + MOST_AHEAD
         coming = set() if self._change is None else self._change.coming
         return new or command.worker in coming | self._named | self._unused.keys()
 
-    def expect(self, command: Migrate) -> None:
+    def expect(self, command: MoveBins) -> None:
         """Raises Refused where a migration cannot be obeyed once its worker has come."""
         self._controller.expect(command)
         self._expect_slots(len(self._crew.hands) + (command.worker >= self._next))
@@ -152,9 +152,9 @@ class Rescaler:
         return found
 
     @property
-    def _waiting(self) -> list[tuple[Migrate, int]]:
+    def _waiting(self) -> list[tuple[MoveBins, int]]:
         """The migrations that have not been obeyed, and where they lie."""
-        found = [(one, offset) for one, offset in self._asked if isinstance(one, Migrate)]
+        found = [(one, offset) for one, offset in self._asked if isinstance(one, MoveBins)]
         if (change := self._change) is not None and change.migration is not None:
             found.append((change.migration, change.offset))
         return found
@@ -230,7 +230,7 @@ class Rescaler:
             joining=list(coming), leaving=list(going),
         )  # fmt: skip
 
-    def _hire(self, command: Migrate, offset: int) -> Iterator[Event]:
+    def _hire(self, command: MoveBins, offset: int) -> Iterator[Event]:
         """Start the worker that a migration names; where that number is used, obey it."""
         if command.worker < self._next:
             yield from self._obey(command, offset)
@@ -295,7 +295,7 @@ class Rescaler:
         command, change.migration = change.migration, None
         return () if command is None else self._obey(command, change.offset)
 
-    def _obey(self, command: Migrate, offset: int) -> Iterable[Event]:
+    def _obey(self, command: MoveBins, offset: int) -> Iterable[Event]:
         try:
             self._controller.submit(command)
         except Refused as refusal:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from meander.app.common.concurrent import side_by_side
-from meander.app.flow.preflight import Prepared
+from meander.app.flow.preflight import PreparedFlow
 from meander.connectors.topics import tombstones
 from meander.connectors.topics.checkpoints import CheckpointsTopic
 from meander.connectors.topics.control import ControlTopic
@@ -29,7 +29,7 @@ class DriverTopics:
 
 
 @contextlib.contextmanager
-def opened(prepared: Prepared) -> Iterator[DriverTopics]:
+def opened(prepared: PreparedFlow) -> Iterator[DriverTopics]:
     """All, to the block's end. Raises MeanderError where one cannot be opened; then none is."""
     kafka, names = prepared.options.kafka, prepared.names
     with side_by_side() as opening:

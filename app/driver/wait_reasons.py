@@ -10,12 +10,12 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.connectors.links.links import member_name
-from meander.dataflow.control.decisions import Decision, Joins, Leaves
+from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
 from meander.dataflow.coordinator.partition_assignment import PartitionTransfer, Place
 from meander.dataflow.coordinator.workers import Leaving
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.rounds import Round
-from meander.schemas.status import HeldBack, LongCall
+from meander.schemas.status import BlockedFrontier, LongCall
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 
@@ -33,7 +33,7 @@ _WHEN = {
 _WRITTEN = "the broker confirms it"
 
 
-def frontiers(held: Iterable[HeldBack]) -> dict[Hashable, Wait]:
+def frontiers(held: Iterable[BlockedFrontier]) -> dict[Hashable, Wait]:
     """The frontiers that something waits for; one that has moved, or is held back by something else
     than before, is another wait."""
     return {
@@ -147,7 +147,7 @@ def goings(
         elif not leaver.dismissed:
             what = "to leave: all that comes to it, or that it has been told of, to be over"
             when = f"every frontier has passed {to_millis(until)} ms, and its outbox is empty"
-        elif Leaves(worker, until) in unsent:
+        elif LeaveDecision(worker, until) in unsent:
             what, when = "to leave: its decision to be on its topic", _WRITTEN
         else:
             what = "to leave: what it holds to be over"

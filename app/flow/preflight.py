@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFlow:
     """A flow for which everything stands that workers will need."""
 
     plan: Plan
@@ -47,11 +47,11 @@ class Prepared:
     incarnation: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
     """What the driver claims the flow with; `claiming` says which one it begins with."""
 
-    def under(self, incarnation: ExecutionId) -> Prepared:
+    def under(self, incarnation: ExecutionId) -> PreparedFlow:
         """The same with the incarnation of a claim."""
         return replace(self, incarnation=incarnation)
 
-    def anew(self, workers: int) -> Prepared:
+    def anew(self, workers: int) -> PreparedFlow:
         """The same for the driver's next life, with this number of workers.
 
         The clock has no say: all incarnations of a claim lie before those of a later one.
@@ -70,7 +70,7 @@ class Prepared:
         return group(self.options.prefix, self.flow)
 
 
-def prepare(module: Path, options: Options) -> Prepared:
+def prepare(module: Path, options: Options) -> PreparedFlow:
     """Load a flow and see to its topics. Raises SetupError."""
     position(options.start)
     source = collect(module)
@@ -89,7 +89,7 @@ def prepare(module: Path, options: Options) -> Prepared:
     outside = configs_of(admin, [spec.topic for _, spec in _sinks(plan)])
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
-    return Prepared(plan, source, options, names, _read(admin, plan), outside)
+    return PreparedFlow(plan, source, options, names, _read(admin, plan), outside)
 
 
 def _expect_committable(plan: Plan) -> None:

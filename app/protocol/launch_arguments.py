@@ -6,8 +6,8 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field
 
 from meander.app.flow.loader import Source
-from meander.app.protocol.messages import Again
-from meander.app.protocol.registration import Ticket
+from meander.app.protocol.messages import Restart
+from meander.app.protocol.registration import LaunchToken
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.state.keys.ids import WorkerId
@@ -49,14 +49,14 @@ class Arguments(BaseModel):
     outside: dict[str, dict[str, str]] = {}
     """The settings of the topics that sinks write to."""
 
-    def anew(self, again: Again) -> Arguments:
+    def anew(self, again: Restart) -> Arguments:
         """Those in another life of the flow, for the same process."""
         changed = again.model_dump(exclude={"kind"})
         return self.model_copy(update={**changed, "joins": False})
 
-    def again(self) -> Again:
+    def again(self) -> Restart:
         """What a worker that outlives another needs of them."""
-        return Again(
+        return Restart(
             worker=self.worker, workers=self.workers, incarnation=self.incarnation,
             checkpoint=self.checkpoint, token=self.token, door=self.door, door_key=self.door_key,
         )  # fmt: skip
@@ -71,9 +71,9 @@ class Arguments(BaseModel):
         return Arguments.model_validate(msgpack.unpackb(data))
 
     @property
-    def ticket(self) -> Ticket:
+    def ticket(self) -> LaunchToken:
         """For the coordinator's door."""
-        return Ticket(self.token, self.door, self.door_key)
+        return LaunchToken(self.token, self.door, self.door_key)
 
     @property
     def source(self) -> Source:

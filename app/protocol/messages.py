@@ -69,7 +69,7 @@ class Ready(_Message):
     token: bytes
 
 
-class Listed(_Message):
+class MemberInfo(_Message):
     """One member: where it listens, and the key it proves itself with."""
 
     worker: int
@@ -77,11 +77,11 @@ class Listed(_Message):
     public: Key
 
 
-class Roster(_Message):
+class MemberList(_Message):
     """Everybody else."""
 
     kind: Literal["roster"] = "roster"
-    peers: list[Listed]
+    peers: list[MemberInfo]
 
 
 class Rejection(_Message):
@@ -106,7 +106,7 @@ class Alive(_Message):
     """The one whose turn keeps its loop; '' where none does."""
 
 
-class Heard(_Message):
+class HeartbeatAck(_Message):
     """The flow still has the worker that says it lives."""
 
     kind: Literal["heard"] = "heard"
@@ -119,7 +119,7 @@ class AddPeer(_Message):
     """Somebody is to join: admit it, and open the sending side to it."""
 
     kind: Literal["meet"] = "meet"
-    peer: Listed
+    peer: MemberInfo
 
 
 class PeerAdded(_Message):
@@ -129,14 +129,14 @@ class PeerAdded(_Message):
     worker: int
 
 
-class Forget(_Message):
+class DropPeer(_Message):
     """Who was to join does not come."""
 
     kind: Literal["forget"] = "forget"
     worker: int
 
 
-class Leaves(_Message):
+class PeerLeft(_Message):
     """From worker to worker: this is the sender's last word, it has left the flow."""
 
     kind: Literal["leaves"] = "leaves"
@@ -160,7 +160,7 @@ class Durations(_Part):
     seconds: float
 
 
-class Operator(_Part):
+class OperatorStats(_Part):
     """What one operator has done."""
 
     received: int
@@ -171,7 +171,7 @@ class Operator(_Part):
     """How long each record was in it."""
 
 
-class Reading(_Part):
+class SourceStats(_Part):
     """What a source reads at one worker; the lists have an entry per partition."""
 
     partitions: list[int]
@@ -200,8 +200,8 @@ class WorkerHeartbeat(_Message):
     """Bytes read of what it has begun with."""
     restoring: int = 0
     """Of so many."""
-    operators: dict[str, Operator] = {}
-    sources: dict[str, Reading] = {}
+    operators: dict[str, OperatorStats] = {}
+    sources: dict[str, SourceStats] = {}
     sent: dict[int, int] = {}
     """Bytes sent to each other worker whose credit it has not given back."""
     taken: dict[int, int] = {}
@@ -228,7 +228,7 @@ class Installed(_Part):
     keys: int
 
 
-class Prepared(_Part):
+class PreCopied(_Part):
     """All that the sender has of an operator's bin lies on the state topic, and where."""
 
     event: Literal["prepared"]
@@ -268,14 +268,14 @@ class Bins(_Part):
     bins: list[Annotated[list[int], Field(min_length=3, max_length=3)]]
 
 
-class Unreadable(_Part):
+class LayerUnreadableReport(_Part):
     """A layer on the state topic cannot be read; it is written anew out of the state."""
 
     event: Literal["unreadable"]
     reason: str
 
 
-class HeldBack(_Part):
+class SourcesPaused(_Part):
     """The sender's sources send nothing later for a checkpoint."""
 
     event: Literal["held"]
@@ -299,7 +299,7 @@ class Unwritten(_Part):
     reason: str
 
 
-class Sent(_Part):
+class OutboxesSent(_Part):
     """All is out that a checkpoint has of the sender's outboxes."""
 
     event: Literal["sent"]
@@ -312,7 +312,7 @@ class Full(_Part):
     event: Literal["full"]
 
 
-class Frozen(_Part):
+class SnapshotStored(_Part):
     """The sender's part of a checkpoint is durable; its slices follow one another."""
 
     event: Literal["frozen"]
@@ -335,7 +335,7 @@ class Reads(_Part):
     """How many there are on all workers; None where none may be added."""
 
 
-class Replayed(_Part):
+class ResultsSuppressed(_Part):
     """What the sender has suppressed of a sink's results, once it can suppress nothing more."""
 
     event: Literal["replayed"]
@@ -351,18 +351,18 @@ class Report(_Message):
     events: list[
         Annotated[
             Installed
-            | Prepared
+            | PreCopied
             | StagedPart
             | Spoilt
             | Bins
-            | Unreadable
-            | HeldBack
+            | LayerUnreadableReport
+            | SourcesPaused
             | Settled
             | Unwritten
-            | Sent
+            | OutboxesSent
             | Full
-            | Frozen
-            | Replayed
+            | SnapshotStored
+            | ResultsSuppressed
             | Reads,
             Field(discriminator="event"),
         ]
@@ -411,7 +411,7 @@ class Done(_Message):
     counters: dict[str, int]
 
 
-class Stop(_Message):
+class StopExecution(_Message):
     """Do nothing any more, close what is open, and say so."""
 
     kind: Literal["stop"] = "stop"
@@ -423,13 +423,13 @@ class Stopped(_Message):
     kind: Literal["stopped"] = "stopped"
 
 
-class Bye(_Message):
+class Exit(_Message):
     """All have stopped: end the process."""
 
     kind: Literal["bye"] = "bye"
 
 
-class Again(_Message):
+class Restart(_Message):
     """A worker is lost, and all that have stopped go on in another life of the flow: what is other
     there for the one that is told."""
 
@@ -444,8 +444,8 @@ class Again(_Message):
 
 
 Knock = Register | Ready | Alive
-Reply = Roster | Rejection | Go | Heard
-ToWorker = WorkerHeartbeat | AddPeer | Forget | Stop | Bye | Again
+Reply = MemberList | Rejection | Go | HeartbeatAck
+ToWorker = WorkerHeartbeat | AddPeer | DropPeer | StopExecution | Exit | Restart
 FromWorker = WorkerHeartbeat | Log | Report | PeerAdded | Released | Failure | Done | Stopped
 
 
@@ -477,4 +477,4 @@ KNOCK: Reader[Knock] = Reader(TypeAdapter(Annotated[Knock, _KIND]))
 REPLY: Reader[Reply] = Reader(TypeAdapter(Annotated[Reply, _KIND]))
 TO_WORKER: Reader[ToWorker] = Reader(TypeAdapter(Annotated[ToWorker, _KIND]))
 FROM_WORKER: Reader[FromWorker] = Reader(TypeAdapter(Annotated[FromWorker, _KIND]))
-FROM_PEER: Reader[Leaves] = Reader(TypeAdapter(Leaves))
+FROM_PEER: Reader[PeerLeft] = Reader(TypeAdapter(PeerLeft))

@@ -31,13 +31,13 @@ from meander.app.protocol.messages import (
     REPLY,
     Alive,
     Go,
-    Heard,
-    Listed,
+    HeartbeatAck,
+    MemberInfo,
+    MemberList,
     Ready,
     Register,
     Rejection,
     Reply,
-    Roster,
 )
 from meander.connectors.links.links import CurveLinks, Keys, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
@@ -86,7 +86,7 @@ def differences(here: dict[str, str], there: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class LaunchToken:
     """What a worker needs to come to the door."""
 
     token: bytes = field(repr=False)
@@ -140,11 +140,11 @@ class RegistrationServer:
         self._unknown = "its launch token is unknown"
         """What those are told who have none that is good."""
 
-    def expect(self, worker: WorkerId) -> Ticket:
+    def expect(self, worker: WorkerId) -> LaunchToken:
         """A token for a worker that is about to be launched."""
         token = secrets.token_bytes(32)
         self._tokens[token] = worker
-        return Ticket(token, self._address, self._keys.public)
+        return LaunchToken(token, self._address, self._keys.public)
 
     def poll(self) -> None:
         """Answer whoever has come. Raises SetupError when a worker's versions differ."""
@@ -184,7 +184,7 @@ class RegistrationServer:
         # A word may be read after its connection has ended, and its number may be another's by now.
         self._hang_up(line)
         guest.line = line if line in self._lines else None
-        self._reply(route.bytes, Heard())
+        self._reply(route.bytes, HeartbeatAck())
 
     def _look_at_lines(self) -> None:
         while self._events.poll(0):
@@ -234,7 +234,7 @@ class RegistrationServer:
         """Tell one who has registered of all the others: it is to admit them."""
         others = [self.guests[member].peer for member in members if member != worker]
         others.append(Peer(COORDINATOR, self._links.address, self._links.public))
-        self._reply(self.guests[worker].route, Roster(peers=list(map(listed, others))))
+        self._reply(self.guests[worker].route, MemberList(peers=list(map(listed, others))))
 
     def let_in(self, worker: WorkerId) -> None:
         """All have admitted it, and it them: tell it to connect."""
@@ -280,9 +280,9 @@ class RegistrationServer:
         self._context.destroy(linger=500)
 
 
-def listed(peer: Peer) -> Listed:
+def listed(peer: Peer) -> MemberInfo:
     """A member as it is named to others."""
-    return Listed(worker=peer.worker, address=peer.address, public=peer.public)
+    return MemberInfo(worker=peer.worker, address=peer.address, public=peer.public)
 
 
 def own_host(door: str) -> str:
@@ -297,7 +297,7 @@ def own_host(door: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def join(ticket: Ticket, keys: Keys, links: CurveLinks, patience: float) -> None:
+def join(ticket: LaunchToken, keys: Keys, links: CurveLinks, patience: float) -> None:
     """A worker's side: come to the door, and return once the links to all others are open.
 
     Raises MeanderError when it is turned away, or nobody answers for `patience` seconds.
@@ -318,14 +318,14 @@ def join(ticket: Ticket, keys: Keys, links: CurveLinks, patience: float) -> None
             match reply:
                 case Rejection(reason=reason):
                     raise MeanderError(member_name(links.me), f"it is turned away: {reason}")
-                case Roster(peers=listed):
+                case MemberList(peers=listed):
                     peers = [Peer(WorkerId(p.worker), p.address, p.public) for p in listed]
                     links.admit(peers)
                     dealer.send(Ready(token=ticket.token).to_bytes())
                 case Go():
                     links.connect(peers)
                     return
-                case Heard():
+                case HeartbeatAck():
                     pass
     finally:
         context.destroy(linger=0)

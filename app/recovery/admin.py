@@ -19,8 +19,8 @@ from meander.app.recovery.restart import fence, journal, registered
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints
-from meander.connectors.topics.checkpoints import Unreadable
-from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.checkpoints import CheckpointUnreadable
+from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusTopic
 from meander.connectors.topics.topics import Names, delete, ensure_internal, expect_ran
 from meander.dataflow.control.decisions import Drops
@@ -71,12 +71,12 @@ def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: st
             )  # fmt: skip
         with checkpoints.reading(settings, names) as reader:
             dropped = reader.read(known.savepoints[savepoint])
-        with contextlib.closing(Decisions(settings, names.decisions)) as decisions:
+        with contextlib.closing(DecisionTopic(settings, names.decisions)) as decisions:
             decisions.write(to_bytes(incarnation, Drops(savepoint)))
         now = Known.by(journal(settings, names.decisions))
         with checkpoints.reading(settings, names) as reader:
             left = kept(reader, now)
-        if isinstance(dropped, Unreadable) or left.unreadable:
+        if isinstance(dropped, CheckpointUnreadable) or left.unreadable:
             log.warning("what savepoint %r names stays on its topics, as not all can be read that"
                         " may share it", savepoint)  # fmt: skip
             return

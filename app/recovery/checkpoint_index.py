@@ -15,14 +15,14 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meander.connectors.topics.checkpoints import CheckpointsReader, Unreadable
+from meander.connectors.topics.checkpoints import CheckpointsReader, CheckpointUnreadable
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.control.decisions import Begins, Drops, Journal, Keeps, Takes
 from meander.dataflow.exactly_once.commit_history import Written, effective
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.keys.ids import ExecutionId
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 log = logging.getLogger(__name__)
 
@@ -118,15 +118,15 @@ def _go_on_from(offset: int, last: ExecutionId | None, counting: dict[ExecutionI
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedCheckpoints:
     """All that a flow can go on from, by offset, the oldest first."""
 
     found: dict[int, Checkpoint]
-    unreadable: dict[int, Unreadable]
+    unreadable: dict[int, CheckpointUnreadable]
     """Those that it could, if they could be read."""
 
 
-def kept(there: CheckpointsReader, known: Known) -> Kept:
+def kept(there: CheckpointsReader, known: Known) -> RetainedCheckpoints:
     """What there is to go on from."""
     most, others = known.kept, {*known.savepoints.values()}
     within = {*there.last(2 * most)}
@@ -135,17 +135,17 @@ def kept(there: CheckpointsReader, known: Known) -> Kept:
         within.update(there.last(most, known.began_with + 1))
     counts = (at for at in sorted(within, reverse=True) if _counts(there, known, at))
     newest = itertools.islice(counts, most)
-    found, unreadable = dict[int, Checkpoint](), dict[int, Unreadable]()
+    found, unreadable = dict[int, Checkpoint](), dict[int, CheckpointUnreadable]()
     for offset in sorted(others.union(newest)):
         match there.read(offset):
             case Checkpoint() as one:
                 found[offset] = one
             case error if offset in known.savepoints.values() or not there.let_go(offset):
                 unreadable[offset] = error
-    return Kept(found, unreadable)
+    return RetainedCheckpoints(found, unreadable)
 
 
-def earlier(among: Kept, known: Known, end: int, most: int) -> dict[int, Checkpoint]:
+def earlier(among: RetainedCheckpoints, known: Known, end: int, most: int) -> dict[int, Checkpoint]:
     """What stays besides the one at an offset, and is older: so many at most, no savepoints."""
     named = known.savepoints.values()
     older = [at for at in among.found if at < end and at not in named]
@@ -155,7 +155,7 @@ def earlier(among: Kept, known: Known, end: int, most: int) -> dict[int, Checkpo
 def _counts(there: CheckpointsReader, known: Known, offset: int) -> bool:
     """Of one that cannot be read nobody knows that it does not."""
     one = there.read(offset)
-    return isinstance(one, Unreadable) or known.counts(offset, one)
+    return isinstance(one, CheckpointUnreadable) or known.counts(offset, one)
 
 
 def newest(
@@ -165,13 +165,15 @@ def newest(
     SetupError where it has, or where the newest cannot be read."""
     try:
         found = there.newest(known.counts)
-    except Unreadable as error:
+    except CheckpointUnreadable as error:
         others = kept(there, known).found.values()
         if not others:
             raise
         *_, last = others
         earlier = f"go on from an earlier one with meander run --from {last.number}"
-        raise Unreadable(error.concerns, error.cause, f"{earlier}, or {error.remedy}") from error
+        raise CheckpointUnreadable(
+            error.concerns, error.cause, f"{earlier}, or {error.remedy}"
+        ) from error
     if found is None:
         expect_kept(known, flow, topic)
     return found
@@ -189,7 +191,7 @@ def savepoints(there: CheckpointsReader, known: Known) -> dict[int, Checkpoint]:
     return found
 
 
-def chosen(there: Kept, known: Known, wanted: str) -> int:
+def chosen(there: RetainedCheckpoints, known: Known, wanted: str) -> int:
     """The offset of what a savepoint's name or a number says. Raises SetupError for none, and for
     one that cannot be read."""
     if (offset := known.savepoints.get(wanted)) is not None:
@@ -244,7 +246,7 @@ class Writing:
     def __init__(
         self,
         write: Callable[[Checkpoint], Callable[[], Recorded | None]],
-        forget: Callable[[Sequence[Place], Sequence[Place]], None],
+        forget: Callable[[Sequence[RecordLocation], Sequence[RecordLocation]], None],
         trim: Callable[[int], None],
         journal: Journal,
         there: Mapping[int, Checkpoint],
@@ -262,7 +264,10 @@ class Writing:
         return lambda: next(steps)
 
     def retire(
-        self, places: Sequence[Place], chunks: Sequence[Place], kept: Collection[int]
+        self,
+        places: Sequence[RecordLocation],
+        chunks: Sequence[RecordLocation],
+        kept: Collection[int],
     ) -> None:
         """What lies at these places is in flight in none any more, these chunks are of no layer,
         and only these are kept."""

@@ -14,7 +14,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from meander.app.common.clock import SystemClock
-from meander.app.flow.preflight import Prepared
+from meander.app.flow.preflight import PreparedFlow
 from meander.app.recovery.restart import journal
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
@@ -33,7 +33,7 @@ LOOK = 0.5
 """Seconds between two looks at a flow that another driver has."""
 
 
-def claim(prepared: Prepared, status: StatusTopic) -> Prepared:
+def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
     """Take a flow, once all stands that can be seen to without; return it with the incarnation of
     the claim. Raises SetupError while another driver has it."""
     options = prepared.options
@@ -67,7 +67,7 @@ def claim_for(
     return _incarnation(settings, names, status, flow, claimed)
 
 
-def expect_ours(prepared: Prepared, status: StatusTopic) -> None:
+def expect_ours(prepared: PreparedFlow, status: StatusTopic) -> None:
     """Raises SetupError where another driver has taken the flow meanwhile."""
     holder = status.holder(prepared.flow)
     if holder is not None and holder.driver != prepared.driver:

@@ -12,19 +12,19 @@ from itertools import starmap
 from typing import Any
 
 from meander.app.recovery.numbers import lengthened, shortened
-from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.control.decisions import (
     Begins,
     Decision,
     Drops,
     Joins,
     Keeps,
-    Leaves,
+    LeaveDecision,
     Obeys,
     Takes,
 )
 from meander.dataflow.control.instructions import Revoke
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import Written
 from meander.dataflow.interfaces import Partition
@@ -36,7 +36,7 @@ from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 class Journal:
     """Writes decisions of a life; implements `dataflow.control.decisions.Journal`."""
 
-    def __init__(self, decisions: Decisions, incarnation: ExecutionId) -> None:
+    def __init__(self, decisions: DecisionTopic, incarnation: ExecutionId) -> None:
         self._decisions, self._incarnation = decisions, incarnation
         self.begun = 0
         self.durable = 0
@@ -89,13 +89,13 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "moves", "id": command, "worker": target, "bins": shortened(bins)}
         case Revoke(command):
             return {"type": "revoked", "id": command}
-        case Order(source, partition, _, target, offset):
+        case ReassignPartition(source, partition, _, target, offset):
             place = {"source": source, "partition": partition}
             new = {} if offset is None else {"offset": offset}
             return {"type": "partition", **place, "worker": target, **new}
         case Joins(worker):
             return {"type": "joins", "worker": worker}
-        case Leaves(worker):
+        case LeaveDecision(worker):
             return {"type": "leaves", "worker": worker}
         case Takes() | Keeps() | Drops() | Obeys():
             return _place(decision)
@@ -129,11 +129,11 @@ def _read(fields: dict[str, Any]) -> Decision:
             return Revoke(id, at)
         case {"type": "partition", "source": source, "partition": partition, "worker": worker}:
             offset = fields.get("offset")
-            return Order(source, Partition(partition), at, WorkerId(worker), offset)
+            return ReassignPartition(source, Partition(partition), at, WorkerId(worker), offset)
         case {"type": "joins", "worker": worker}:
             return Joins(WorkerId(worker), at)
         case {"type": "leaves", "worker": worker}:
-            return Leaves(WorkerId(worker), at)
+            return LeaveDecision(WorkerId(worker), at)
     return _read_place(fields, at)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from meander.app.common.concurrent import side_by_side
-from meander.app.flow.preflight import Prepared
+from meander.app.flow.preflight import PreparedFlow
 from meander.app.recovery.checkpoint_index import (
     Known,
     chosen,
@@ -33,16 +33,16 @@ from meander.connectors.kafka.sink.transactions import transactional_id
 from meander.connectors.kafka.source.lost_records import SKIP, Lost
 from meander.connectors.kafka.source.source import KafkaSource, gone
 from meander.connectors.topics import checkpoints
-from meander.connectors.topics.control import ControlTopic, Decisions
+from meander.connectors.topics.control import ControlTopic, DecisionTopic
 from meander.connectors.topics.full_read import whole
 from meander.connectors.topics.topics import Names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits, misplaced
-from meander.dataflow.checkpoint.restore_plan import Start, without_what_is_out
+from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_what_is_out
 from meander.dataflow.control.decisions import Begins, Joins, Obeys
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.keys.ids import ExecutionId, WorkerId
 
@@ -67,7 +67,7 @@ class Newest(NamedTuple):
         return self.earlier | {self.offset: self.checkpoint} | self.savepoints
 
 
-def end_others(prepared: Prepared) -> None:
+def end_others(prepared: PreparedFlow) -> None:
     """Who works in an earlier life commits nothing any more."""
     options = prepared.options
     if prepared.plan.flow.delivery == "exactly_once":
@@ -76,7 +76,7 @@ def end_others(prepared: Prepared) -> None:
 
 
 def newest_checkpoint(
-    prepared: Prepared, wanted: str | None = None, history: History = NO_HISTORY
+    prepared: PreparedFlow, wanted: str | None = None, history: History = NO_HISTORY
 ) -> Newest | None:
     """The checkpoint that the flow starts from, the newest or that of a name or number; None where
     it starts without states. Raises SetupError where it cannot start from it, also because of what
@@ -154,8 +154,11 @@ def _said(topic: str) -> str:
 
 
 def begin(
-    prepared: Prepared, found: Newest | None, decisions: Decisions, expect_ours: Callable[[], None]
-) -> Start:
+    prepared: PreparedFlow,
+    found: Newest | None,
+    decisions: DecisionTopic,
+    expect_ours: Callable[[], None],
+) -> RestorePlan:
     """A new life, from the newest checkpoint, once all others have ended.
 
     `expect_ours` raises where another driver has taken the flow. It is asked last of all: a record
@@ -163,14 +166,16 @@ def begin(
     """
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
-    begins = replace(Start.of(plan, options.workers, checkpoint).begins, topics=prepared.topics)
+    begins = replace(
+        RestorePlan.of(plan, options.workers, checkpoint).begins, topics=prepared.topics
+    )
     if found is not None and begins.checkpoint is not None:
         oldest = min(found.earlier, default=found.offset)
         begins = replace(begins, checkpoint=found.offset, oldest=oldest)
     expect_ours()
     decisions.write(to_bytes(prepared.incarnation, begins), options.lease)
     history = history_of(plan, options.kafka, names, prepared.incarnation)
-    return Start.of(plan, options.workers, checkpoint, history)
+    return RestorePlan.of(plan, options.workers, checkpoint, history)
 
 
 def history_of(plan: Plan, settings: Settings, names: Names, life: ExecutionId) -> History:
@@ -185,7 +190,9 @@ def history_of(plan: Plan, settings: Settings, names: Names, life: ExecutionId) 
     if not plan.arrivals:
         return NO_HISTORY
     decided = until(journal(settings, names.decisions), life)
-    return History(plan.flow.space, (one for one in decided if not isinstance(one[1], Order)))
+    return History(
+        plan.flow.space, (one for one in decided if not isinstance(one[1], ReassignPartition))
+    )
 
 
 def left_behind(
@@ -194,7 +201,7 @@ def left_behind(
     """What lives before one have left behind, if that has begun; else all lives."""
     with side_by_side() as reading:
         decided = reading.ask(lambda: journal(settings, names.decisions))
-        marks = map(Mark.from_bytes, whole(settings, names.marks))
+        marks = map(CommitMarker.from_bytes, whole(settings, names.marks))
         begun = until(decided.result(), life)
     return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))
 
@@ -233,7 +240,7 @@ def obeyed(decided: Iterable[Written]) -> int | None:
 
 
 def take_up(
-    prepared: Prepared, control: ControlTopic, decisions: Decisions, known: int | None
+    prepared: PreparedFlow, control: ControlTopic, decisions: DecisionTopic, known: int | None
 ) -> int:
     """Have a new execution obey commands from where earlier ones have stopped, `known` in the
     driver that has lived through them; return that offset."""

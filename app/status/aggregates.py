@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meander.app.protocol.messages import Durations
-from meander.app.status.worker_stats import Heard, both
+from meander.app.status.worker_stats import WorkerStats, both
 from meander.dataflow.metrics.histogram import quantile
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 
 
-def queues(heard: Heard) -> list[LinkQueue]:
+def queues(heard: WorkerStats) -> list[LinkQueue]:
     """The bytes under way between each two workers, the most first."""
     working = heard.working
     found = [
@@ -31,7 +31,7 @@ def queues(heard: Heard) -> list[LinkQueue]:
     return sorted(found, key=lambda one: -one.bytes)
 
 
-def partitions(heard: Heard) -> list[PartitionFrontier]:
+def partitions(heard: WorkerStats) -> list[PartitionFrontier]:
     """How far each partition of each source is, the earliest first."""
     found = [
         PartitionFrontier(source=source, partition=partition, worker=worker, millis=to_millis(time))
@@ -42,7 +42,7 @@ def partitions(heard: Heard) -> list[PartitionFrontier]:
     return sorted(found, key=lambda one: one.millis)
 
 
-def latencies(heard: Heard) -> list[Latency]:
+def latencies(heard: WorkerStats) -> list[Latency]:
     """How long deliveries took on all workers together, by source, the slowest first."""
     delays = (
         (name, reading.delays)
@@ -60,7 +60,7 @@ def latencies(heard: Heard) -> list[Latency]:
     return sorted(found, key=lambda one: (one.p99 is not None, -(one.p99 or 0)))
 
 
-def stays(heard: Heard) -> dict[str, Durations]:
+def stays(heard: WorkerStats) -> dict[str, Durations]:
     """How long records were in each operator, on all workers together."""
     return _together(
         (name, work.took)

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from meander.app.protocol.messages import Durations
 from meander.app.status.aggregates import partitions, queues
 from meander.app.status.observer import StatusSnapshot
-from meander.app.status.worker_stats import Heard
+from meander.app.status.worker_stats import WorkerStats
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 
@@ -98,7 +98,7 @@ def serving(port: int | None) -> Iterator[MetricsCollector]:
         thread.join()
 
 
-def _counters(heard: Heard) -> Iterator[Metric]:
+def _counters(heard: WorkerStats) -> Iterator[Metric]:
     for counter, (name, help) in COUNTERS.items():
         family = CounterMetricFamily(name, help, labels=["worker"])
         for worker, beat in heard.everyone.items():
@@ -106,7 +106,7 @@ def _counters(heard: Heard) -> Iterator[Metric]:
         yield family
 
 
-def _operators(heard: Heard) -> Iterator[Metric]:
+def _operators(heard: WorkerStats) -> Iterator[Metric]:
     labels = ["worker", "operator"]
     received = CounterMetricFamily(
         "meander_operator_records_in", "Records that have come to an operator.", labels=labels

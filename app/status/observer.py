@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 from meander.app.status.aggregates import stays
 from meander.app.status.lag import Lag
-from meander.app.status.worker_stats import Heard
+from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.links.links import member_name
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.histogram import quantile
 from meander.dataflow.records.loop_times import outer
-from meander.schemas.status import HeldBack, LongCall, Restoring, Throughput
+from meander.schemas.status import BlockedFrontier, LongCall, Restoring, Throughput
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 
@@ -42,7 +42,7 @@ class StatusSnapshot:
     workers: int
     up: int
     """How many have registered."""
-    heard: Heard = field(default_factory=Heard)
+    heard: WorkerStats = field(default_factory=WorkerStats)
     """None until all run."""
     frontiers: Mapping[str, int] = field(default_factory=dict)
     """Milliseconds since 1970, by the name of probe or sink."""
@@ -50,7 +50,7 @@ class StatusSnapshot:
     """Records, by topic and partition."""
     bins: Mapping[WorkerId, int] = field(default_factory=dict)
     """How many each worker owns; none until all run."""
-    held: Sequence[HeldBack] = ()
+    held: Sequence[BlockedFrontier] = ()
     calls: Sequence[LongCall] = ()
     throughput: Sequence[Throughput] = ()
     restoring: Restoring | None = None
@@ -67,7 +67,7 @@ class Observer:
         self._totals: deque[tuple[float, dict[str, tuple[int, int]]]] = deque(maxlen=WINDOW)
 
     def look(
-        self, controller: Controller, heard: Heard, lag: Lag, bins: Mapping[WorkerId, int]
+        self, controller: Controller, heard: WorkerStats, lag: Lag, bins: Mapping[WorkerId, int]
     ) -> StatusSnapshot:
         """The flow as it is now."""
         frontiers = {}
@@ -87,7 +87,7 @@ class Observer:
             },
         )  # fmt: skip
 
-    def restoring(self, heard: Heard) -> Restoring | None:
+    def restoring(self, heard: WorkerStats) -> Restoring | None:
         """How far the workers are with what they have begun with; None once all is here."""
         beats = heard.working.values()
         read, total = sum(beat.restored for beat in beats), sum(beat.restoring for beat in beats)
@@ -99,8 +99,8 @@ class Observer:
         return Restoring(bytes=read, total=total, rate=round(rate), eta=eta)
 
     def held(
-        self, holdings: Mapping[str, FrontierBlocker], furthest: int | None, heard: Heard
-    ) -> list[HeldBack]:
+        self, holdings: Mapping[str, FrontierBlocker], furthest: int | None, heard: WorkerStats
+    ) -> list[BlockedFrontier]:
         """What holds back each frontier, and since when; what stands longest comes first."""
         now_ms, before = self._clock.now_ms(), self._stands
         self._stands = {}
@@ -113,7 +113,7 @@ class Observer:
             found.append(_held(probe, holding, heard, since_ms, awaited))
         return sorted(found, key=lambda one: one.since_ms)
 
-    def throughput(self, heard: Heard) -> list[Throughput]:
+    def throughput(self, heard: WorkerStats) -> list[Throughput]:
         """Throughput by operator over the last looks, and how long records have been in each."""
         took = stays(heard)
         totals: dict[str, tuple[int, int]] = {}
@@ -145,8 +145,8 @@ def _rate(records: int, seconds: float) -> float:
 
 
 def _held(
-    probe: str, holding: FrontierBlocker, heard: Heard, since_ms: int, awaited: bool
-) -> HeldBack:
+    probe: str, holding: FrontierBlocker, heard: WorkerStats, since_ms: int, awaited: bool
+) -> BlockedFrontier:
     where = _partition(holding, heard) if holding.kind == "source" else None
     if where is None:
         words, worker, partition = _words(holding), None, None
@@ -154,13 +154,15 @@ def _held(
         _, worker, partition, state = where
         of = f"partition {partition} of source {holding.name!r} on {member_name(worker)}"
         words = f"{of}: {_STATES[state]}"
-    return HeldBack(
+    return BlockedFrontier(
         probe=probe, by=words, since_ms=since_ms, awaited=awaited, kind=holding.kind,
         name=holding.name, worker=worker, partition=partition,
     )  # fmt: skip
 
 
-def _partition(holding: FrontierBlocker, heard: Heard) -> tuple[int, WorkerId, int, str] | None:
+def _partition(
+    holding: FrontierBlocker, heard: WorkerStats
+) -> tuple[int, WorkerId, int, str] | None:
     """The earliest partition of a source by the last beats: time, worker, partition, state."""
     return min(
         (

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from meander.app.flow.preflight import Prepared
+from meander.app.flow.preflight import PreparedFlow
 from meander.app.recovery.claiming import expect_ours
 from meander.app.status.aggregates import latencies, partitions, queues
 from meander.app.status.metrics import MetricsCollector
@@ -54,7 +54,7 @@ class FlowStatus:
     """What the status topic, and whoever watches, is told of the flow."""
 
     def __init__(
-        self, prepared: Prepared, status: StatusTopic, show: Show, board: MetricsCollector
+        self, prepared: PreparedFlow, status: StatusTopic, show: Show, board: MetricsCollector
     ) -> None:
         self._prepared, self._status, self._show = prepared, status, show
         self._board = board
@@ -139,7 +139,7 @@ class FlowStatus:
             )
         )  # fmt: skip
 
-    def recovers(self, prepared: Prepared, checkpoint: int, reason: str) -> None:
+    def recovers(self, prepared: PreparedFlow, checkpoint: int, reason: str) -> None:
         """A worker is lost, and the flow begins another life from a checkpoint."""
         self._prepared, self._migrations = prepared, {}
         self.tell(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from meander.app.protocol.messages import Durations, Operator, Reading, WorkerHeartbeat
+from meander.app.protocol.messages import Durations, OperatorStats, SourceStats, WorkerHeartbeat
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.state.keys.ids import WorkerId
 
@@ -18,7 +18,7 @@ NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class WorkerStats:
     """The last beats.
 
     >>> one = WorkerHeartbeat(counters={"read": 3})
@@ -32,7 +32,7 @@ class Heard:
     left: WorkerHeartbeat = field(default_factory=WorkerHeartbeat)
     """What those have counted that have left."""
 
-    def without(self, last: WorkerHeartbeat) -> Heard:
+    def without(self, last: WorkerHeartbeat) -> WorkerStats:
         """After a worker has left with these last words."""
         return replace(self, left=_summed(self.left, last))
 
@@ -51,8 +51,8 @@ class Heard:
 def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
     operators, sources = dict(one.operators), dict(one.sources)
     for name, work in other.operators.items():
-        known = operators.get(name, Operator(received=0, sent=0, busy=0.0, took=NONE))
-        operators[name] = Operator(
+        known = operators.get(name, OperatorStats(received=0, sent=0, busy=0.0, took=NONE))
+        operators[name] = OperatorStats(
             received=known.received + work.received,
             sent=known.sent + work.sent,
             busy=known.busy + work.busy,
@@ -60,7 +60,7 @@ def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
         )
     for name, reading in other.sources.items():
         delays = sources[name].delays if name in sources else NONE
-        sources[name] = Reading(
+        sources[name] = SourceStats(
             partitions=[], times=[], states=[], delays=both(delays, reading.delays)
         )
     counters = _added(one.counters, other.counters)

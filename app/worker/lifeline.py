@@ -14,8 +14,8 @@ from typing import Self
 
 import zmq
 
-from meander.app.protocol.messages import REPLY, Alive, Heard
-from meander.app.protocol.registration import Ticket
+from meander.app.protocol.messages import REPLY, Alive, HeartbeatAck
+from meander.app.protocol.registration import LaunchToken
 from meander.connectors.links.links import Keys
 
 MOST_TTL = 6_553_000
@@ -25,7 +25,7 @@ MOST_TTL = 6_553_000
 class Lifeline:
     """A worker's end; of one thread."""
 
-    def __init__(self, ticket: Ticket, lease: float) -> None:
+    def __init__(self, ticket: LaunchToken, lease: float) -> None:
         self._token, keys = ticket.token, Keys.fresh()
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
@@ -49,7 +49,7 @@ class Lifeline:
             time.sleep(seconds)
             return False
         while self._dealer.poll(max(0, int((deadline - time.monotonic()) * 1000))):
-            answered |= isinstance(REPLY.read(self._dealer.recv()), Heard)
+            answered |= isinstance(REPLY.read(self._dealer.recv()), HeartbeatAck)
         return answered
 
     def __enter__(self) -> Self:

@@ -20,8 +20,8 @@ from pyspark import SparkFiles
 
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import Failure
-from meander.app.worker.process import Member
-from meander.app.worker.process_state import Kept
+from meander.app.worker.process import WorkerProcess
+from meander.app.worker.process_state import ProcessState
 from meander.connectors.links.links import member_name
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -41,11 +41,11 @@ def main(blob: bytes) -> bytes:
             tempfile.TemporaryDirectory(
                 prefix=f"meander-{arguments.flow}-", dir=SparkFiles.getRootDirectory()
             ) as folder,
-            contextlib.closing(Kept(arguments.source, Path(folder))) as kept,
+            contextlib.closing(ProcessState(arguments.source, Path(folder))) as kept,
         ):
             while arguments is not None:
                 me = arguments.worker
-                arguments = Member(arguments, kept).run()
+                arguments = WorkerProcess(arguments, kept).run()
                 if arguments is not None:
                     kept.outlive()
     except MeanderError as error:

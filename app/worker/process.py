@@ -31,20 +31,20 @@ from meander.app.protocol.messages import (
     FROM_PEER,
     TO_WORKER,
     AddPeer,
-    Again,
-    Bye,
     Done,
+    DropPeer,
     Durations,
+    Exit,
     Failure,
-    Forget,
     FromWorker,
-    Leaves,
-    Operator,
+    OperatorStats,
     PeerAdded,
-    Reading,
+    PeerLeft,
     Released,
     Report,
-    Stop,
+    Restart,
+    SourceStats,
+    StopExecution,
     Stopped,
     ToWorker,
     WorkerHeartbeat,
@@ -52,7 +52,7 @@ from meander.app.protocol.messages import (
 from meander.app.protocol.registration import join, own_host
 from meander.app.recovery.restart import history_of
 from meander.app.worker.lifeline import Lifeline
-from meander.app.worker.process_state import Kept
+from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
 from meander.connectors.kafka.dead_letter import KafkaDeadLetters
 from meander.connectors.kafka.sink.sink import KafkaSink, batch_bytes
@@ -65,7 +65,7 @@ from meander.connectors.topics.topics import Names, names
 from meander.dataflow.api.nodes import SinkNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
-from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.interfaces import SinkWriter, WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.metrics.histogram import Histogram
@@ -99,7 +99,7 @@ CREDIT: Mapping[Hashable, Wait] = {
 }
 
 
-class _Begun(NamedTuple):
+class _Opening(NamedTuple):
     """What is being opened while a worker waits to be let in."""
 
     opening: SideBySide
@@ -107,10 +107,10 @@ class _Begun(NamedTuple):
     in_flight: Future[KafkaStateTopic]
 
 
-class Member:
+class WorkerProcess:
     """A worker."""
 
-    def __init__(self, arguments: Arguments, kept: Kept) -> None:
+    def __init__(self, arguments: Arguments, kept: ProcessState) -> None:
         self._arguments, self._kept = arguments, kept
         self._me = WorkerId(arguments.worker)
         self._beat_every = min(1.0, arguments.lease / 5)
@@ -118,7 +118,7 @@ class Member:
         self._working = False
         self._silence = silence(arguments.lease)
         self._stop = self._bye = self._left = self._over = False
-        self._again: Again | None = None
+        self._again: Restart | None = None
         self._worker: Worker | None = None
         self._waits = Waits(SystemClock())
         self._pulse = Keepalive(self._alive)
@@ -141,7 +141,7 @@ class Member:
             self._links.close(linger=1.0)
         return None if self._again is None else self._arguments.anew(self._again)
 
-    def _attempt(self, begun: _Begun) -> None:
+    def _attempt(self, begun: _Opening) -> None:
         """Work until told to stop; what goes wrong is told to the coordinator."""
         try:
             with self._open(begun) as worker:
@@ -157,7 +157,7 @@ class Member:
         self._tell(Failure.at(member_name(self._me), error, trace_of(error)))
 
     @contextlib.contextmanager
-    def _open(self, begun: _Begun) -> Iterator[Worker]:
+    def _open(self, begun: _Opening) -> Iterator[Worker]:
         """The engine with all its ends."""
         arguments, opening = self._arguments, begun.opening
         topics = names(arguments.prefix, arguments.flow)
@@ -187,14 +187,14 @@ class Member:
         with contextlib.closing(Worker(plan, site, self._links)) as worker:
             yield worker
 
-    def _begin_to_open(self, opening: SideBySide) -> _Begun:
+    def _begin_to_open(self, opening: SideBySide) -> _Opening:
         arguments, wakeup = self._arguments, self._links.wakeup
         topics = names(arguments.prefix, arguments.flow)
         state, in_flight = (
             opening.open(partial(KafkaStateTopic, arguments.kafka, topic, self._me, wakeup))
             for topic in (topics.state, topics.in_flight)
         )
-        return _Begun(opening, state, in_flight)
+        return _Opening(opening, state, in_flight)
 
     def _transactions(
         self, plan: Plan, context: WorkerContext, topics: Names
@@ -248,7 +248,7 @@ class Member:
         self._left = True
         for peer in self._links.peers:
             if peer != COORDINATOR:
-                self._links.tell(peer, Leaves().to_bytes())
+                self._links.tell(peer, PeerLeft().to_bytes())
         self._tell(beat_of(worker))
         self._tell(Done(counters=dict(worker.counters)))
 
@@ -280,20 +280,20 @@ class Member:
                 continue
             self._heard = time.monotonic()
             match _read(data):
-                case Stop():
+                case StopExecution():
                     self._stop = True
                     # From here on a peer may close before our own word to go comes.
                     self._links.part()
-                case Bye():
+                case Exit():
                     self._bye = True
-                case Again() as again:
+                case Restart() as again:
                     self._bye, self._again = True, again
                 case AddPeer(peer=peer):
                     newcomer = Peer(WorkerId(peer.worker), peer.address, peer.public)
                     self._links.admit([newcomer])
                     self._links.connect([newcomer], joining=True)
                     self._tell(PeerAdded(worker=peer.worker))
-                case Forget(worker=worker):
+                case DropPeer(worker=worker):
                     self._links.loosen(WorkerId(worker))
                 case WorkerHeartbeat():
                     pass
@@ -363,15 +363,15 @@ class Member:
                     os._exit(1)
 
 
-def _start(plan: Plan, arguments: Arguments, topics: Names) -> Start:
+def _start(plan: Plan, arguments: Arguments, topics: Names) -> RestorePlan:
     """What the flow starts from; who joins it later has no need of states."""
     life = ExecutionId(arguments.incarnation)
     history = history_of(plan, arguments.kafka, topics, life)
     if arguments.checkpoint is None or arguments.joins:
-        return Start.of(plan, arguments.workers, history=history)
+        return RestorePlan.of(plan, arguments.workers, history=history)
     with checkpoints.reading(arguments.kafka, topics) as there:
         found = there.at(arguments.checkpoint)
-    return Start.of(plan, arguments.workers, found, history)
+    return RestorePlan.of(plan, arguments.workers, found, history)
 
 
 def _writer(
@@ -416,13 +416,13 @@ def beat_of(worker: Worker) -> WorkerHeartbeat:
         restored=restored,
         restoring=restoring,
         operators={
-            name: Operator(
+            name: OperatorStats(
                 received=work.received, sent=work.sent, busy=work.busy, took=_durations(work.took)
             )
             for name, work in worker.work().items()
         },
         sources={
-            name: Reading(
+            name: SourceStats(
                 partitions=[one.partition for one in lanes],
                 times=[one.time for one in lanes],
                 states=[one.state for one in lanes],

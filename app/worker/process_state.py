@@ -11,7 +11,7 @@ from meander.dataflow.api.plan import Plan
 from meander.state.store.store import Database
 
 
-class Kept:
+class ProcessState:
     """Of one process, each opened when it is first asked for."""
 
     def __init__(self, source: Source, folder: Path) -> None:

@@ -116,7 +116,7 @@ def _unheard(_: KafkaError | None, __: list[TopicPartition]) -> None:
     """Who commits nothing hears nothing of it."""
 
 
-class Fetched(Protocol):
+class ConsumedMessage(Protocol):
     """A message as consumers return it: unlike one made by hand it has a place on a topic."""
 
     def partition(self) -> int:

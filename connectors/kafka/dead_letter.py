@@ -37,7 +37,7 @@ _json = encoder("json")
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class MalformedRecord:
     """A record as it lies on its topic; a reader sets it aside as the value of a batch's row."""
 
     topic: str
@@ -78,7 +78,7 @@ class KafkaDeadLetters:
         ]
         if trace:
             added.append(("meander.trace", _text(trace)[-MAX_TRACE:]))
-        if isinstance(value, Unreadable):
+        if isinstance(value, MalformedRecord):
             added.append(("meander.topic", value.topic))
             self._send(value.value, value.key, _kept(value.headers), added)
         else:

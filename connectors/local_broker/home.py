@@ -26,7 +26,7 @@ def make(folder: Path, otherwise: str) -> None:
 
     >>> make(Path("/proc/mine"), "name another with --data")
     Traceback (most recent call last):
-    meander.schemas.errors.SetupError: folder /proc/mine: it cannot be made (...); give ... HOME ..., or ...
+    meander.schemas.errors.SetupError: folder /proc/mine: it cannot be made (...); give ...
     """
     cause = "this user may not write to it"
     try:

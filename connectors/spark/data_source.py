@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from meander.connectors.kafka import client, topics
-from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.client import ConsumedMessage
 from meander.schemas.errors import MeanderError, SetupError
 
 FORMAT = "meander-kafka"
@@ -180,15 +180,15 @@ def _offsets(
     return {at: answer.result().offset for at, answer in answers.items()}
 
 
-def _read(consumer: Consumer, span: _Range) -> Iterator[list[Fetched]]:
+def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
     position = span.start
-    held: list[Fetched] = []
+    held: list[ConsumedMessage] = []
     last_answer = time.monotonic()
     while position < span.end:
         # `consume` with a timeout waits for all of it at the end of the log; `poll` does not.
         first = consumer.poll(1.0)
         found = [] if first is None else [first, *consumer.consume(BATCH, timeout=0)]
-        for message in cast(list[Fetched], found):
+        for message in cast(list[ConsumedMessage], found):
             error = message.error()
             if error is None:
                 held.append(message)
@@ -213,13 +213,15 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[Fetched]]:
                 yield whole
 
 
-def _columns(span: _Range, messages: list[Fetched], wanted: pa.Schema) -> pa.RecordBatch:
+def _columns(span: _Range, messages: list[ConsumedMessage], wanted: pa.Schema) -> pa.RecordBatch:
     """Column by column: this runs for a million records, so no call of ours per record."""
     columns = [_column(span, messages, field.name, field.type) for field in wanted]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _column(span: _Range, messages: list[Fetched], name: str, type_: pa.DataType) -> pa.Array:
+def _column(
+    span: _Range, messages: list[ConsumedMessage], name: str, type_: pa.DataType
+) -> pa.Array:
     match name:
         case "topic":
             return pa.repeat(pa.scalar(span.topic, type_), len(messages))

@@ -14,10 +14,10 @@ from functools import partial
 from itertools import repeat
 from typing import Self
 
-from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.formats import decoder
 from meander.connectors.kafka.sink.partitioner import partitions_of_keys
-from meander.connectors.kafka.sink.sink import KafkaSink, Rows
+from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder
 from meander.connectors.kafka.source.chunks import Intake
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import Chunk, Partition, Rest
@@ -44,8 +44,8 @@ class Record:
     offset: int
 
 
-class Message:
-    """A record as a consumer returns it: implements `Fetched`."""
+class InMemoryMessage:
+    """A record as a consumer returns it: implements `ConsumedMessage`."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -86,7 +86,7 @@ class Message:
 class Topic:
     """One topic: all records as they came, and what of them are results of the flow."""
 
-    logs: list[list[Fetched]]
+    logs: list[list[ConsumedMessage]]
     """By partition."""
     records: list[Record] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Topic:
         offset = len(self.logs[partition])
         record = Record(value, key, headers, ms, partition, offset)
         self.records.append(record)
-        self.logs[partition].append(Message(record))
+        self.logs[partition].append(InMemoryMessage(record))
 
 
 class TopicReader:
@@ -222,7 +222,7 @@ class TopicWriter(Unhurried):
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(rng)
-        self._rows = Rows(spec, worker, NO_KEEPALIVE)
+        self._rows = RecordEncoder(spec, worker, NO_KEEPALIVE)
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 

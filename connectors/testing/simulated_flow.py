@@ -25,7 +25,7 @@ from functools import partial
 from operator import index
 from typing import SupportsIndex, cast
 
-from meander.connectors.kafka.dead_letter import Unreadable
+from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.formats import Decoder, Format, encoder
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned
@@ -110,7 +110,7 @@ class Idle(Fault):
     steps: int
 
 
-class TestFlow(simulated_flow.TestFlow):
+class TestFlow(simulated_flow.SimulatedFlow):
     """A user's flow on simulated workers; each of its topics has so many `partitions`, and `states`
     are those that it starts from, by operator and key.
 
@@ -167,7 +167,7 @@ class TestFlow(simulated_flow.TestFlow):
             self.strike(Feed(topic, value, key, ms, partition, headers))
 
     def run(self) -> None:
-        """Play all faults, end the topics, and come to the end: see the engine's `TestFlow`."""
+        """Play all faults, end the topics, and finish: see the engine's `SimulatedFlow`."""
         self.settle()
         while self._pending.left:
             self._hasten()
@@ -214,7 +214,7 @@ class TestFlow(simulated_flow.TestFlow):
         """The records that were set aside; of one that could not be read, `value` is its bytes."""
         return [
             replace(letter, value=letter.value.value)
-            if isinstance(letter.value, Unreadable)
+            if isinstance(letter.value, MalformedRecord)
             else letter
             for letter in super().dead_letters
         ]

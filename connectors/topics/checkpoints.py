@@ -16,7 +16,7 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from meander.connectors.kafka import client
-from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.record_fetcher import read_places
 from meander.connectors.topics.state import Appending
@@ -25,7 +25,7 @@ from meander.dataflow.checkpoint.recording import Recorded, Recording
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 DURABLE = 60.0
 """Seconds within which what is written must be durable."""
@@ -33,7 +33,7 @@ _LOOK = 0.002
 """Seconds between two looks whether it is."""
 
 
-class Unreadable(SetupError):
+class CheckpointUnreadable(SetupError):
     """What lies at an offset, if anything does, is no checkpoint that this release reads."""
 
 
@@ -54,7 +54,7 @@ class CheckpointsTopic:
         self._sender.place(record, None, placed.append)
         return lambda: placed[0] if placed else None
 
-    def forget(self, places: Sequence[Place], chunks: Sequence[Place]) -> None:
+    def forget(self, places: Sequence[RecordLocation], chunks: Sequence[RecordLocation]) -> None:
         """Have compaction take records in flight, and chunks of layers, that no checkpoint refers
         to."""
         self._in_flight.forget(places)
@@ -97,7 +97,7 @@ class CheckpointsReader:
         self._contact, self._settings, self._consumer = client.contact(settings), settings, consumer
         self._topic, self._in_flight = names.checkpoints, names.in_flight
         self._offsets = range(*client.watermarks(consumer, self._topic, 0))
-        self._read: dict[int, Checkpoint | Unreadable] = {}
+        self._read: dict[int, Checkpoint | CheckpointUnreadable] = {}
 
     def newest(
         self, counts: Callable[[int, Checkpoint], bool] = lambda *_: True
@@ -125,19 +125,19 @@ class CheckpointsReader:
                 return one.number + passed
         return self._offsets.stop
 
-    def read(self, offset: int) -> Checkpoint | Unreadable:
+    def read(self, offset: int) -> Checkpoint | CheckpointUnreadable:
         """The one that lies at an offset, or why it cannot be read."""
         if offset not in self._read:
             try:
                 self._read[offset] = self._fetched(offset)
-            except Unreadable as error:
+            except CheckpointUnreadable as error:
                 self._read[offset] = error
         return self._read[offset]
 
     def at(self, offset: int) -> Checkpoint:
         """The one that lies at an offset. Raises Unreadable where none does."""
         one = self.read(offset)
-        if isinstance(one, Unreadable):
+        if isinstance(one, CheckpointUnreadable):
             raise one
         return one
 
@@ -152,19 +152,19 @@ class CheckpointsReader:
                 return self._decoded(offset, message.value() or b"")
             if error is not None and not client.expired(error):
                 raise client.translate(error, f"topic {self._topic!r}")
-        raise Unreadable(
+        raise CheckpointUnreadable(
             f"topic {self._topic!r}, offset {offset}",
             "the checkpoint that was there is there no more",
             "see who else writes to the topic, or deletes from it",
         )
 
-    def _next(self, deadline: float) -> Fetched | None:
+    def _next(self, deadline: float) -> ConsumedMessage | None:
         """The next message, or an error that waiting does not mend; None where neither has come.
         Raises MeanderError at the deadline."""
         self._contact.check()
         if time.monotonic() >= deadline:
             raise _late(self._topic)
-        message = cast(Fetched | None, self._consumer.poll(0.5))
+        message = cast(ConsumedMessage | None, self._consumer.poll(0.5))
         error = None if message is None else message.error()
         return None if error is not None and client.transient(error) else message
 
@@ -174,13 +174,13 @@ class CheckpointsReader:
         except SetupError:
             raise
         except MeanderError as error:
-            raise Unreadable(
+            raise CheckpointUnreadable(
                 f"topic {self._topic!r}, offset {offset}",
                 f"the checkpoint there is {error.concerns}: {error.cause}",
                 f"{error.remedy}, or have the flow start anew with meander reset",
             ) from error
 
-    def _parts(self, places: Sequence[Place]) -> list[bytes]:
+    def _parts(self, places: Sequence[RecordLocation]) -> list[bytes]:
         return read_places(self._settings, self._in_flight, places, DURABLE)
 
 
@@ -197,7 +197,7 @@ def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None
     tombstone(settings, topic, [place for layer in layers for place in layer.chunks])
 
 
-def tombstone(settings: Settings, topic: str, places: Sequence[Place]) -> None:
+def tombstone(settings: Settings, topic: str, places: Sequence[RecordLocation]) -> None:
     """Have compaction take records off a topic."""
     with contextlib.closing(Sender(settings, topic)) as sender:
         sender.forget(places)

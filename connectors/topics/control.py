@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 
 from meander.connectors.kafka import client, topics
-from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.schemas.errors import MeanderError
 
@@ -75,7 +75,7 @@ class ControlTopic:
         """What has come since the last call. Raises MeanderError when there is no way on."""
         self._contact.check()
         commands = []
-        for message in cast(list[Fetched], self._consumer.consume(_MOST, 0)):
+        for message in cast(list[ConsumedMessage], self._consumer.consume(_MOST, 0)):
             error = message.error()
             if error is None:
                 millis = message.timestamp()[1]
@@ -119,7 +119,7 @@ def give(settings: Settings, topic: str, command: bytes) -> int:
     return offset
 
 
-class Decisions:
+class DecisionTopic:
     """Appends decisions to their topic; for the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str) -> None:

@@ -14,7 +14,7 @@ from typing import cast
 from confluent_kafka import KafkaError, TopicPartition
 
 from meander.connectors.kafka import client
-from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.client import ConsumedMessage, Settings
 
 _AT_ONCE = 10_000
 SILENCE = 60.0
@@ -33,7 +33,7 @@ def whole(settings: Settings, topic: str) -> list[bytes]:
         while time.monotonic() - heard < SILENCE:
             first = consumer.poll(0.5)
             more = [] if first is None else [first, *consumer.consume(_AT_ONCE, 0)]
-            for message in cast(list[Fetched], more):
+            for message in cast(list[ConsumedMessage], more):
                 error = message.error()
                 if error is None:
                     heard = time.monotonic()

@@ -22,10 +22,10 @@ from typing import cast
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from meander.connectors.kafka import client
-from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.dataflow.interfaces import Wakeup
 from meander.schemas.errors import MeanderError
-from meander.state.layers.topic import Place, RecordGone, Ticket
+from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
 
 GAP = 1 << 20
 """Bytes between two places, by the size of the next, that are read through rather than skipped."""
@@ -49,13 +49,13 @@ class Request:
 class Wanted:
     """One place, and where its payload belongs."""
 
-    place: Place
+    place: RecordLocation
     request: Request
     index: int
 
 
 @dataclass(slots=True)
-class Lane:
+class ReadQueue:
     """What is still to be read of one partition, in offset order."""
 
     partition: int
@@ -75,12 +75,12 @@ class PlaceReader:
         self._asked: SimpleQueue[list[Wanted]] = SimpleQueue()
         self._answers: dict[Ticket, list[bytes] | MeanderError] = {}
         self._abandoned: set[Ticket] = set()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, ReadQueue] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"read {topic}", daemon=True)
         self._thread.start()
 
-    def ask(self, ticket: Ticket, places: Sequence[Place]) -> None:
+    def ask(self, ticket: Ticket, places: Sequence[RecordLocation]) -> None:
         """Have these places read."""
         request = Request(ticket, len(places))
         if places:
@@ -119,7 +119,7 @@ class PlaceReader:
         self._get_to_know()
         while wanted := self._next_sweep():
             self._lanes = {
-                partition: Lane(partition, deque(places))
+                partition: ReadQueue(partition, deque(places))
                 for partition, places in groupby(sorted(wanted, key=_where), key=_partition)
             }
             try:
@@ -154,15 +154,15 @@ class PlaceReader:
         finally:
             self._consumer.unassign()
 
-    def _read(self) -> Iterable[Fetched]:
-        first = cast(Fetched | None, self._consumer.poll(_NAP))
+    def _read(self) -> Iterable[ConsumedMessage]:
+        first = cast(ConsumedMessage | None, self._consumer.poll(_NAP))
         if first is None:
             return []
         if self._contact.lost:
             self._contact.heard()
-        return [first, *cast(list[Fetched], self._consumer.consume(1000, 0))]
+        return [first, *cast(list[ConsumedMessage], self._consumer.consume(1000, 0))]
 
-    def _take(self, message: Fetched) -> None:
+    def _take(self, message: ConsumedMessage) -> None:
         error = message.error()
         if error is None:
             self._take_record(message)
@@ -171,7 +171,7 @@ class PlaceReader:
         elif not client.transient(error):
             raise client.translate(error, f"topic {self._topic!r}")
 
-    def _take_record(self, message: Fetched) -> None:
+    def _take_record(self, message: ConsumedMessage) -> None:
         lane, offset = self._lanes.get(message.partition()), message.offset()
         if lane is None:
             return
@@ -213,7 +213,7 @@ class PlaceReader:
                 self._answers.pop(request.ticket, None)
             self._wakeup.set()
 
-    def _skip_ahead(self, lane: Lane, offset: int) -> None:
+    def _skip_ahead(self, lane: ReadQueue, offset: int) -> None:
         if not lane.wanted:
             del self._lanes[lane.partition]
             self._consumer.incremental_unassign([self._place(lane)])
@@ -222,7 +222,7 @@ class PlaceReader:
         if (following.offset - offset) * following.size > GAP:
             self._consumer.seek(self._place(lane, following.offset))
 
-    def _take_end(self, message: Fetched) -> None:
+    def _take_end(self, message: ConsumedMessage) -> None:
         lane, end = self._lanes.get(message.partition()), message.offset()
         if lane is None:
             return
@@ -249,12 +249,12 @@ class PlaceReader:
             for wanted in lane.wanted:
                 self._answer(wanted.request, error)
 
-    def _place(self, lane: Lane, offset: int = -1001) -> TopicPartition:
+    def _place(self, lane: ReadQueue, offset: int = -1001) -> TopicPartition:
         return TopicPartition(self._topic, lane.partition, offset)
 
 
 def read_places(
-    settings: Settings, topic: str, places: Sequence[Place], seconds: float
+    settings: Settings, topic: str, places: Sequence[RecordLocation], seconds: float
 ) -> list[bytes]:
     """Return what lies at some places, in the order asked for, and wait for it. Raises RecordGone
     when one of them is gone, and Unreachable after some seconds."""

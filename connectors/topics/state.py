@@ -16,7 +16,7 @@ from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.record_fetcher import PlaceReader
 from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS
 from meander.dataflow.interfaces import Wakeup
-from meander.state.layers.topic import Place, Ticket
+from meander.state.layers.topic import RecordLocation, Ticket
 
 
 class Appending:
@@ -25,7 +25,7 @@ class Appending:
     def __init__(self, settings: Settings, topic: str, partition: int) -> None:
         self._partition = partition
         self._sender = Sender(settings, topic, message_max_bytes=MAX_STATE_RECORD)
-        self._appended: dict[Ticket, Place | None] = {}
+        self._appended: dict[Ticket, RecordLocation | None] = {}
         """Where what was appended lies, and None of what is under way."""
         self._last = 0
 
@@ -41,7 +41,7 @@ class Appending:
         self._sender.place(payload, key, durable, self._partition)
         return ticket
 
-    def placed(self, ticket: Ticket) -> Place | None:
+    def placed(self, ticket: Ticket) -> RecordLocation | None:
         """Where the record lies, once it is durable; the answer is given once.
 
         Raises MeanderError when the broker refused a record.
@@ -58,7 +58,7 @@ class Appending:
         if (place := self._appended.pop(ticket)) is not None:
             self.forget([place])
 
-    def forget(self, places: Sequence[Place]) -> None:
+    def forget(self, places: Sequence[RecordLocation]) -> None:
         """Put a tombstone for each of some records behind it; nothing waits for these."""
         self._sender.forget(places)
 
@@ -75,7 +75,7 @@ class Appending:
         return Ticket(self._last)
 
     def _durable(self, ticket: Ticket, key: bytes, size: int, offset: int) -> None:
-        place = Place(key, self._partition, offset, size)
+        place = RecordLocation(key, self._partition, offset, size)
         if ticket in self._appended:
             self._appended[ticket] = place
         else:
@@ -89,7 +89,7 @@ class KafkaStateTopic(Appending):
         super().__init__(settings, topic, worker % STATE_PARTITIONS)
         self._reader = PlaceReader(settings, topic, wakeup)
 
-    def fetch(self, places: Sequence[Place]) -> Ticket:
+    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
         """Ask for records by place."""
         ticket = self._next()
         self._reader.ask(ticket, places)

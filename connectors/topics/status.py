@@ -18,7 +18,7 @@ from typing import cast
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from meander.connectors.kafka import client, topics
-from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.topics import expect_ran
 from meander.schemas.errors import MeanderError
@@ -155,7 +155,7 @@ class StatusReader:
     def _from(self, start: int) -> Iterator[Told | None]:
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
         while True:
-            message = cast(Fetched | None, self._consumer.poll(0.5))
+            message = cast(ConsumedMessage | None, self._consumer.poll(0.5))
             error = None if message is None else message.error()
             if message is not None and error is None:
                 event = self._event(message)
@@ -167,7 +167,7 @@ class StatusReader:
                 raise client.translate(error, f"topic {self._topic!r}")
             yield None
 
-    def _event(self, message: Fetched) -> Event | None:
+    def _event(self, message: ConsumedMessage) -> Event | None:
         """None for what another version of Meander, or somebody else, has written."""
         try:
             return parse_event(message.value() or b"")

@@ -16,7 +16,7 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from meander.connectors.kafka import client
-from meander.connectors.kafka.client import Fetched, Settings
+from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.connectors.topics.checkpoints import DURABLE
 from meander.connectors.topics.topics import STATE_PARTITIONS
@@ -81,7 +81,7 @@ def _records(
     consumer.assign([place])
     while time.monotonic() < deadline:
         contact.check()
-        message = cast(Fetched | None, consumer.poll(0.5))
+        message = cast(ConsumedMessage | None, consumer.poll(0.5))
         error = None if message is None else message.error()
         if message is None or (error is not None and client.transient(error)):
             continue

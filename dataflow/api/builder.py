@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meander.dataflow.api.nodes import ExchangeNode, Guarantee, Node, Output, group_of
 from meander.dataflow.api.validation import check
-from meander.dataflow.control.colocation import TOGETHER
+from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.operators.error_policy import OnError
 from meander.schemas.errors import SetupError
 from meander.state.keys.bins import BinSpace
@@ -36,7 +36,7 @@ class Definition:
     def placed(self, at: Output, on_error: OnError) -> Output:
         """Where records without keys are with the owners of their partitions' bins: what has been
         committed of them is told by these, whoever reads a partition."""
-        return self._behind_exchange(at, TOGETHER, on_error, keyless=True)
+        return self._behind_exchange(at, DEFAULT_GROUP, on_error, keyless=True)
 
     def _behind_exchange(
         self, at: Output, group: str, on_error: OnError, *, keyless: bool = False

@@ -24,9 +24,9 @@ from meander.dataflow.api.nodes import (
     SplitNode,
     upstreams,
 )
-from meander.state.checkpoint.checkpoint import Way
+from meander.state.checkpoint.checkpoint import InputLineage
 
-Ways = Mapping[tuple[str, int], Way]
+Ways = Mapping[tuple[str, int], InputLineage]
 """By operator and number of its input."""
 Readers = Mapping[str, Sequence[tuple[Node, int]]]
 """Of each operator, with the number of the input by which they read."""
@@ -47,7 +47,9 @@ def ways(nodes: Sequence[Node], outboxes: Collection[str]) -> Ways:
             case SinkNode() if node.name in outboxes:
                 coming[node.name, 1] = coming[node.name, 0]
     return {
-        (name, number): Way(name, number, behind, tuple(sorted(_ends(node, number, readers))))
+        (name, number): InputLineage(
+            name, number, behind, tuple(sorted(_ends(node, number, readers)))
+        )
         for (name, number), (node, behind) in coming.items()
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from meander.dataflow.control.colocation import TOGETHER
+from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
 from meander.dataflow.operators.error_policy import OnError
@@ -19,7 +19,7 @@ from meander.dataflow.operators.keyed.logic import OnTimer, OnValue
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import KeyBy, Step
 from meander.state.encoding.codec import PLAIN, StateCodec
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 
 Moving = Literal["together", "alone"]
 """Whether an operator's bins move with those of all others that do, or for themselves."""
@@ -76,7 +76,7 @@ class ExchangeNode:
     name: str
     upstream: Output
     on_error: OnError
-    group: str = TOGETHER
+    group: str = DEFAULT_GROUP
     """The operators whose bins are meant."""
     keyless: bool = False
     """Whether its records have no keys: they travel to the owner of their partition's bin."""
@@ -120,10 +120,10 @@ class KeyedNode:
     @property
     def group(self) -> str:
         """The operators whose bins move with its own."""
-        return self.name if self.moves == "alone" else TOGETHER
+        return self.name if self.moves == "alone" else DEFAULT_GROUP
 
     @property
-    def layout(self) -> Layout | None:
+    def layout(self) -> ColumnLayout | None:
         """The columns of its states, where these are mere numbers."""
         if not isinstance(self.logic, ColumnFold) or self.codec.name != PLAIN.name:
             return None
@@ -209,7 +209,7 @@ def group_of(node: Node) -> str:
     while not isinstance(node, ExchangeNode | KeyedNode):
         before = upstreams(node)
         if not before:
-            return TOGETHER
+            return DEFAULT_GROUP
         node = before[0].node
     return node.group
 

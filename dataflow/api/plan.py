@@ -35,8 +35,14 @@ from meander.dataflow.api.nodes import (
 from meander.dataflow.api.validation import functions_of
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.colocation import ColocationGroups
-from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
-from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.instructions import (
+    CancelMove,
+    Prefetch,
+    Revoke,
+    Rewrite,
+    StartPreCopy,
+)
+from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.graph.graph import EdgeId, Graph, Location
 from meander.dataflow.graph.graph import Node as Ports
@@ -123,11 +129,13 @@ class Plan:
     @cached_property
     def crossing(self) -> dict[EdgeId, tuple[type, ...]]:
         """The edges that lead from member to member, and what travels on each."""
-        instructions = Moves, Revoke, StartPreCopy, Stage, CancelMove, Rewrite
+        instructions = Moves, Revoke, StartPreCopy, Prefetch, CancelMove, Rewrite
         carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
-        carried[self.handover.inputs[0]] = (Order,)
+        carried[self.handover.inputs[0]] = (ReassignPartition,)
         carried.update((self.pointers(keyed), (BinHandoff,)) for keyed in self.keyed)
-        carried.update((self.ports[source.name].inputs[0], (Parcel,)) for source in self.sources)
+        carried.update(
+            (self.ports[source.name].inputs[0], (PartitionHandoff,)) for source in self.sources
+        )
         outputs = {self.ports[exchange.name].outputs[0] for exchange in self.exchanges}
         carried.update((e.target, (Batch,)) for e in self.graph.edges if e.source in outputs)
         return {e.id: carried[e.target] for e in self.graph.edges if e.target in carried}

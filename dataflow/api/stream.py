@@ -29,7 +29,7 @@ from meander.dataflow.api.nodes import (
     group_of,
     scope_of,
 )
-from meander.dataflow.control.colocation import TOGETHER
+from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.interfaces import SinkSpec
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
@@ -380,7 +380,7 @@ class KeyedStream(Stream[T]):
         """A stateful operator, and exchanges where its bins may have other owners than its
         records' so far."""
         *_, on_error, moves = how
-        group = name if moves == "alone" else TOGETHER
+        group = name if moves == "alone" else DEFAULT_GROUP
         upstreams = tuple(self._flow.exchanged(one._at, group, on_error) for one in streams)
         return self._add(KeyedNode(self._flow.own_name(name), upstreams, logic, *how))
 

@@ -36,7 +36,7 @@ WINDOWS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentBatch:
     """A batch that has been sent: the time of its last record, and what its passing frees."""
 
     time: int
@@ -51,11 +51,11 @@ class Sent:
     """Takes how long it was from `read_at` to its passing; None where more of its chunk comes."""
 
 
-class Underway:
+class PartitionInFlight:
     """What has been sent of one partition and not passed, and how much of it may be."""
 
     def __init__(self) -> None:
-        self.sent = deque[Sent]()
+        self.sent = deque[SentBatch]()
         self.weight, self._most = 0, LEAST
         """Bytes, with what records count besides, and what they may be."""
         self._began, self._freed = 0.0, 0
@@ -67,12 +67,12 @@ class Underway:
         """Whether more would make nothing faster."""
         return self.weight >= self._most
 
-    def put(self, sent: Sent) -> None:
+    def put(self, sent: SentBatch) -> None:
         """Note what has been sent."""
         self.sent.append(sent)
         self.weight += _weight(sent)
 
-    def take(self) -> Sent:
+    def take(self) -> SentBatch:
         """Let go of the oldest, which has passed."""
         oldest = self.sent.popleft()
         self.weight -= _weight(oldest)
@@ -98,7 +98,7 @@ class Inflight:
         """Of what has been read and not passed."""
         self.unpassed = 0
         """Of what of this has been sent."""
-        self._underway: dict[tuple[int, Partition], Underway] = {}
+        self._underway: dict[tuple[int, Partition], PartitionInFlight] = {}
 
     @property
     def full(self) -> bool:
@@ -130,15 +130,15 @@ class Inflight:
         """What has been read will not be sent: somebody else reads it again."""
         self.bytes -= size
 
-    def sent(self, sent: Sent) -> None:
+    def sent(self, sent: SentBatch) -> None:
         """Note what will be free once the sinks have passed its time."""
-        self._underway.setdefault((id(sent.reader), sent.partition), Underway()).put(sent)
+        self._underway.setdefault((id(sent.reader), sent.partition), PartitionInFlight()).put(sent)
         self.unpassed += sent.size
 
     def settle(self, passed: Antichain, now: float) -> None:
         """Free what the sinks' frontier has passed."""
         for underway in self._underway.values():
-            last: Sent | None = None
+            last: SentBatch | None = None
             while underway.sent and not passed.less_equal(underway.sent[0].time):
                 last = underway.take()
                 self.bytes -= last.size
@@ -151,5 +151,5 @@ class Inflight:
             underway.follow(now)
 
 
-def _weight(sent: Sent) -> int:
+def _weight(sent: SentBatch) -> int:
     return sent.size + ROW * sent.rows

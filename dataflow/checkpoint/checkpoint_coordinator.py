@@ -33,7 +33,7 @@ from meander.dataflow.wire import (
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId, member_name
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.times.antichain import Antichain
 
 NEVER = 1 << 62
@@ -41,7 +41,9 @@ FAILED_PAUSE = 1.0
 """Seconds from one that was given up to the next that nobody asks for, at least."""
 Write = Callable[[Checkpoint], Callable[[], Checkpoint | None]]
 """Begins to write a checkpoint; returns it, with its parts, once it is durable."""
-Forget = Callable[[Sequence[Place], Sequence[Place], Collection[int]], None]
+ForgetCheckpoint = Callable[
+    [Sequence[RecordLocation], Sequence[RecordLocation], Collection[int]], None
+]
 """Records in flight may go, and chunks of layers, that no checkpoint refers to any more, and the
 record of each checkpoint that is older than those of these numbers."""
 
@@ -97,7 +99,7 @@ class CheckpointCoordinator:
         links: Links,
         clock: Clock,
         write: Write,
-        forget: Forget,
+        forget: ForgetCheckpoint,
         trimming: MarkerRetention,
         savepoints: Sequence[Checkpoint] = (),
         last: int = 0,
@@ -384,7 +386,7 @@ class CheckpointCoordinator:
             return
         kept = *self._kept, *self._savepoints
         flying = {place for one in kept for place in one.places}
-        chunks = list[Place]()
+        chunks = list[RecordLocation]()
         if old.incarnation != self._incarnation:
             named = {place for one in kept for place in one.chunks}
             chunks = [place for place in old.chunks if place not in named]

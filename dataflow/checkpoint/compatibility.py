@@ -16,7 +16,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.exactly_once.commit_history import History
 from meander.schemas.errors import SetupError
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Way
+from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, InputLineage
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
     return found
 
 
-def _others(had: Way, has: Way) -> list[str]:
+def _others(had: InputLineage, has: InputLineage) -> list[str]:
     """What is another at an input: records may have a new reader more, and nothing else."""
     found = list[str]()
     if had.behind != has.behind:

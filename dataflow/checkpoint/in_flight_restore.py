@@ -17,7 +17,7 @@ import numpy as np
 
 from meander.dataflow.api.nodes import group_of
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.ports import InputPort, Message
@@ -42,7 +42,7 @@ class InFlightRestore:
         self,
         me: WorkerId,
         plan: Plan,
-        start: Start,
+        start: RestorePlan,
         inputs: Mapping[Location, InputPort],
         progress: Progress,
         topic: StateTopic,

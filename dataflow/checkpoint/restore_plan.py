@@ -33,7 +33,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RestorePlan:
     """What all workers begin with."""
 
     workers: int
@@ -60,7 +60,7 @@ class Start:
     def of(
         plan: Plan, workers: int, checkpoint: Checkpoint | None = None,
         history: History = NO_HISTORY,
-    ) -> Start:  # fmt: skip
+    ) -> RestorePlan:  # fmt: skip
         """A checkpoint over so many workers; None of a flow that has no past and no states."""
         checkpoint = None if checkpoint is None else fitting(checkpoint, plan)
         cut = BEGINNING if checkpoint is None else checkpoint.cut
@@ -68,7 +68,7 @@ class Start:
         number = 0 if checkpoint is None else checkpoint.number
         life = UNBORN if checkpoint is None else checkpoint.incarnation
         manifests = () if checkpoint is None else checkpoint.manifests
-        begun = Start(
+        begun = RestorePlan(
             workers, evenly_owned(plan.flow.space, workers, len(plan.groups.names)), readers={},
             manifests=manifests, number=number, life=life, history=history,
             past=history.past(plan.reached), sources=tuple(one.name for one in plan.sources),
@@ -86,9 +86,9 @@ class Start:
             readers=laid_out(readers, len(ranks), workers),
         )  # fmt: skip
 
-    def joining(self, plan: Plan) -> Start:
+    def joining(self, plan: Plan) -> RestorePlan:
         """What a worker begins with that joins later: others tell it all, but what was before."""
-        return Start.of(plan, self.workers, history=self.history)
+        return RestorePlan.of(plan, self.workers, history=self.history)
 
     @property
     def at(self) -> CheckpointId:

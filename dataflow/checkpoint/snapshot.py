@@ -40,7 +40,7 @@ LONGEST = 0.05
 """Seconds that a turn writes at most."""
 
 
-class Contents(Protocol):
+class PendingSnapshot(Protocol):
     """What has been frozen, and is being written."""
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
@@ -64,7 +64,7 @@ class Contents(Protocol):
 class _Recording:
     """A cut of which not all links have been recorded."""
 
-    contents: Contents
+    contents: PendingSnapshot
     before: Counter[WorkerId]
     """How many messages had been sent to each peer."""
     members: tuple[WorkerId, ...] | None = None
@@ -76,7 +76,8 @@ class SnapshotHandler:
     ones are kept; `complete` is called once one exists, `cancelled` once one is given up."""
 
     def __init__(
-        self, me: WorkerId, links: Links, settling: Alignment, freeze: Callable[[int], Contents],
+        self, me: WorkerId, links: Links, settling: Alignment,
+        freeze: Callable[[int], PendingSnapshot],
         keep: Callable[[Sequence[int]], None], complete: Callable[[CompleteFrame], None],
         cancelled: Callable[[int], None], clock: Clock,
     ) -> None:  # fmt: skip
@@ -89,8 +90,8 @@ class SnapshotHandler:
         self._markers: dict[WorkerId, MarkerFrame] = {}
         """The newest of each peer."""
         self._recording: _Recording | None = None
-        self._contents: Contents | None = None
-        self._unanswered: dict[int, Contents] = {}
+        self._contents: PendingSnapshot | None = None
+        self._unanswered: dict[int, PendingSnapshot] = {}
         """Of checkpoints of which it has not been heard that they exist, or have been given up."""
 
     @property

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from meander.dataflow.interfaces import Clock
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.state.checkpoint.delta_bundles import Bundle, Delta, from_bytes
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
@@ -21,7 +21,7 @@ from meander.state.layers.layer import DeltaEntries, overlaid, payloads
 from meander.state.layers.layer_loader import AHEAD_BYTES, LayerLoader
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
-from meander.state.store.store import Incoming, ingest
+from meander.state.store.store import IncomingTable, ingest
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class StateRestore:
     def __init__(
         self,
         at: CheckpointId,
-        operators: Iterable[Keyed],
+        operators: Iterable[KeyedOperator],
         manifests: Iterable[Manifest],
         lacking: Iterable[Delta],
         bundles: Sequence[Bundle],
@@ -60,7 +60,7 @@ class StateRestore:
         self._here = self._go_back()
         self._topic, self._clock = topic, clock
         self._installing: deque[tuple[Manifest, LayerLoader]] = deque()
-        self._tables: list[Incoming] = []
+        self._tables: list[IncomingTable] = []
         layers = [
             layer
             for manifest in self._left

@@ -22,7 +22,7 @@ from meander.state.layers.delta_chains import Link
 from meander.state.layers.layer import NO_REMAINDER
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.topic import NOWHERE, StateTopic
+from meander.state.layers.topic import UNPLACED, StateTopic
 
 ENTRIES = 512
 """Entries written per turn, of a bin or into a bundle."""
@@ -36,7 +36,7 @@ DEPTH = 8
 """Bundles that tell of one bin, at most: each costs a reference in every checkpoint."""
 
 
-class States:
+class StateWriter:
     """Those of one worker and one checkpoint; `unloaded` are bins that are not here yet."""
 
     def __init__(
@@ -147,7 +147,7 @@ class States:
         key = delta_bundles.key_of(*self._at, self._me, self._sequence)
         self._sequence += 1
         bins = tuple(one.bin for one in self._gathered)
-        bundle = Bundle(self._gathered[0].operator, bins, NOWHERE)
+        bundle = Bundle(self._gathered[0].operator, bins, UNPLACED)
         self._sending.send(key, delta_bundles.to_bytes(self._gathered), bundle)
         self._gathered, self._gathered_bytes = [], 0
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from meander.state.layers.parts import keyed
-from meander.state.layers.topic import Appendable, Place, Ticket
+from meander.state.layers.topic import Appendable, RecordLocation, Ticket
 
 T = TypeVar("T")
-Places = tuple[Place, ...]
+Places = tuple[RecordLocation, ...]
 
 
 class Sending(Generic[T]):
@@ -26,9 +26,9 @@ class Sending(Generic[T]):
         """Of each part that is not known to be durable, and its bytes."""
         self._under_way: deque[tuple[int, T]] = deque()
         """How many parts each value has."""
-        self._found: list[Place] = []
+        self._found: list[RecordLocation] = []
         """Where parts of the oldest value lie."""
-        self._places: list[Place] = []
+        self._places: list[RecordLocation] = []
         """Where all parts of the values in `placed` lie."""
         self.placed: list[T] = []
         """What is durable."""

@@ -15,13 +15,13 @@ from itertools import chain
 import numpy as np
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.state_writer import States
+from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.checkpoint.upload import Sending
 from meander.dataflow.control.bin_handoff import BinHandoff
-from meander.dataflow.control.partition_handoff import Parcel
+from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.migration.migrator import OutgoingState
-from meander.dataflow.operators.ports import Underway
+from meander.dataflow.operators.ports import InFlight
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import at, outer, rounds_of
 from meander.dataflow.wire import Payload
@@ -46,15 +46,15 @@ WINDOW_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
-class Held:
+class SnapshotContents:
     """What has been frozen on one worker, but for its states."""
 
-    underway: list[Iterable[Underway]]
+    underway: list[Iterable[InFlight]]
     """Those that go on first come first."""
-    behind: list[Underway]
+    behind: list[InFlight]
     """What waits until all that is unread has been put back where it waits."""
     deliveries: list[BinHandoff]
-    parcels: list[tuple[str, Parcel]]
+    parcels: list[tuple[str, PartitionHandoff]]
     """By source."""
     notices: list[Notice]
     unread: Sequence[Piece]
@@ -77,7 +77,7 @@ class CheckpointWriter:
         plan: Plan,
         incarnation: ExecutionId,
         number: int,
-        held: Held,
+        held: SnapshotContents,
         outlets: Sequence[OutgoingState],
         topic: StateTopic,
         report: Callable[[Checkpoint], None],
@@ -95,19 +95,19 @@ class CheckpointWriter:
         self._ahead: int | None = None
         """How many pieces go on before all that is unread; None before that is known."""
         self._complete = self.done = False
-        self._pieces_left: Iterator[Underway] | None = _in_pieces(held.underway)
+        self._pieces_left: Iterator[InFlight] | None = _in_pieces(held.underway)
         self._sequence = 0
         self._sending = Sending[Piece](topic, lambda one, places: one._replace(places=places))
-        self._states = States(me, incarnation, number, outlets, held.unloaded, topic)
+        self._states = StateWriter(me, incarnation, number, outlets, held.unloaded, topic)
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
         """A message was on its way here."""
         match payload:
             case Batch():
-                self._recorded.append(Underway(at, time, payload))
+                self._recorded.append(InFlight(at, time, payload))
             case BinHandoff():
                 self._held.deliveries.append(payload)
-            case Parcel():
+            case PartitionHandoff():
                 name, _ = self._inputs[at]
                 self._held.parcels.append((name, payload))
 
@@ -173,7 +173,7 @@ class CheckpointWriter:
         self._begin(found)
         return True
 
-    def _begin(self, one: Underway) -> None:
+    def _begin(self, one: InFlight) -> None:
         name, place = self._inputs[one.location]
         header = Header(self._incarnation, self._number, self._me, name, place, self._sequence)
         self._sequence += 1
@@ -217,14 +217,14 @@ class CheckpointWriter:
         return Checkpoint(self._number, self._incarnation, space, 0, tuple(manifests), cut)
 
 
-def _in_pieces(many: Iterable[Iterable[Underway]]) -> Iterator[Underway]:
+def _in_pieces(many: Iterable[Iterable[InFlight]]) -> Iterator[InFlight]:
     return (piece for one in _together(chain.from_iterable(many)) for piece in _pieces(one))
 
 
-def _together(many: Iterable[Underway]) -> Iterator[Underway]:
+def _together(many: Iterable[InFlight]) -> Iterator[InFlight]:
     """What lies side by side in as many records of the topic as it takes: a transaction has a few
     results, and many wait at once."""
-    near, rows, weight = list[Underway](), 0, 0
+    near, rows, weight = list[InFlight](), 0, 0
     for one in many:
         one = one._replace(batch=one.batch.measured())
         rows, weight = rows + len(one.batch), weight + one.batch.weight
@@ -236,7 +236,7 @@ def _together(many: Iterable[Underway]) -> Iterator[Underway]:
         yield _joined(near)
 
 
-def _alike(one: Underway, other: Underway) -> bool:
+def _alike(one: InFlight, other: InFlight) -> bool:
     """Whether their records go on at one place, in the same rounds, and all have keys or are of one
     partition: those without wait for what is as early as the first of their piece, which says
     nothing of another partition's."""
@@ -248,17 +248,17 @@ def _alike(one: Underway, other: Underway) -> bool:
     return keyed or len(_partitions(one) | _partitions(other)) == 1
 
 
-def _partitions(one: Underway) -> set[tuple[int, int]]:
+def _partitions(one: InFlight) -> set[tuple[int, int]]:
     batch = one.batch
     return {*zip(batch.origins.tolist(), batch.partitions.tolist(), strict=True)}
 
 
-def _joined(near: list[Underway]) -> Underway:
+def _joined(near: list[InFlight]) -> InFlight:
     least = min(near, key=lambda one: outer(one.time))
     return least._replace(batch=Batch.concat([one.batch for one in near]))
 
 
-def _pieces(one: Underway) -> Iterator[Underway]:
+def _pieces(one: InFlight) -> Iterator[InFlight]:
     """What records of the topic can hold."""
     batch = one.batch
     most = max(1, min(ROWS, BYTES * len(batch) // max(1, batch.weight)))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from meander.state.keys.ids import Bin, WorkerId
 
-TOGETHER = ""
+DEFAULT_GROUP = ""
 """The name of the group that is no single operator."""
 
 
@@ -28,7 +28,7 @@ class ColocationGroups:
 
     def __init__(self, count: int, alone: Mapping[str, bool]) -> None:
         self.count = count
-        self.names = [TOGETHER, *(name for name, moves_alone in alone.items() if moves_alone)]
+        self.names = [DEFAULT_GROUP, *(name for name, moves_alone in alone.items() if moves_alone)]
         """An operator that moves alone is a group of its name."""
         self._of = {name: self.names.index(name) if alone[name] else 0 for name in alone}
         self._operators = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meander.dataflow.control.colocation import TOGETHER, ColocationGroups
+from meander.dataflow.control.colocation import DEFAULT_GROUP, ColocationGroups
 from meander.schemas import control
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
@@ -19,7 +19,7 @@ Order = Literal["given", "hottest", "coldest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Migrate:
+class MoveBins:
     """Move bins: at logical time `time`, or as soon as possible.
 
     `sudden` moves all at one time, `fluid` bin after bin, each completed before the next, `batched`
@@ -38,7 +38,7 @@ class Migrate:
     """Whether to wait, where it has no time, for commands under way that move some of its bins."""
     order: Order = "given"
     """Which bins move first: as they are named, or by how many records they had of late."""
-    operator: str = TOGETHER
+    operator: str = DEFAULT_GROUP
     """Whose bins are meant: those of this operator, which moves alone, or of all that do not."""
     others: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The targets of bins that do not go to `worker`."""
@@ -47,14 +47,14 @@ class Migrate:
     somebody else meanwhile stays there, and what cannot be read ahead is tried again."""
 
     @staticmethod
-    def asked(command: control.Migrate, space: BinSpace) -> Migrate:
+    def asked(command: control.Migrate, space: BinSpace) -> MoveBins:
         """What a command of the control topic asks of a flow with these bins.
 
         >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
         >>> Migrate.asked(move, BinSpace(1)).bins
         (0, 1)
         """
-        return Migrate(
+        return MoveBins(
             command.id,
             tuple(dict.fromkeys(_bins_of(command, space))),
             WorkerId(command.worker),
@@ -63,7 +63,7 @@ class Migrate:
             command.prepared,
             command.overlap,
             command.order,
-            command.operator or TOGETHER,
+            command.operator or DEFAULT_GROUP,
         )
 
     def target(self, bin: Bin) -> WorkerId:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meander.dataflow.control.instructions import Revoke
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.ids import WorkerId
@@ -52,7 +52,7 @@ class Joins:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaves:
+class LeaveDecision:
     """A worker owns and reads nothing from `time` on, and ends."""
 
     worker: WorkerId
@@ -93,7 +93,18 @@ class Obeys:
     time: int = 0
 
 
-Decision = Begins | Moves | Revoke | Order | Joins | Leaves | Takes | Keeps | Drops | Obeys
+Decision = (
+    Begins
+    | Moves
+    | Revoke
+    | ReassignPartition
+    | Joins
+    | LeaveDecision
+    | Takes
+    | Keeps
+    | Drops
+    | Obeys
+)
 Journal = Callable[[Decision], Callable[[], bool]]
 """Begins to write a decision, returns whether it is durable yet."""
 
@@ -107,7 +118,7 @@ class Unsent:
     send: Callable[[], None]
 
 
-class Decisions:
+class PendingDecisions:
     """Those that have not been sent.
 
     >>> durable, sent = [], []

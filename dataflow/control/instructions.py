@@ -1,7 +1,7 @@
 """What the coordinator tells workers about bins that are to move, besides when they do (`Moves`).
 
 A prepared move goes: the owner is told to have all of a bin lie on the state topic
-(`StartPreCopy`), the worker that is to have it next is told where (`Stage`) and fetches it, and
+(`StartPreCopy`), the worker that is to have it next is told where (`Prefetch`) and fetches it, and
 only what changes from then on is left to move at the time of the move. All of it may be called off.
 """
 
@@ -41,7 +41,7 @@ class StartPreCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Prefetch:
     """To who is to have a bin next: fetch what of an operator's part lies on the state topic."""
 
     number: int
@@ -52,10 +52,10 @@ class Stage:
         return bytes(msgpack.packb((self.number, self.manifest.to_bytes())))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Stage:
+    def from_bytes(data: bytes) -> Prefetch:
         """The inverse. Raises ValueError or MeanderError for anything else."""
         number, manifest = msgpack.unpackb(data)
-        return Stage(count(number), Manifest.from_bytes(manifest))
+        return Prefetch(count(number), Manifest.from_bytes(manifest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +128,4 @@ class Revoke:
         return Revoke(command, time)
 
 
-Instruction = StartPreCopy | Stage | CancelMove | Rewrite | Revoke
+Instruction = StartPreCopy | Prefetch | CancelMove | Rewrite | Revoke

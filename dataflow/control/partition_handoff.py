@@ -12,7 +12,7 @@ from meander.state.keys.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReassignPartition:
     """From the coordinator to all: once a partition has come to `time`, `target` reads it.
 
     One that nobody has read yet begins at `time`, and says where in its log.
@@ -41,16 +41,16 @@ class Order:
         return bytes(msgpack.packb(astuple(self)))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Order:
+    def from_bytes(data: bytes) -> ReassignPartition:
         """The inverse. Raises ValueError for anything else."""
         *numbers, offset = msgpack.unpackb(data)
         source, partition, time, target = map(whole, numbers)
         first = None if offset is None else whole(offset)
-        return Order(source, Partition(partition), time, WorkerId(target), first)
+        return ReassignPartition(source, Partition(partition), time, WorkerId(target), first)
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class PartitionHandoff:
     """From the old reader of a partition to the new one.
 
     >>> parcel = Parcel(Partition(3), Rest(100, None), 7, 8, 9)
@@ -73,9 +73,9 @@ class Parcel:
         return bytes(msgpack.packb(astuple(self)))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Parcel:
+    def from_bytes(data: bytes) -> PartitionHandoff:
         """The inverse. Raises ValueError for anything else."""
         partition, (offset, end), *times = msgpack.unpackb(data)
         number, start, maximum, newest, frontier = map(whole, (partition, offset, *times))
         rest = Rest(start, None if end is None else whole(end))
-        return Parcel(Partition(number), rest, maximum, newest, frontier)
+        return PartitionHandoff(Partition(number), rest, maximum, newest, frontier)

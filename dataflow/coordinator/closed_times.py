@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Refused
-from meander.dataflow.coordinator.time_rate import Speed
+from meander.dataflow.coordinator.time_rate import TimeRate
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.change_batch import ChangeBatch
@@ -23,7 +23,7 @@ NEAR = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingChanges:
     """What is under way, and so bears on how far to go."""
 
     furthest: int | None
@@ -50,7 +50,7 @@ class ClosedTimes:
     ) -> None:
         self._plan, self._changes = plan, changes
         self._capability: Capability | None = Capability(plan.control.outputs[0], first, changes)
-        self._speed = Speed(clock)
+        self._speed = TimeRate(clock)
         self._newest = self._demanded = MIN_TIME
         self.last = first
         """What T came to in the end."""
@@ -97,7 +97,7 @@ class ClosedTimes:
         self._demanded = max(self._demanded, time)
         return Capability(self._plan.control.outputs[1], time, self._changes)
 
-    def advance(self, pending: Pending) -> None:
+    def advance(self, pending: PendingChanges) -> None:
         """Forswear what can be."""
         if self._capability is None:
             return
@@ -109,7 +109,7 @@ class ClosedTimes:
         elif target > self.open_time():
             self._capability.downgrade(target)
 
-    def _target(self, pending: Pending, now: int) -> int | None:
+    def _target(self, pending: PendingChanges, now: int) -> int | None:
         """The least time not to forswear yet; None where nothing is left to decide."""
         if pending.furthest is None:
             # The sources have ended: what is under way goes on, and nothing else can come.

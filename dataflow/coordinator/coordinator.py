@@ -16,28 +16,28 @@ from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.outbox_drain import OutboxDrain
-from meander.dataflow.checkpoint.restore_plan import Start
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.balance import share_of, shared_out
-from meander.dataflow.control.command import Migrate, Refused, used_before
-from meander.dataflow.control.decisions import Decisions, Joins, Journal, Leaves
+from meander.dataflow.control.command import MoveBins, Refused, used_before
+from meander.dataflow.control.decisions import Joins, Journal, LeaveDecision, PendingDecisions
 from meander.dataflow.control.instructions import Instruction, Revoke
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.coordinator import events
-from meander.dataflow.coordinator.closed_times import ClosedTimes, Pending
+from meander.dataflow.coordinator.closed_times import ClosedTimes, PendingChanges
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker, FrontierBlockers
-from meander.dataflow.coordinator.partition_assignment import Place, Reading
-from meander.dataflow.coordinator.workers import LATEST, Staff, commands_for, introduction
+from meander.dataflow.coordinator.partition_assignment import PartitionAssignment, Place
+from meander.dataflow.coordinator.workers import LATEST, Workers, commands_for, introduction
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.estimate import MigrationEstimate
 from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.rounds import Part, Round
-from meander.dataflow.migration.scheduler import Conductor
+from meander.dataflow.migration.scheduler import MigrationScheduler
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.progress.membership import Roster
+from meander.dataflow.progress.membership import Membership
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.loop_times import outer, outward
 from meander.dataflow.runtime.frame_validation import read, read_manifest
@@ -63,7 +63,7 @@ class Controller:
     def __init__(
         self,
         plan: Plan,
-        start: Start,
+        start: RestorePlan,
         links: Links,
         clock: Clock,
         journal: Journal,
@@ -73,18 +73,18 @@ class Controller:
         """With `accept_differences` a flow goes on whose replay gives others than were out."""
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
-        self._clock, self.decisions = clock, Decisions(journal)
+        self._clock, self.decisions = clock, PendingDecisions(journal)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(start.workers), links)
         self._routing = Routing(plan.flow.space, start.owners)
-        self._roster = Roster(plan.graph, self._progress, links)
+        self._roster = Membership(plan.graph, self._progress, links)
         self._forswearing = ClosedTimes(plan, self._progress.changes, clock, start.time)
         members = list(map(WorkerId, range(start.workers)))
         tell = partial(self._tell_all, plan.handover.inputs[0])
-        self.reading = Reading(
+        self.reading = PartitionAssignment(
             plan, members, self._progress, self._forswearing, self.decisions, tell, start.past.mark
         )
-        self.staff = Staff(members, self._roster, clock)
-        self.conductor = Conductor(
+        self.staff = Workers(members, self._roster, clock)
+        self.conductor = MigrationScheduler(
             plan.groups,
             self._routing,
             self.decisions,
@@ -104,12 +104,12 @@ class Controller:
 
     # -- what the coordinator calls
 
-    def submit(self, command: Migrate) -> None:
+    def submit(self, command: MoveBins) -> None:
         """Accept a command. Raises Refused with a sentence that says what would be right."""
         self._check(command)
         self.conductor.submit(command, self._forswearing.open_time())
 
-    def expect(self, command: Migrate) -> None:
+    def expect(self, command: MoveBins) -> None:
         """Raises Refused where a command cannot be obeyed once the worker it names has joined."""
         self._check(command, [*self.staff.staying, command.worker])
 
@@ -117,7 +117,7 @@ class Controller:
         """End a command that moves bins once what moves just now has moved. Raises Refused."""
         self.conductor.abort(id, by, self.forsworn)
 
-    def plan(self, command: Migrate) -> MigrationEstimate:
+    def plan(self, command: MoveBins) -> MigrationEstimate:
         """What a command would do now. Raises Refused as `submit`."""
         self._check(command)
         return self.conductor.plan(command)
@@ -189,7 +189,7 @@ class Controller:
     def _hand_out(
         self,
         id: str,
-        moves: Sequence[Migrate],
+        moves: Sequence[MoveBins],
         places: Mapping[WorkerId, Sequence[Place]],
         time: int,
     ) -> set[str]:
@@ -336,7 +336,7 @@ class Controller:
 
     # -- accepting
 
-    def _check(self, command: Migrate, staff: Sequence[WorkerId] | None = None) -> None:
+    def _check(self, command: MoveBins, staff: Sequence[WorkerId] | None = None) -> None:
         if command.id in self.conductor.ids:
             raise used_before(command.id)
         if not (self._plan.keyed or command.staffing):
@@ -346,7 +346,7 @@ class Controller:
         if command.time is not None:
             self._check_time(command, command.time)
 
-    def _check_time(self, command: Migrate, time: int) -> None:
+    def _check_time(self, command: MoveBins, time: int) -> None:
         self._forswearing.expect(time)
         if (bin := self.conductor.taken(command, time)) is not None:
             raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
@@ -376,12 +376,14 @@ class Controller:
         if self.forsworn is not None:
             self._say(worker, self._plan.migrator.inputs[0], self.forsworn, instruction)
 
-    def _tell_all(self, at: Location, decision: Moves | Revoke | Order) -> None:
+    def _tell_all(self, at: Location, decision: Moves | Revoke | ReassignPartition) -> None:
         for worker in self.staff.working:
             if self.staff.hears(worker, decision.time):
                 self._tell(worker, at, decision)
 
-    def _tell(self, worker: WorkerId, at: Location, decision: Moves | Revoke | Order) -> None:
+    def _tell(
+        self, worker: WorkerId, at: Location, decision: Moves | Revoke | ReassignPartition
+    ) -> None:
         self.staff.tell(worker, decision.time)
         self._say(worker, at, decision.time, decision)
 
@@ -432,7 +434,7 @@ class Controller:
         for worker, until in self.staff.waiting.items():
             if self._emptying.left(worker, self._ended_before(until)):
                 self.staff.dismiss(worker)
-                self.decisions.take(Leaves(worker, until), partial(self.staff.part, worker))
+                self.decisions.take(LeaveDecision(worker, until), partial(self.staff.part, worker))
 
     def _ended_before(self, time: int) -> bool:
         """Whether all that is earlier has come to the ends of the flow."""
@@ -453,7 +455,7 @@ class Controller:
     def _forswear(self) -> None:
         sent = [round for round in self.conductor.rounds() if round.sent]
         self._forswearing.advance(
-            Pending(
+            PendingChanges(
                 furthest=self.furthest(),
                 unsent=self.decisions.least,
                 sent=[round.time for round in sent],

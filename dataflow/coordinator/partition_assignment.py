@@ -15,8 +15,8 @@ from functools import partial
 
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Refused
-from meander.dataflow.control.decisions import Decisions
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.decisions import PendingDecisions
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.coordinator.closed_times import ClosedTimes
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.progress.capability import Capability
@@ -36,12 +36,12 @@ class PartitionTransfer:
 
     id: str
     """The command's; '' of a partition that is new."""
-    order: Order
+    order: ReassignPartition
     demand: Capability
     """So that a partition without records comes to its time."""
 
 
-class Reading:
+class PartitionAssignment:
     """The readers of all partitions."""
 
     def __init__(
@@ -50,8 +50,8 @@ class Reading:
         workers: Iterable[WorkerId],
         progress: Progress,
         forswearing: ClosedTimes,
-        decisions: Decisions,
-        tell: Callable[[Order], None],
+        decisions: PendingDecisions,
+        tell: Callable[[ReassignPartition], None],
         mark: int,
     ) -> None:
         self._progress, self._forswearing = progress, forswearing
@@ -155,7 +155,7 @@ class Reading:
     def _begin(
         self, id: str, place: Place, target: WorkerId, time: int, offset: int | None = None
     ) -> None:
-        order = Order(place[0], place[1], time, target, offset)
+        order = ReassignPartition(place[0], place[1], time, target, offset)
         self._under_way[place] = PartitionTransfer(id, order, self._forswearing.demand(time))
         self._decisions.take(order, partial(self._tell, order))
 

@@ -6,7 +6,7 @@ from meander.dataflow.interfaces import Clock
 from meander.state.times.time import span, to_millis
 
 
-class Speed:
+class TimeRate:
     """How fast logical time runs, against the wall clock: 1.0 for live data."""
 
     WINDOW = 1.0

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.progress.membership import Roster
+from meander.dataflow.progress.membership import Membership
 from meander.state.keys.ids import Bin, WorkerId, member_name
 from meander.state.times.time import MIN_TIME
 
@@ -42,10 +42,10 @@ class Leaving:
     """Whether it is, or is about to be, told to go."""
 
 
-class Staff:
+class Workers:
     """The workers of a flow, as the controller sees them."""
 
-    def __init__(self, workers: Sequence[WorkerId], roster: Roster, clock: Clock) -> None:
+    def __init__(self, workers: Sequence[WorkerId], roster: Membership, clock: Clock) -> None:
         self.staying = list(workers)
         self.leaving: dict[WorkerId, Leaving] = {}
         self._roster, self._clock = roster, clock
@@ -169,7 +169,7 @@ def commands_for(
     id: str,
     shares: Mapping[str, Mapping[WorkerId, Sequence[Bin]]],
     owners: Mapping[str, Mapping[Bin, WorkerId]],
-) -> list[Migrate]:
+) -> list[MoveBins]:
     """What gives workers their shares of the bins of each group, from whom these are now."""
     commands = []
     for group, its in shares.items():
@@ -177,7 +177,7 @@ def commands_for(
         sources = {bin: owners[group][bin] for bin in others}
         name = f"{id}/bins of {group}" if group else f"{id}/bins"
         commands += [
-            Migrate(name, tuple(others), target, operator=group, others=others, sources=sources)
+            MoveBins(name, tuple(others), target, operator=group, others=others, sources=sources)
             for target in list(its)[:1]
         ]
     return commands

@@ -19,7 +19,7 @@ import numpy as np
 
 from meander.dataflow.control.decisions import Begins, Decision
 from meander.dataflow.control.instructions import Revoke
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.control.timestamp_overrides import (
@@ -29,7 +29,7 @@ from meander.dataflow.control.timestamp_overrides import (
     TimestampOverride,
 )
 from meander.dataflow.exactly_once.checksum import Checksum, Out
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.records.batch import Int64s
 from meander.state.checkpoint.in_flight import Author
 from meander.state.keys.bins import BinSpace
@@ -120,7 +120,7 @@ class _Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedExecution:
     """What a life that is over has committed of one sink."""
 
     life: ExecutionId
@@ -143,7 +143,7 @@ class CommittedResults:
 
     def __init__(
         self,
-        lives: Iterable[Ended],
+        lives: Iterable[EndedExecution],
         first: int,
         claims: Mapping[PreviousWorker, Out],
         replays: bool,
@@ -187,7 +187,7 @@ class History:
         self,
         space: BinSpace,
         journal: Iterable[Written] = (),
-        marks: Iterable[Mark] = (),
+        marks: Iterable[CommitMarker] = (),
         past: OverrideHistory = NO_PAST,
     ) -> None:
         """`past` is known otherwise than by marks."""
@@ -196,7 +196,7 @@ class History:
         self._lives: dict[ExecutionId, _Life] = {}
         self.mark = MIN_TIME
         """The greatest of all: no life to come decides anything for a time before it."""
-        self.orders: list[Order] = []
+        self.orders: list[ReassignPartition] = []
         """Partitions that had come to their topics."""
         for incarnation, decision in effective(journal):
             self._note(incarnation, decision)
@@ -217,7 +217,7 @@ class History:
     def of(self, sink: str, first: int) -> CommittedResults:
         """Of a sink whose bins have numbers from `first` on."""
         lives = (
-            Ended(incarnation, life.routing(self._space), life.by_worker(sink))
+            EndedExecution(incarnation, life.routing(self._space), life.by_worker(sink))
             for incarnation, life in self._lives.items()
             if sink in life.marks
         )
@@ -281,7 +281,7 @@ class History:
                 self._lives[incarnation] = _Life(decision)
             case Moves() | Revoke() if incarnation == self._last:
                 self._lives[incarnation].changes.append(decision)
-            case Order(offset=int()) if incarnation == self._last:
+            case ReassignPartition(offset=int()) if incarnation == self._last:
                 self.orders.append(decision)
 
     @property
@@ -289,7 +289,7 @@ class History:
         """The life that had begun last: what an earlier one decides then counts for nothing."""
         return next(reversed(self._lives), None)
 
-    def _mark(self, mark: Mark) -> None:
+    def _mark(self, mark: CommitMarker) -> None:
         if (life := self._lives.get(mark.incarnation)) is None:
             return
         for sink, time in mark.times.items():
@@ -320,7 +320,7 @@ def effective(journal: Iterable[Written]) -> Iterator[Written]:
         yield incarnation, decision
 
 
-def begins(order: Order) -> TimestampOverride:
+def begins(order: ReassignPartition) -> TimestampOverride:
     """What the order for a partition that nobody had read says of its records' times.
 
     >>> from meander.dataflow.interfaces import Partition

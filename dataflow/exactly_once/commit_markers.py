@@ -19,7 +19,7 @@ from meander.state.keys.ids import ExecutionId, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CommitMarker:
     """What one transaction says beside its results.
 
     >>> from meander.dataflow.interfaces import Partition
@@ -56,10 +56,10 @@ class Mark:
         )
 
     @staticmethod
-    def from_bytes(data: bytes) -> Mark:
+    def from_bytes(data: bytes) -> CommitMarker:
         """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
         record = _FORMAT.decode(data)
-        return Mark(
+        return CommitMarker(
             ExecutionId(record["incarnation"]),
             WorkerId(record["worker"]),
             {one["sink"]: one["time"] for one in record["sinks"]},

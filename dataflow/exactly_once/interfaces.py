@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from meander.dataflow.exactly_once.checksum import Checksum
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.records.batch import Batch
 
@@ -26,7 +26,7 @@ class Transactions(Protocol):
     def waiting(self) -> bool:
         """Whether writers have taken anything over that no commit has begun to make visible."""
 
-    def commit(self, mark: Mark) -> None:
+    def commit(self, mark: CommitMarker) -> None:
         """Begin to make visible what has been taken over, with its mark, while none is `busy`."""
 
     def close(self) -> None:

@@ -26,9 +26,9 @@ from meander.dataflow.exactly_once.replay_check import Replay
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows, in_order
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
+from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.operators.sink import written
-from meander.dataflow.progress.capability import Held
+from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import at, outer, outward, rounds_of
 from meander.state.keys.bins import BinSpace
@@ -79,7 +79,7 @@ class OrderedSink(BaseOperator):
         self._control, self._came = control, set[int]()
         """Times at which bins came here, and of before which not all is known to be durable."""
         self._over = False
-        self._held = Held()
+        self._held = CapabilitySet()
         self._ready: deque[Rows] = deque()
         """Records whose time has passed, in order."""
         self._stored, self._stored_as = stored, 0
@@ -133,13 +133,13 @@ class OrderedSink(BaseOperator):
         """Whether all is out."""
         return not (self._under_way or self._stored.spilled)
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """What is not known to be out, and what waits for its time."""
         at = self._input.location
         here = chain((one.rows for one in self._under_way), self._ready)
-        held = [Underway.held(at, rows.least_time, rows.batch) for rows in here]
+        held = [InFlight.held(at, rows.least_time, rows.batch) for rows in here]
         stored, waiting = (
-            (Underway(at, rows.least_time, rows.batch) for rows in pool.rows())
+            (InFlight(at, rows.least_time, rows.batch) for rows in pool.rows())
             for pool in (self._stored, self._waiting)
         )
         return chain(stored, held, waiting)

@@ -24,7 +24,7 @@ from meander.dataflow.exactly_once.interfaces import DeferredWriter
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, Underway
+from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, Message
 from meander.dataflow.operators.sink import written
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import Rounds, rounds_of
@@ -146,12 +146,12 @@ class OutboxSink(BaseOperator):
         """Whether all is out."""
         return not (self._kept or any(came.some for came in self._came.values()))
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """What is not known to be out; what is held back comes again as it came."""
-        kept = [Underway(self._before.location, one.time, one.batch) for one in self._kept]
+        kept = [InFlight(self._before.location, one.time, one.batch) for one in self._kept]
         held = chain.from_iterable([came.rows() for _, came in sorted(self._came.items())])
         at = self._results.location
-        return chain(kept, (Underway(at, rows.least_time, rows.batch) for rows in held))
+        return chain(kept, (InFlight(at, rows.least_time, rows.batch) for rows in held))
 
     def freeze(self, checkpoint: int) -> None:
         """A checkpoint has what lies here now, with all that was to come first: what it says of the

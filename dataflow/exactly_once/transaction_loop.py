@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from meander.dataflow.control.timestamp_overrides import Rulings, TimestampOverride
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.interfaces import Transactions
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
@@ -108,7 +108,7 @@ class TransactionLoop:
         left = {sink.name: sink.left() for sink in self._sinks}
         self._gone, self._going = self._going, 0
         self._leaving = self._heard.take()
-        mark = Mark(self._incarnation, self._me, times, self._leaving, left, self._gone)
+        mark = CommitMarker(self._incarnation, self._me, times, self._leaving, left, self._gone)
         self._transactions.commit(mark)
         return True
 

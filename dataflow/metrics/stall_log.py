@@ -28,7 +28,7 @@ class Wait:
 
 
 @dataclass(slots=True)
-class _Begun:
+class _Stall:
     wait: Wait
     at: float
     at_ms: int
@@ -40,7 +40,7 @@ class Waits:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._begun: dict[str, dict[Hashable, _Begun]] = {}
+        self._begun: dict[str, dict[Hashable, _Stall]] = {}
 
     def look(self, kind: str, now: Mapping[Hashable, Wait]) -> None:
         """What is waited for now, of one kind; what is not among it any more is over."""
@@ -55,7 +55,7 @@ class Waits:
             if over.told:
                 log.info("waited %.1f s for %s", seconds - over.at, over.wait.what)
         for key, wait in now.items():
-            known = begun.setdefault(key, _Begun(wait, seconds, self._clock.now_ms()))
+            known = begun.setdefault(key, _Stall(wait, seconds, self._clock.now_ms()))
             if not known.told and seconds - known.at >= GRACE:
                 known.told, known.wait = True, wait
                 since = datetime.fromtimestamp(known.at_ms / 1000, UTC)

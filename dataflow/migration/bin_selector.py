@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meander.dataflow.control.colocation import ColocationGroups
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.migration.bin_stats import Sizes
-from meander.dataflow.migration.rounds import Running, Way, apart, rounds_of_all, together
+from meander.dataflow.migration.rounds import (
+    BinMove,
+    RunningMigration,
+    apart,
+    rounds_of_all,
+    together,
+)
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import MIN_TIME
 
@@ -29,26 +35,26 @@ class BinSelector:
         self.now = MIN_TIME
         """The least time that is not forsworn."""
 
-    def bins_of(self, command: Migrate) -> list[Bin]:
+    def bins_of(self, command: MoveBins) -> list[Bin]:
         """What a command names, each once, in the order in which they are to move."""
         bins = [self._groups.number(command.operator, bin) for bin in dict.fromkeys(command.bins)]
         if command.order != "given":
             bins.sort(key=self._sizes.heat, reverse=command.order == "hottest")
         return bins
 
-    def way(self, command: Migrate, bin: Bin) -> Way | None:
+    def way(self, command: MoveBins, bin: Bin) -> BinMove | None:
         """Which way a bin would go now; None where it is there."""
         own = self._groups.own(bin)
         source, target = self._owner(bin), command.target(own)
-        return None if source == target else Way(own, source, target)
+        return None if source == target else BinMove(own, source, target)
 
-    def taken_away(self, running: Running) -> list[Bin]:
+    def taken_away(self, running: RunningMigration) -> list[Bin]:
         """The bins that another command has taken from whom they were to be taken from."""
         sources, own = running.command.sources, self._groups.own
         named = [bin for bin in running.waiting if own(bin) in sources]
         return [bin for bin in named if sources[own(bin)] != self._owner(bin)]
 
-    def next(self, running: Running, ready: bool) -> list[Bin]:
+    def next(self, running: RunningMigration, ready: bool) -> list[Bin]:
         """The bins that come next; with `ready`, only of those that are."""
         command, waiting = running.command, running.waiting
         prepared = command.prepared and ready
@@ -65,7 +71,7 @@ class BinSelector:
                 chosen = {None, *together(going, apart(going), most)}
                 return [bin for bin in fit if ways[bin] in chosen]
 
-    def rounds(self, command: Migrate) -> Sequence[Sequence[Way]]:
+    def rounds(self, command: MoveBins) -> Sequence[Sequence[BinMove]]:
         """All rounds of a command, as they would be if it began now."""
         found = (self.way(command, bin) for bin in self.bins_of(command))
         ways = [way for way in found if way is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meander.dataflow.migration.rounds import Running, Way
+from meander.dataflow.migration.rounds import BinMove, RunningMigration
 from meander.state.keys.ids import Bin
 
 
@@ -13,7 +13,7 @@ from meander.state.keys.ids import Bin
 class MigrationEstimate:
     """What a command would do."""
 
-    rounds: Sequence[Sequence[Way]]
+    rounds: Sequence[Sequence[BinMove]]
     sizes: Mapping[Bin, int]
     speed: float | None
     """Bytes per second of what has been moved so far."""
@@ -29,13 +29,13 @@ class MigrationEstimate:
         return None if not self.speed else round(size / self.speed, 1)
 
 
-class Speed:
+class TransferRate:
     """How fast commands have moved bins so far."""
 
     def __init__(self) -> None:
         self._bytes, self._seconds = 0, 0.0
 
-    def note(self, ended: Running) -> None:
+    def note(self, ended: RunningMigration) -> None:
         """A command has come to its end."""
         if ended.bytes:
             self._bytes += ended.bytes

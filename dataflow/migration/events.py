@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meander.dataflow.migration.rounds import BinInTransit, Round, Running
+from meander.dataflow.migration.rounds import BinInTransit, Round, RunningMigration
 from meander.state.keys.ids import Bin
 from meander.state.times.time import to_millis
 
 Event = dict[str, object]
 
 
-def queued(running: Running, after: Sequence[str]) -> Event:
+def queued(running: RunningMigration, after: Sequence[str]) -> Event:
     """A command will be obeyed once others have ended."""
     return {"type": "queued", "id": running.command.id, "after": list(after)}
 
 
-def accepted(running: Running, time: int | None) -> Event:
+def accepted(running: RunningMigration, time: int | None) -> Event:
     """A command is obeyed from now on: from a time on, or from when its first bins are ready."""
     command = running.command
     return {
@@ -58,7 +58,7 @@ def bin_moved(round: Round, moved: BinInTransit, seconds: float) -> Event:
     }
 
 
-def completed(running: Running, seconds: float, own: Callable[[Bin], Bin]) -> Event:
+def completed(running: RunningMigration, seconds: float, own: Callable[[Bin], Bin]) -> Event:
     """All that a command asked for is done, or what was done of it when it was aborted."""
     ended: Event = (
         {"type": "completed"}

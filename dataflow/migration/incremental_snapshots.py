@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration.migrator import Migrator, OutgoingState
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import BaseOperator
 from meander.dataflow.records.batch import Int64s
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer_writer import LayerWriter
-from meander.state.layers.topic import Unreadable
+from meander.state.layers.topic import LayerUnreadable
 
 ENTRIES = 512
 """Entries written of a bin, or merged, per turn."""
@@ -75,7 +75,7 @@ class Snapshots(BaseOperator):
             changed = outlet.keyed.store.changed()
             self._waiting.extend((outlet, bin) for bin in changed if bin not in told)
 
-    def _tell(self, keyed: Keyed) -> None:
+    def _tell(self, keyed: KeyedOperator) -> None:
         """Say how large the bins here are, and how many records each has had since it was said."""
         bins, known = keyed.trace.bins, self._heat.get(keyed.name, 0)
         self._heat[keyed.name] = keyed.heat.copy()
@@ -115,7 +115,7 @@ class Snapshots(BaseOperator):
         try:
             with self._pace.spending():
                 return outlet.keyed.trace.tend(ENTRIES)
-        except Unreadable as error:
+        except LayerUnreadable as error:
             self._report({"event": "unreadable", "reason": str(error)})
             return True
 

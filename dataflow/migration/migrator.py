@@ -17,14 +17,20 @@ from typing import Protocol
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.colocation import ColocationGroups
-from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
+from meander.dataflow.control.instructions import (
+    CancelMove,
+    Prefetch,
+    Revoke,
+    Rewrite,
+    StartPreCopy,
+)
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing, Transfer
 from meander.dataflow.migration.pre_copy import Preparing
-from meander.dataflow.operators.exchange import Router
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.exchange import Exchange
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort, least_of
-from meander.dataflow.progress.capability import Held
+from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.loop_times import outer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, CheckpointId, WorkerId, member_name
@@ -67,9 +73,9 @@ class BinRewrite:
 class OutgoingState:
     """What one stateful operator still has to give away, and by which right."""
 
-    def __init__(self, keyed: Keyed, output: OutputPort) -> None:
+    def __init__(self, keyed: KeyedOperator, output: OutputPort) -> None:
         self.keyed, self.output = keyed, output
-        self.held = Held()
+        self.held = CapabilitySet()
         self.departures: list[OutgoingBin] = []
         self.copies: list[RetainedBin] = []
         self.repairs: list[BinRewrite] = []
@@ -108,7 +114,7 @@ class Migrator(BaseOperator):
         me: WorkerId,
         control: InputPort,
         outlets: Sequence[OutgoingState],
-        routers: Sequence[Router],
+        routers: Sequence[Exchange],
         routing: Routing,
         groups: ColocationGroups,
         pace: MoveThrottle,
@@ -209,7 +215,7 @@ class Migrator(BaseOperator):
                 case StartPreCopy(number, bin):
                     own = self._groups.own(bin)
                     self._preparing[self._groups.group(bin)].begin(number, own)
-                case Stage() as stage:
+                case Prefetch() as stage:
                     self._stage(stage, message.time)
                 case CancelMove(bin):
                     self._spare(self._groups.group(bin), self._groups.own(bin))
@@ -217,7 +223,7 @@ class Migrator(BaseOperator):
                     self._rewrite(rewrite, message)
         return received
 
-    def _stage(self, stage: Stage, time: Time) -> None:
+    def _stage(self, stage: Prefetch, time: Time) -> None:
         operator, bin = stage.manifest.operator, stage.manifest.bin
         number = self._groups.number(operator, bin)
         if self._routing.owner(number, outer(time) - 1) == self._me:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.interfaces import Rest
 from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.operators.source.operator import SourceOperator
@@ -31,7 +31,7 @@ class Handover(BaseOperator):
         outlets: Mapping[int, tuple[SourceOperator, OutputPort]],
     ) -> None:
         self._me, self._orders, self._outlets = me, orders, outlets
-        self._open: list[tuple[Order, Capability]] = []
+        self._open: list[tuple[ReassignPartition, Capability]] = []
 
     def schedule(self) -> bool:
         """Take orders, and carry out those whose time has come."""
@@ -44,7 +44,7 @@ class Handover(BaseOperator):
         received = False
         for message in self._orders.drain():
             received = True
-            assert isinstance(message.payload, Order)
+            assert isinstance(message.payload, ReassignPartition)
             order = message.payload
             source, output = self._outlets[order.source]
             if source.reads(order.partition):
@@ -53,14 +53,16 @@ class Handover(BaseOperator):
                 self._begin(order, order.offset, output.mint(message))
         return received
 
-    def _begin(self, order: Order, offset: int, capability: Capability) -> None:
+    def _begin(self, order: ReassignPartition, offset: int, capability: Capability) -> None:
         """Read a partition that nobody has read: none of its records is of before the order."""
-        parcel = Parcel(order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, order.begins)
+        parcel = PartitionHandoff(
+            order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, order.begins
+        )
         _, output = self._outlets[order.source]
         output.send(capability, order.time, parcel)
         capability.drop()
 
-    def _carry_out(self, order: Order, capability: Capability) -> bool:
+    def _carry_out(self, order: ReassignPartition, capability: Capability) -> bool:
         source, output = self._outlets[order.source]
         parcel = source.release(order.partition, order.time)
         if parcel is None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from meander.dataflow.backpressure.throttle import MoveThrottle
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
@@ -26,13 +26,13 @@ class Preparing:
 
     def __init__(
         self,
-        operators: Sequence[Keyed],
+        operators: Sequence[KeyedOperator],
         pace: MoveThrottle,
         report: Callable[[dict[str, object]], None],
     ) -> None:
         self._operators, self._pace, self._report = operators, pace, report
-        self._waiting: deque[tuple[Keyed, Bin]] = deque()
-        self._writing: deque[tuple[Keyed, Bin, LayerWriter]] = deque()
+        self._waiting: deque[tuple[KeyedOperator, Bin]] = deque()
+        self._writing: deque[tuple[KeyedOperator, Bin, LayerWriter]] = deque()
         self._numbers: dict[Bin, int] = {}
         """The preparation that each bin is in whose layers are to stay as they are."""
         self._told: set[Bin] = set()

@@ -14,12 +14,12 @@ from meander.dataflow.control.colocation import ColocationGroups
 from meander.dataflow.control.instructions import (
     CancelMove,
     Instruction,
+    Prefetch,
     Rewrite,
-    Stage,
     StartPreCopy,
 )
 from meander.dataflow.migration.bin_stats import Sizes, size_of
-from meander.dataflow.migration.rounds import Fetch, Running, Way
+from meander.dataflow.migration.rounds import BinMove, Fetch, RunningMigration
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.layer_loader import AHEAD_BYTES
 from meander.state.layers.manifest import Manifest
@@ -30,7 +30,7 @@ class Fetching:
 
     def __init__(
         self,
-        running: Sequence[Running],
+        running: Sequence[RunningMigration],
         groups: ColocationGroups,
         sizes: Sizes,
         most_bytes: int,
@@ -55,14 +55,14 @@ class Fetching:
         """How many bytes of a bin may be in memory while it is made ready."""
         return min(self._sizes.of(bin) or AHEAD_BYTES, AHEAD_BYTES)
 
-    def begin(self, running: Running, bin: Bin, way: Way) -> None:
+    def begin(self, running: RunningMigration, bin: Bin, way: BinMove) -> None:
         """Have a bin made ready for a command."""
         operators = self._groups.operators(bin)
         fetch = Fetch(next(self._numbers), way, set(operators), set(operators))
         running.fetches[bin] = fetch
         self._tell(way.source, StartPreCopy(fetch.number, bin))
 
-    def claim(self, running: Running, bin: Bin) -> bool:
+    def claim(self, running: RunningMigration, bin: Bin) -> bool:
         """Whether a bin can be made ready for a command: for one at a time, and for one whose bin
         moves as soon as it is ready rather than for one that has a time yet to come for it."""
         for other in self._running:
@@ -72,7 +72,7 @@ class Fetching:
                 self.call_off(other, bin)
         return True
 
-    def call_off(self, running: Running, bin: Bin) -> None:
+    def call_off(self, running: RunningMigration, bin: Bin) -> None:
         """What was prepared of a bin is not to move."""
         way = running.fetches.pop(bin).way
         for worker in (way.source, way.target):
@@ -87,7 +87,7 @@ class Fetching:
             self._sizes.note(manifest.operator, bin, size_of(manifest))
             if manifest.operator in fetch.unwritten:
                 fetch.unwritten.discard(manifest.operator)
-                self._tell(fetch.way.target, Stage(number, manifest))
+                self._tell(fetch.way.target, Prefetch(number, manifest))
 
     def staged(self, number: int, operator: str, bytes: int) -> None:
         """An operator's part of a bin has been fetched."""
@@ -96,7 +96,7 @@ class Fetching:
                 fetch.unfetched.discard(operator)
                 fetch.bytes += bytes
 
-    def spoilt(self, number: int | None, operator: str, bin: Bin) -> list[Running]:
+    def spoilt(self, number: int | None, operator: str, bin: Bin) -> list[RunningMigration]:
         """Layers of an operator's bin cannot be read ahead: they are written anew. The commands
         that it was made ready for, none by now."""
         numbered = self._groups.number(operator, bin)

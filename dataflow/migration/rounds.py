@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.progress.capability import Capability
@@ -28,7 +28,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class BinMove:
     """A bin, who has it, and who is to have it."""
 
     bin: Bin
@@ -42,7 +42,7 @@ class Fetch:
 
     number: int
     """Of the preparation."""
-    way: Way
+    way: BinMove
     unwritten: set[str]
     unfetched: set[str]
     """The operators that are not so far."""
@@ -59,7 +59,7 @@ class Fetch:
 class BinInTransit:
     """A bin on its way to its new owner."""
 
-    way: Way
+    way: BinMove
     awaited: set[str]
     """The operators whose part has not been installed."""
     bytes: int = 0
@@ -104,10 +104,10 @@ class Round:
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningMigration:
     """A command under way."""
 
-    command: Migrate
+    command: MoveBins
     begun: float
     waiting: list[Bin]
     """The bins that no round has yet."""
@@ -171,14 +171,14 @@ class Running:
         return {*self.waiting, *(bin for round in self.rounds for bin in round.bins)}
 
 
-def apart(ways: Iterable[Way]) -> list[Way]:
+def apart(ways: Iterable[BinMove]) -> list[BinMove]:
     """Some of these that share no worker: a matching, of those first whose workers have most to do,
     so that there are few rounds (live reconfiguration, 3.2).
 
     >>> a, b, c = (WorkerId(n) for n in range(3))
     >>> ways = [Way(Bin(0), a, b), Way(Bin(1), a, c), Way(Bin(2), b, c), Way(Bin(3), a, c)]
     >>> apart(ways)
-    [Way(bin=1, source=0, target=2)]
+    [BinMove(bin=1, source=0, target=2)]
     """
     ways = list(ways)
     load = Counter(worker for way in ways for worker in (way.source, way.target))
@@ -192,7 +192,7 @@ def apart(ways: Iterable[Way]) -> list[Way]:
     return chosen
 
 
-def together(ways: Iterable[Way], chosen: Iterable[Way], most: int) -> list[Way]:
+def together(ways: Iterable[BinMove], chosen: Iterable[BinMove], most: int) -> list[BinMove]:
     """With the ways chosen, others between the same two workers: up to so many of each.
 
     >>> a, b = WorkerId(0), WorkerId(1)
@@ -200,13 +200,13 @@ def together(ways: Iterable[Way], chosen: Iterable[Way], most: int) -> list[Way]
     >>> [int(way.bin) for way in together(ways, ways[:1], most=2)]
     [0, 2]
     """
-    by_pair: dict[tuple[WorkerId, WorkerId], list[Way]] = {}
+    by_pair: dict[tuple[WorkerId, WorkerId], list[BinMove]] = {}
     for way in ways:
         by_pair.setdefault((way.source, way.target), []).append(way)
     return [way for one in chosen for way in by_pair[one.source, one.target][:most]]
 
 
-def rounds_of_all(ways: Iterable[Way], most: int = 1) -> list[list[Way]]:
+def rounds_of_all(ways: Iterable[BinMove], most: int = 1) -> list[list[BinMove]]:
     """All rounds of a batched command, as they would be if every bin were ready, with so many bins
     at most of each pair of workers.
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from meander.dataflow.control.colocation import ColocationGroups
-from meander.dataflow.control.command import Migrate, Refused, used_before
-from meander.dataflow.control.decisions import Decisions
+from meander.dataflow.control.command import MoveBins, Refused, used_before
+from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.instructions import Instruction, Revoke, Rewrite
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
@@ -23,10 +23,10 @@ from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration import events
 from meander.dataflow.migration.bin_selector import PER_PAIR, BinSelector
 from meander.dataflow.migration.bin_stats import Sizes
-from meander.dataflow.migration.estimate import MigrationEstimate, Speed
+from meander.dataflow.migration.estimate import MigrationEstimate, TransferRate
 from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.pre_copy_tracker import Fetching
-from meander.dataflow.migration.rounds import BinInTransit, Part, Round, Running, Way
+from meander.dataflow.migration.rounds import BinInTransit, BinMove, Part, Round, RunningMigration
 from meander.dataflow.progress.capability import Capability
 from meander.state.keys.ids import Bin, WorkerId
 
@@ -34,14 +34,14 @@ BETWEEN = 0.2
 """Of the lead, while bins that are prepared move round after round."""
 
 
-class Conductor:
+class MigrationScheduler:
     """All commands that move bins. Within, bins have their numbers among all groups'."""
 
     def __init__(
         self,
         groups: ColocationGroups,
         routing: Routing,
-        decisions: Decisions,
+        decisions: PendingDecisions,
         clock: Clock,
         most_bytes: int,
         tell: Callable[[WorkerId, Instruction], None],
@@ -53,20 +53,20 @@ class Conductor:
         self._clock, self._tell, self._tell_all, self._demand = clock, tell, tell_all, demand
         self._near = near
         self.ids: set[str] = set()
-        self.running: list[Running] = []
-        self._queued: list[Running] = []
+        self.running: list[RunningMigration] = []
+        self._queued: list[RunningMigration] = []
         self._taken: set[tuple[int, Bin]] = set()
-        self.sizes, self._speed = Sizes(), Speed()
+        self.sizes, self._speed = Sizes(), TransferRate()
         self._choice = BinSelector(groups, routing, self.sizes)
         self.fetching = Fetching(self.running, groups, self.sizes, most_bytes, tell)
         self._events: list[Event] = []
 
     # -- what is asked
 
-    def submit(self, command: Migrate, forsworn: int) -> None:
+    def submit(self, command: MoveBins, forsworn: int) -> None:
         """Begin a command, or have it wait. Raises Refused."""
         self._choice.now = forsworn
-        running = Running(command, self._clock.monotonic(), self._choice.bins_of(command))
+        running = RunningMigration(command, self._clock.monotonic(), self._choice.bins_of(command))
         if command.overlap == "reject":
             self._expect_apart(running)
         before = self._before(running, forsworn)
@@ -77,7 +77,7 @@ class Conductor:
         else:
             self._start(running, forsworn)
 
-    def _expect_apart(self, running: Running) -> None:
+    def _expect_apart(self, running: RunningMigration) -> None:
         for one in self.commands:
             if running.named.isdisjoint(one.named):
                 continue
@@ -109,13 +109,13 @@ class Conductor:
             self._queued.remove(running)
             self.running.append(running)
 
-    def taken(self, command: Migrate, time: int) -> Bin | None:
+    def taken(self, command: MoveBins, time: int) -> Bin | None:
         """A bin that a command would move at a time at which another moves it."""
         bins = self._choice.bins_of(command)
         first = bins[:1] if command.strategy == "fluid" else bins
         return next((self._groups.own(bin) for bin in first if (time, bin) in self._taken), None)
 
-    def plan(self, command: Migrate) -> MigrationEstimate:
+    def plan(self, command: MoveBins) -> MigrationEstimate:
         """What a command would do now."""
         sizes = {self._groups.own(bin): self.sizes.of(bin) for bin in self._choice.bins_of(command)}
         return MigrationEstimate(self._choice.rounds(command), sizes, self._speed.bytes_per_second)
@@ -188,7 +188,7 @@ class Conductor:
                 self._queued.remove(running)
                 self._start(running, forsworn)
 
-    def _start(self, running: Running, forsworn: int) -> None:
+    def _start(self, running: RunningMigration, forsworn: int) -> None:
         self.running.append(running)
         command = running.command
         # Which are hot has changed while it waited.
@@ -216,11 +216,11 @@ class Conductor:
             if round.decided and round.demand is None and not waiting.isdisjoint(round.bins):
                 round.demand = self._demand(round.time)
 
-    def _settle(self, running: Running, round: Round) -> None:
+    def _settle(self, running: RunningMigration, round: Round) -> None:
         """See what of a round moves, and call off what was prepared of the rest."""
         for moves in round.moves:
             for transfer in self._routing.transfers(moves):
-                way = Way(self._groups.own(transfer.bin), transfer.source, transfer.target)
+                way = BinMove(self._groups.own(transfer.bin), transfer.source, transfer.target)
                 if operators := self._groups.operators(transfer.bin):
                     round.awaited[int(transfer.bin)] = BinInTransit(way, set(operators))
         for other in self.running:
@@ -234,25 +234,25 @@ class Conductor:
                 elif transit is not None:
                     self.fetching.call_off(other, bin)
 
-    def _end_rounds(self, running: Running, over: Callable[[int], bool]) -> None:
+    def _end_rounds(self, running: RunningMigration, over: Callable[[int], bool]) -> None:
         for round in list(running.rounds):
             if round.decided and not round.awaited and over(round.time):
                 self._forget(running, round)
 
-    def _forget(self, running: Running, round: Round) -> None:
+    def _forget(self, running: RunningMigration, round: Round) -> None:
         running.rounds.remove(round)
         self._taken.difference_update((round.time, bin) for bin in round.bins)
         if round.demand is not None:
             round.demand.drop()
 
-    def _leave_out(self, running: Running) -> None:
+    def _leave_out(self, running: RunningMigration) -> None:
         """What another command has taken from whom it was to be taken from stays where it is."""
         for bin in self._choice.taken_away(running):
             running.waiting.remove(bin)
             if bin in running.fetches:
                 self.fetching.call_off(running, bin)
 
-    def _put_off(self, running: Running) -> None:
+    def _put_off(self, running: RunningMigration) -> None:
         """What lies ready cannot be merged or renewed, so it is not to lie there for long: where a
         time is not near any more, as the data has slowed down, it is made ready anew later."""
         for round in running.undecided:
@@ -260,7 +260,7 @@ class Conductor:
                 for bin in running.fetches.keys() & set(round.bins):
                     self.fetching.call_off(running, bin)
 
-    def _prepare(self, running: Running) -> None:
+    def _prepare(self, running: RunningMigration) -> None:
         """Have more bins made ready, as far as there is room."""
         if not running.command.prepared:
             return
@@ -278,7 +278,7 @@ class Conductor:
                 self.fetching.begin(running, bin, way)
                 room -= self.fetching.weight(bin)
 
-    def _go_on(self, running: Running, forsworn: int) -> None:
+    def _go_on(self, running: RunningMigration, forsworn: int) -> None:
         """Begin the next round, once those before are over and its bins are ready."""
         if running.rounds:
             return
@@ -289,7 +289,7 @@ class Conductor:
             self._begin_round(running, chosen, None, forsworn)
 
     def _begin_round(
-        self, running: Running, bins: list[Bin], time: int | None, forsworn: int
+        self, running: RunningMigration, bins: list[Bin], time: int | None, forsworn: int
     ) -> Round:
         running.waiting = [bin for bin in running.waiting if bin not in set(bins)]
         demand = None
@@ -314,7 +314,7 @@ class Conductor:
         self._routing.add(moves)
         self._tell_all(moves)
 
-    def _revoke(self, running: Running, round: Round) -> None:
+    def _revoke(self, running: RunningMigration, round: Round) -> None:
         """A round whose time has not come is not to be."""
         revoke = Revoke(round.command, round.time)
 
@@ -329,18 +329,18 @@ class Conductor:
                 self.fetching.call_off(running, bin)
         self._forget(running, round)
 
-    def _complete(self, running: Running) -> None:
+    def _complete(self, running: RunningMigration) -> None:
         self._speed.note(running)
         for bin in list(running.fetches):
             self.fetching.call_off(running, bin)
         self.running.remove(running)
         self._say_completed(running)
 
-    def _say_completed(self, running: Running) -> None:
+    def _say_completed(self, running: RunningMigration) -> None:
         seconds = self._clock.monotonic() - running.begun
         self._say(events.completed(running, seconds, self._groups.own))
 
-    def _drop_waiting(self, running: Running) -> None:
+    def _drop_waiting(self, running: RunningMigration) -> None:
         running.stuck.update(dict.fromkeys(running.waiting, "aborted"))
         running.waiting.clear()
 
@@ -369,7 +369,7 @@ class Conductor:
         )
 
     @property
-    def commands(self) -> list[Running]:
+    def commands(self) -> list[RunningMigration]:
         """All under way, also those that wait for others."""
         return [*self.running, *self._queued]
 
@@ -394,7 +394,7 @@ class Conductor:
         """Whether a bin is on its way, or has come so recently that not all know."""
         return any(round.decided and bin in round.bins for round in self.rounds())
 
-    def _before(self, running: Running, forsworn: int) -> list[Running]:
+    def _before(self, running: RunningMigration, forsworn: int) -> list[RunningMigration]:
         """The commands that one without a time has to wait for: those that have begun to move some
         of its bins, and those that wait themselves."""
         if running.command.time is not None:

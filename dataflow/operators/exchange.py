@@ -23,11 +23,11 @@ from meander.dataflow.graph.graph import Location
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import NONE, Rows
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
-from meander.dataflow.progress.capability import Held
+from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
+from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import at, outward, rounds_of
-from meander.dataflow.records.packing import Piece, joined, pieces
+from meander.dataflow.records.packing import PackedValues, joined, pieces
 from meander.dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
 from meander.state.keys.ids import WorkerId
 from meander.state.times.antichain import Antichain
@@ -62,7 +62,7 @@ class _Share:
         return self.rows.cut(self.first)[1] if self.first else self.rows
 
 
-class Router(BaseOperator):
+class Exchange(BaseOperator):
     """One exchange by key on one worker, to bins whose numbers begin with `first`."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Router(BaseOperator):
         self._kept: dict[WorkerId, deque[_Share]] = {}
         self._kept_bytes = 0
         self._over = False
-        self._held = Held()
+        self._held = CapabilitySet()
 
     def schedule(self) -> bool:
         """Send what was kept back, stash what has come, route what is certain."""
@@ -112,12 +112,12 @@ class Router(BaseOperator):
         """Bins move at a time: from it on nothing leaves before all of before it is out (I9)."""
         self._moved.add(time)
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """What is kept back, and what is stashed."""
         at, shares = self._input.location, chain.from_iterable(self._kept.values())
         kept = [share.rest.isolated() for share in shares]
         rows = chain(kept, self.stash.rows())
-        return (Underway(at, some.least_time, some.batch) for some in rows)
+        return (InFlight(at, some.least_time, some.batch) for some in rows)
 
     @property
     def output(self) -> Location:
@@ -195,7 +195,7 @@ class Router(BaseOperator):
     def _message(self, share: _Share) -> tuple[Int64s, Batch]:
         """Take of a share what one message holds: when all of it has arrived, and what can travel
         of it, packed."""
-        first, size, parts = share.first, 0, list[Piece]()
+        first, size, parts = share.first, 0, list[PackedValues]()
         share.first = len(share.rows)
         for piece in self._pieces(share.rows.batch, first):
             size += piece.size + COLUMN_BYTES * len(piece.rows)
@@ -218,7 +218,7 @@ class Router(BaseOperator):
         size = sum(piece.size for piece in parts)
         return replace(rows, batch=rows.batch.with_size(size))
 
-    def _pieces(self, batch: Batch, first: int) -> Iterator[Piece]:
+    def _pieces(self, batch: Batch, first: int) -> Iterator[PackedValues]:
         """Values encoded, some at a time, without those that could not travel, wherever they would
         go: these have failed."""
         refuse = partial(self._guard.failed, batch)
@@ -239,5 +239,5 @@ class RecordTooLargeError(ValueError):
         )
 
 
-def _numbers(parts: Sequence[Piece]) -> Int64s:
+def _numbers(parts: Sequence[PackedValues]) -> Int64s:
     return np.concatenate([np.arange(p.rows.start, p.rows.stop) for p in parts] or [NONE])

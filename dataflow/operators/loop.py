@@ -18,8 +18,8 @@ import numpy as np
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
-from meander.dataflow.progress.capability import Held
+from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
+from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import rounds_of
 from meander.state.times.antichain import Antichain
@@ -46,7 +46,7 @@ class LoopEntry(BaseOperator):
     ) -> None:
         self._entering, self._back, self._output = entering, back, output
         self.waiting, self._most = waiting, most
-        self._held = Held()
+        self._held = CapabilitySet()
 
     def schedule(self) -> bool:
         """Pass on what has come, unless what was passed on before still waits."""
@@ -57,11 +57,11 @@ class LoopEntry(BaseOperator):
             self._held.keep(*least_of(*self.waiting.owed))
         return worked
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """What has come back."""
         at = self._back.location
         rows = self.waiting.rows()
-        return (Underway(at, some.least_time, some.batch) for some in rows)
+        return (InFlight(at, some.least_time, some.batch) for some in rows)
 
     def _take_back(self) -> bool:
         """Nobody can be held back here, so all of it, and at once what is too much to disk."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meander.dataflow.operators.ports import Message, OutputPort
-from meander.dataflow.progress.capability import Held
+from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
@@ -19,7 +19,7 @@ class Outputs:
     """One operator's outputs on one worker."""
 
     def __init__(self, ports: Sequence[OutputPort]) -> None:
-        self._ports = [(port, Held()) for port in ports]
+        self._ports = [(port, CapabilitySet()) for port in ports]
 
     @property
     def frontier(self) -> Antichain:

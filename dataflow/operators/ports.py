@@ -37,7 +37,7 @@ class Message:
     """When it has come to its input, seconds of the worker's clock."""
 
 
-class Underway(NamedTuple):
+class InFlight(NamedTuple):
     """Records that an operator holds, as they would come to one of its inputs."""
 
     location: Location
@@ -46,9 +46,9 @@ class Underway(NamedTuple):
     batch: Batch
 
     @staticmethod
-    def held(location: Location, time: Time, batch: Batch) -> Underway:
+    def held(location: Location, time: Time, batch: Batch) -> InFlight:
         """As they are now: users' functions may change values in place when they get them."""
-        return Underway(location, time, batch.isolated())
+        return InFlight(location, time, batch.isolated())
 
 
 class Ways(Protocol):
@@ -214,7 +214,7 @@ class Operator(Protocol):
     def finished(self) -> bool:
         """Whether nothing is under way that progress does not know of."""
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """What it has taken and still holds, as of the call, in the order in which it would have to
         come again; without what has gone into state."""
 
@@ -233,7 +233,7 @@ class BaseOperator:
         """Always."""
         return True
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """Nothing: what it takes it passes on in the same turn."""
         return ()
 

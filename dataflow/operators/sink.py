@@ -14,7 +14,7 @@ import numpy as np
 
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.ports import InputPort, OutputPort, Underway
+from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch
 from meander.schemas.refused import RowRefused
@@ -56,10 +56,10 @@ class Sink:
         """Whether everything is delivered."""
         return not self._under_way
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """What is not known to be delivered."""
         at = self._input.location
-        return [Underway.held(at, right.time, batch) for _, right, _, batch in self._under_way]
+        return [InFlight.held(at, right.time, batch) for _, right, _, batch in self._under_way]
 
     def close(self) -> None:
         """Close the writer."""

@@ -76,7 +76,7 @@ class Capability:
         self.drop()
 
 
-class Held:
+class CapabilitySet:
     """What an operator still has to send, as capabilities for the least of many times.
 
     A capability permits all later times, so in the outer scope, whose order is total, it is one.

@@ -19,7 +19,7 @@ from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
 from meander.state.times.antichain import Antichain
 
 
-class Roster:
+class Membership:
     """The coordinator's list of members."""
 
     def __init__(self, graph: Graph, progress: Progress, links: Links) -> None:

@@ -29,7 +29,7 @@ _WORD = 8
 _BODY, _ROWS, _BUFFERS = 5, 9, 11
 
 
-class Layout:
+class StreamLayout:
     """Streams of one schema: columns of 8-byte numbers and at most one of strings, none null.
 
     >>> layout = Layout(pa.schema([("n", pa.int64()), ("key", pa.binary())]))

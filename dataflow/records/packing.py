@@ -26,7 +26,7 @@ Refuse = Callable[[int, Exception], None]
 """Takes the number of a value that cannot be encoded, and why."""
 
 
-class Piece(NamedTuple):
+class PackedValues(NamedTuple):
     """Some values that follow each other, encoded."""
 
     rows: range
@@ -42,7 +42,7 @@ def pieces(
     refuse: Refuse,
     first: int = 0,
     keys: Sequence[bytes] | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[PackedValues]:
     """Encode values, which may have keys, from the first on.
 
     >>> [(rows, codec.decode(data)) for rows, data, _ in pieces(["a", "b", "c"], print, first=1)]
@@ -65,12 +65,12 @@ def pieces(
         if len(rows) > 1 and size > PIECE:
             most = max(1, len(rows) * PIECE // size // 2)
             continue
-        yield Piece(rows, data, size)
+        yield PackedValues(rows, data, size)
         first = rows.stop
         most = max(1, min(2 * most, MANY, len(rows) * PIECE // size))
 
 
-def joined(parts: Sequence[Piece]) -> bytes:
+def joined(parts: Sequence[PackedValues]) -> bytes:
     """The bytes of the list of all values of some pieces.
 
     >>> codec.decode(joined([*pieces(["a", "b", "c"], print)]))

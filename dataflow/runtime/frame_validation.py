@@ -12,8 +12,14 @@ from collections.abc import Iterable
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.colocation import ColocationGroups
-from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
-from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.instructions import (
+    CancelMove,
+    Prefetch,
+    Revoke,
+    Rewrite,
+    StartPreCopy,
+)
+from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import Graph, Location
@@ -117,21 +123,23 @@ def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
         case (
             Manifest(operator=name)
             | BinHandoff(manifest=Manifest(operator=name))
-            | Stage(manifest=Manifest(operator=name))
+            | Prefetch(manifest=Manifest(operator=name))
             | Rewrite(operator=name)
         ) if not any(name == keyed.name for keyed in plan.keyed):
             return f"it speaks of the state of operator {name!r}, which this flow does not have"
-        case Order(source) if not 0 <= source < len(plan.sources):
+        case ReassignPartition(source) if not 0 <= source < len(plan.sources):
             return f"it sent an order for source {source}, which this flow does not have"
-        case Order(partition=partition) | Parcel(partition) if not 0 <= partition < _INT64:
+        case ReassignPartition(partition=partition) | PartitionHandoff(partition) if (
+            not 0 <= partition < _INT64
+        ):
             return f"it sent partition {partition} to another worker, which no source has"
-        case Moves(time=at) | Revoke(time=at) | Order(time=at) if at != time:
+        case Moves(time=at) | Revoke(time=at) | ReassignPartition(time=at) if at != time:
             return f"it sent an order for time {at} in a message of time {time}"
-        case Order(offset=int(offset)) if not 0 <= offset < _INT64:
+        case ReassignPartition(offset=int(offset)) if not 0 <= offset < _INT64:
             return f"it sent an order to read from offset {offset}, which no partition has"
-        case Moves(target=target) | Order(target=target) if not 0 <= target < _INT64:
+        case Moves(target=target) | ReassignPartition(target=target) if not 0 <= target < _INT64:
             return f"it sent an order in favour of member {target}, which is no worker"
-        case Parcel(frontier=frontier) if frontier < time:
+        case PartitionHandoff(frontier=frontier) if frontier < time:
             return (
                 f"it sent a partition that stands at {frontier}, before its message's time {time}"
             )
@@ -147,7 +155,7 @@ def _unknown_bin(groups: ColocationGroups, payload: Payload | Manifest) -> str:
         case (
             Manifest(bin=bin)
             | BinHandoff(manifest=Manifest(bin=bin))
-            | Stage(manifest=Manifest(bin=bin))
+            | Prefetch(manifest=Manifest(bin=bin))
             | Rewrite(bin=bin)
         ):
             bins, known = (bin,), groups.count

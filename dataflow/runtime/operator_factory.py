@@ -29,8 +29,8 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.inflight import Inflight
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.backpressure.throttle import MoveThrottle
-from meander.dataflow.checkpoint.restore_plan import Start
-from meander.dataflow.control.partition_handoff import Parcel
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Transactions
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
@@ -53,10 +53,10 @@ from meander.dataflow.migration.partition_handover import Handover
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import Disk, Overflow, Refuse
 from meander.dataflow.operators.error_policy import Guard, OnError
-from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.loop import Again, LoopEntry
 from meander.dataflow.operators.ports import InputPort, Operator, OutputPort, Ways
 from meander.dataflow.operators.probe import Probe
@@ -70,7 +70,7 @@ from meander.dataflow.records.loop_times import Rounds, outward
 from meander.dataflow.runtime.worker_metrics import Meters
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import StateCodec, UnencodableError
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic
@@ -96,13 +96,13 @@ class WorkerEnvironment:
     clock: Clock
     topic: StateTopic
     dead: DeadLetters
-    open_store: Callable[[str, StateCodec, Layout | None], Store]
+    open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
     open_shelf: Callable[[str], Shelf]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Of what is left of partitions; None for this worker's share at the flow's start."""
     open_writer: Callable[[SinkNode], SinkWriter]
     incarnation: ExecutionId
-    start: Start
+    start: RestorePlan
     """What the flow starts from, of all workers."""
     in_flight: StateTopic
     """Where records in flight lie."""
@@ -129,7 +129,7 @@ class OperatorFactory:
     nodes: dict[str, Operator] = field(init=False)
     """Those of the user's flow, by name."""
     inputs: dict[Location, InputPort] = field(default_factory=dict)
-    routers: list[Router] = field(default_factory=list)
+    routers: list[Exchange] = field(default_factory=list)
     outlets: list[OutgoingState] = field(default_factory=list)
     sources: dict[str, SourceOperator] = field(default_factory=dict)
     once: list[OrderedSink] = field(default_factory=list)
@@ -138,7 +138,7 @@ class OperatorFactory:
     """Those that keep a key's results in order themselves where its bin moves, by its group."""
     outboxes: list[OutboxSink] = field(default_factory=list)
     """Those whose results leave exactly once, checkpoint by checkpoint."""
-    start: Start = field(init=False)
+    start: RestorePlan = field(init=False)
     routing: Routing = field(init=False)
     retention: Retention = field(init=False)
     migrator: Migrator = field(init=False)
@@ -311,11 +311,11 @@ class OperatorFactory:
         self.ordered.setdefault(group_of(node), []).append(sink)
         return sink
 
-    def _parcels(self, node: SourceNode) -> list[Parcel]:
+    def _parcels(self, node: SourceNode) -> list[PartitionHandoff]:
         """Where this worker goes on with partitions that have been read before."""
         readers, positions = self.start.readers, self.start.cut.positions
         return [
-            Parcel(
+            PartitionHandoff(
                 Partition(one.partition), Rest(one.offset, one.end), one.maximum, one.newest,
                 one.frontier,
             )
@@ -323,9 +323,9 @@ class OperatorFactory:
             if one.source == node.name and readers[one.source, one.partition] == self.site.me
         ]  # fmt: skip
 
-    def _router(self, node: ExchangeNode) -> Router:
+    def _router(self, node: ExchangeNode) -> Exchange:
         guard = self._guard(node.name, node.on_error)
-        router = Router(
+        router = Exchange(
             self.site.me,
             self._inputs(node)[0],
             self._output(node),
@@ -341,10 +341,10 @@ class OperatorFactory:
         self.routers.append(router)
         return router
 
-    def _keyed(self, node: KeyedNode) -> Keyed:
+    def _keyed(self, node: KeyedNode) -> KeyedOperator:
         *data, pointers = self._inputs(node)
         flow = self.plan.flow
-        keyed = Keyed(
+        keyed = KeyedOperator(
             node.name,
             self.plan.origin(node),
             data,

@@ -19,12 +19,12 @@ from meander.dataflow.checkpoint.alignment import Alignment
 from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_restore import StateRestore
-from meander.dataflow.checkpoint.writer import CheckpointWriter, Held
+from meander.dataflow.checkpoint.writer import CheckpointWriter, SnapshotContents
 from meander.dataflow.exactly_once.transaction_loop import TransactionLoop
 from meander.dataflow.graph.graph import Edge, Location
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.metrics.histogram import Histogram
-from meander.dataflow.operators.ports import Message, Underway
+from meander.dataflow.operators.ports import InFlight, Message
 from meander.dataflow.operators.source.partitions import Standing
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
@@ -377,7 +377,7 @@ class Worker:
             if self._loading.done
             else [Notice(name, *one) for name, some in self._notices().items() for one in some]
         )
-        held = Held(
+        held = SnapshotContents(
             underway,
             behind,
             [delivery for one in keyed for delivery in one.arrivals.deliveries],
@@ -406,7 +406,7 @@ class Worker:
         for outlet in self._assembly.outlets:
             outlet.keyed.store.cancel(CheckpointId(self._site.incarnation, number))
 
-    def _queued(self, node: str) -> list[Underway]:
+    def _queued(self, node: str) -> list[InFlight]:
         """The records that wait for an operator."""
         inputs = self._plan.ports[node].inputs
         return [one for at in inputs for one in _records(at, self._assembly.inputs[at].waiting)]
@@ -488,10 +488,10 @@ class Worker:
         return not self._assembly.inputs[edge.target].empty
 
 
-def _records(at: Location, waiting: Sequence[Message]) -> list[Underway]:
+def _records(at: Location, waiting: Sequence[Message]) -> list[InFlight]:
     """What of the messages that wait at an input are records."""
     return [
-        Underway.held(at, message.time, message.payload)
+        InFlight.held(at, message.time, message.payload)
         for message in waiting
         if isinstance(message.payload, Batch)
     ]

@@ -135,7 +135,7 @@ class At:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingFaults:
     """The faults of a run that have not struck."""
 
     left: list[At]

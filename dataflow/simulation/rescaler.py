@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.simulation.simulator import Command, Join, Simulation
 from meander.schemas.control import Rescale
 from meander.state.keys.ids import WorkerId
@@ -33,7 +33,7 @@ class SimulatedRescaler:
         """Give a command once the flow is ready for it; who joins has joined then. A migration may
         name the worker that would be the next to join."""
         self.giving = True
-        if isinstance(command, Migrate) and command.worker == self._sim.hired:
+        if isinstance(command, MoveBins) and command.worker == self._sim.hired:
             self._give(Join())
         self._give(command)
         self.giving = False

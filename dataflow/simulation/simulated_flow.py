@@ -26,8 +26,8 @@ from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
-from meander.dataflow.control.colocation import TOGETHER
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.colocation import DEFAULT_GROUP
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.errors import KILLED, lost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
@@ -42,7 +42,7 @@ from meander.dataflow.simulation.faults import (
     FaultInjector,
     Jump,
     Pause,
-    Pending,
+    PendingFaults,
     Raise,
     Slow,
 )
@@ -57,13 +57,13 @@ from meander.dataflow.simulation.in_memory import (
 )
 from meander.dataflow.simulation.rescaler import SimulatedRescaler
 from meander.dataflow.simulation.simulator import (
-    Abort,
+    AbortMoves,
     Command,
+    DurableWorld,
     SimClock,
     SimLinks,
     SimTopic,
     Simulation,
-    World,
     simulate,
 )
 from meander.dataflow.simulation.transactions import (
@@ -90,7 +90,7 @@ __all__ = [
     "ListSource",
     "ListWriter",
     "Result",
-    "TestFlow",
+    "SimulatedFlow",
 ]
 
 REST = 250
@@ -116,7 +116,7 @@ class Answer:
     """How many bins have moved, of those that were elsewhere."""
 
 
-class TestFlow:
+class SimulatedFlow:
     """A flow of list sources and sinks on simulated workers; one seed is one run.
 
     `states` are those that the flow starts from, by operator and key.
@@ -149,7 +149,7 @@ class TestFlow:
         faults: Sequence[At] = (),
         past: OverrideHistory = NO_PAST,
         states: Mapping[str, Mapping[object, object]] | None = None,
-        world: World | None = None,
+        world: DurableWorld | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
         self._own = Databases(self._folder.name, 8 << 20) if databases is None else None
@@ -157,11 +157,11 @@ class TestFlow:
         self._namespace, self._count = namespace, workers
         self._rng = random.Random(seed)
         self._repeat = f"workers={workers}, seed={seed}, faults={[*faults]!r}"
-        self._traps, self._pending = FaultInjector(), Pending([*faults])
+        self._traps, self._pending = FaultInjector(), PendingFaults([*faults])
         self._over: MeanderError | None = None
         self._dead = ListDead()
         self._plan = Plan(self._traps.laid(flow))
-        self.world = world or World.empty(self._rng)
+        self.world = world or DurableWorld.empty(self._rng)
         """The topics that the flow's next life finds."""
         if states:
             self._put(states)
@@ -266,9 +266,9 @@ class TestFlow:
                 case control.Rescale():
                     self._hiring.ask(asked)
                 case control.Abort():
-                    self._hiring.submit(Abort(asked.id, asked.command))
+                    self._hiring.submit(AbortMoves(asked.id, asked.command))
                 case control.Migrate():
-                    self._hiring.submit(Migrate.asked(asked, space))
+                    self._hiring.submit(MoveBins.asked(asked, space))
         except Rejected as refusal:
             name = refusal.command or ""
             self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
@@ -342,7 +342,7 @@ class TestFlow:
                 known.update(states)
         return whole
 
-    def owner(self, key: object, operator: str = TOGETHER) -> int:
+    def owner(self, key: object, operator: str = DEFAULT_GROUP) -> int:
         """The worker on which a key lives after all moves decided so far: in an operator that moves
         alone, or in all others."""
         bin = self._plan.flow.space.bin_of(codec.encode_key(key))

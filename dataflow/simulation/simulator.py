@@ -19,8 +19,8 @@ from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.recording import Recording
-from meander.dataflow.checkpoint.restore_plan import Start
-from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Controller
@@ -35,7 +35,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Unnamed
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
-from meander.state.layers.topic import Place, RecordGone, Ticket
+from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that none is of the future."""
@@ -143,7 +143,7 @@ class SimTopic:
         self._rng = rng
         self._records: list[tuple[bytes, bytes | None]] = []
         self._keys: set[bytes] = set()
-        self._pending: dict[Ticket, Place | list[bytes] | RecordGone] = {}
+        self._pending: dict[Ticket, RecordLocation | list[bytes] | RecordGone] = {}
         self._tickets = 0
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
@@ -152,19 +152,19 @@ class SimTopic:
             raise MeanderError(f"state record {key!r}", "its key was used before")
         self._keys.add(key)
         self._records.append((key, payload))
-        return self._answer(Place(key, 0, len(self._records) - 1, len(payload)))
+        return self._answer(RecordLocation(key, 0, len(self._records) - 1, len(payload)))
 
-    def placed(self, ticket: Ticket) -> Place | None:
+    def placed(self, ticket: Ticket) -> RecordLocation | None:
         """The place, some turns later."""
         answer = self._when_ready(ticket)
-        assert answer is None or isinstance(answer, Place)
+        assert answer is None or isinstance(answer, RecordLocation)
         return answer
 
-    def here(self, places: Sequence[Place]) -> list[bytes]:
+    def here(self, places: Sequence[RecordLocation]) -> list[bytes]:
         """Return records at once. Raises RecordGone where one is not at its place."""
         return [self._read(place) for place in places]
 
-    def fetch(self, places: Sequence[Place]) -> Ticket:
+    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
         """Ask for records."""
         try:
             return self._answer(self.here(places))
@@ -182,10 +182,10 @@ class SimTopic:
     def abandon(self, ticket: Ticket) -> None:
         """Nobody asks for the answer any more."""
         answer = self._pending.pop(ticket)
-        if isinstance(answer, Place):
+        if isinstance(answer, RecordLocation):
             self.forget([answer])
 
-    def forget(self, places: Sequence[Place]) -> None:
+    def forget(self, places: Sequence[RecordLocation]) -> None:
         """Compact at once."""
         for place in places:
             self._records[place.offset] = place.key, None
@@ -194,7 +194,7 @@ class SimTopic:
         """Forget what nobody can name."""
         self.forget(
             [
-                Place(key, 0, offset, len(payload))
+                RecordLocation(key, 0, offset, len(payload))
                 for offset, (key, payload) in enumerate(self._records)
                 if payload is not None and unnamed.goes(key)
             ]
@@ -208,7 +208,7 @@ class SimTopic:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _read(self, place: Place) -> bytes:
+    def _read(self, place: RecordLocation) -> bytes:
         if place.offset >= len(self._records):
             raise RecordGone(f"state record {place.key!r}", "its partition ends before it")
         key, payload = self._records[place.offset]
@@ -218,17 +218,17 @@ class SimTopic:
             raise RecordGone(f"state record {place.key!r}", f"{key!r} lies at its place")
         return payload
 
-    def _answer(self, answer: Place | list[bytes] | RecordGone) -> Ticket:
+    def _answer(self, answer: RecordLocation | list[bytes] | RecordGone) -> Ticket:
         self._tickets += 1
         self._pending[Ticket(self._tickets)] = answer
         return Ticket(self._tickets)
 
-    def _when_ready(self, ticket: Ticket) -> Place | list[bytes] | RecordGone | None:
+    def _when_ready(self, ticket: Ticket) -> RecordLocation | list[bytes] | RecordGone | None:
         return self._pending.pop(ticket) if self._rng.random() < 0.5 else None
 
 
 @dataclass(slots=True)
-class World:
+class DurableWorld:
     """What outlives a flow: its topics."""
 
     state: SimTopic
@@ -247,7 +247,7 @@ class World:
     """What there is to go back to before that."""
     incarnation: ExecutionId = _UNBORN
     """Its life."""
-    start: Start = field(init=False)
+    start: RestorePlan = field(init=False)
     """The same over its workers."""
 
     @classmethod
@@ -270,11 +270,11 @@ class World:
         for one in filter(lambda one: one.parts, [*there, *self.savepoints]):
             data = replace(one, parts=()).to_bytes()
             assert self._read(one.head(data)) == one, "what is kept lies there"
-        begins = Start.of(plan, workers, self.before).begins
+        begins = RestorePlan.of(plan, workers, self.before).begins
         self.journal.append((self.incarnation, begins))
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
-        self.start = Start.of(plan, workers, self.before, history)
+        self.start = RestorePlan.of(plan, workers, self.before, history)
         unnamed = Unnamed.of([*there, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(unnamed)
@@ -331,7 +331,9 @@ class World:
 
             return durably
 
-        def forget(places: Sequence[Place], chunks: Sequence[Place], _: Collection[int]) -> None:
+        def forget(
+            places: Sequence[RecordLocation], chunks: Sequence[RecordLocation], _: Collection[int]
+        ) -> None:
             self.in_flight.forget(places)
             self.state.forget(chunks)
 
@@ -365,7 +367,7 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class AbortMoves:
     """A command that moves bins ends."""
 
     id: str
@@ -382,7 +384,7 @@ class AddPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Freeze:
+class TakeCheckpoint:
     """A checkpoint is taken, by the flow's policy where it has none of its own."""
 
     policy: Policy | None = None
@@ -390,7 +392,7 @@ class Freeze:
     """Under which name it is kept."""
 
 
-Command = Migrate | Abort | Join | Leave | HandOver | AddPartition | Freeze
+Command = MoveBins | AbortMoves | Join | Leave | HandOver | AddPartition | TakeCheckpoint
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Makes one worker in its surroundings; the last says whether it joins a running flow."""
 
@@ -470,17 +472,17 @@ class Simulation:
         try:
             self._submit(command)
         except Refused as refusal:
-            id = "" if isinstance(command, Join | AddPartition | Freeze) else command.id
+            id = "" if isinstance(command, Join | AddPartition | TakeCheckpoint) else command.id
             self.events.append({"type": "rejected", "id": id, "reason": str(refusal)})
         self.collect()
 
     def _submit(self, command: Command) -> None:
         match command:
-            case Migrate():
+            case MoveBins():
                 self.controller.submit(command)
-            case Freeze(policy, savepoint):
+            case TakeCheckpoint(policy, savepoint):
                 self.controller.checkpoint(policy=policy, savepoint=savepoint)
-            case Abort(id, other):
+            case AbortMoves(id, other):
                 self.controller.abort(other, by=id)
             case Leave(id, worker):
                 self.controller.leave(id, [WorkerId(worker)])
@@ -529,7 +531,7 @@ def simulate(
     workers: int,
     rng: random.Random,
     build: Build,
-    world: World,
+    world: DurableWorld,
     commands: Sequence[Command] = (),
     past: OverrideHistory = NO_PAST,
 ) -> Simulation:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from meander.dataflow.exactly_once.checksum import Checksum
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.interfaces import Keeper
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import SinkWriter
@@ -30,11 +30,11 @@ class Ledger:
     """What outlives a flow: the marks that are committed, and who may commit."""
 
     rng: random.Random
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[CommitMarker] = field(default_factory=list)
     forgotten: int = 0
     """How many before those that are."""
     life: ExecutionId | None = None
-    open: list[tuple[Mark, Show]] = field(default_factory=list)
+    open: list[tuple[CommitMarker, Show]] = field(default_factory=list)
     """Being committed."""
 
     def begin(self, life: ExecutionId) -> None:
@@ -63,7 +63,7 @@ class Ledger:
         if life != self.life:
             raise MeanderError(f"life {life}", "a later one has fenced it off")
 
-    def settle(self, mark: Mark, show: Show) -> None:
+    def settle(self, mark: CommitMarker, show: Show) -> None:
         """One is committed."""
         self.open = [one for one in self.open if one != (mark, show)]
         self.marks.append(mark)
@@ -86,7 +86,7 @@ class ListTransactions:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._written: list[Show] = []
-        self._open: tuple[Mark, Show] | None = None
+        self._open: tuple[CommitMarker, Show] | None = None
         self._pace = 1.0
         """How likely it is to be done at a look."""
         self.begun = self.done = 0
@@ -109,7 +109,7 @@ class ListTransactions:
         """Whether anything has been written since the last was begun."""
         return bool(self._written)
 
-    def commit(self, mark: Mark) -> None:
+    def commit(self, mark: CommitMarker) -> None:
         """Begin. Raises MeanderError once a later life has begun."""
         self._ledger.expect(mark.incarnation)
         written, self._written = self._written, []

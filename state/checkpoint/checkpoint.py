@@ -38,10 +38,10 @@ from meander.state.layers.manifest import (
     place_record,
     time_of,
 )
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.times.time import MIN_TIME, Time
 
-Fetch = Callable[[Sequence[Place]], Sequence[bytes]]
+Fetch = Callable[[Sequence[RecordLocation]], Sequence[bytes]]
 """Reads what lies at some places. Raises MeanderError."""
 
 
@@ -83,7 +83,7 @@ class Piece(NamedTuple):
     time: Time
     """None of them is of an earlier one."""
     records: int
-    places: tuple[Place, ...]
+    places: tuple[RecordLocation, ...]
     """Where the parts of a record of format 'in_flight' lie, in order."""
     keyed: bool
     """Whether they have keys, and so belong to the owners of their bins."""
@@ -114,7 +114,7 @@ class ReplayFrom(NamedTuple):
     """No result from this time on was let go of before the cut: all are made anew behind it."""
 
 
-class Way(NamedTuple):
+class InputLineage(NamedTuple):
     """How records came to one input of one operator, and where they went on to."""
 
     node: str
@@ -150,7 +150,7 @@ class Cut:
     """In the order in which they go on."""
     anew: tuple[ReplayFrom, ...] = ()
     """Of sinks that deliver exactly once; of one that is not here nobody knows."""
-    ways: tuple[Way, ...] = ()
+    ways: tuple[InputLineage, ...] = ()
     """Of each input that takes records; of one that is not here nobody knows."""
 
 
@@ -182,7 +182,7 @@ class Checkpoint:
     """From the command to the freeze."""
     write_ms: float = 0.0
     """From the freeze until all parts were durable."""
-    parts: tuple[Place, ...] = ()
+    parts: tuple[RecordLocation, ...] = ()
     """Where it lies itself on the in-flight topic, in order, if it is more than a record takes."""
 
     @property
@@ -207,14 +207,14 @@ class Checkpoint:
         return layers + sum({one.place: one.place.size for one in self.cut.bundles}.values())
 
     @property
-    def places(self) -> dict[Place, None]:
+    def places(self) -> dict[RecordLocation, None]:
         """All that it names on the in-flight topic."""
         pieces, bundles = self.cut.pieces, self.cut.bundles
         flying = chain.from_iterable(piece.places for piece in pieces)
         return dict.fromkeys(chain(self.parts, flying, (b.place for b in bundles)))
 
     @property
-    def chunks(self) -> list[Place]:
+    def chunks(self) -> list[RecordLocation]:
         """Where its layers lie on the state topic."""
         layers = (layer for manifest in self.manifests for layer in manifest.layers)
         return [place for layer in layers for place in layer.chunks]
@@ -312,7 +312,9 @@ class Checkpoint:
                 tuple(map(_piece, record["pieces"])),
                 tuple(ReplayFrom(**one) for one in record["anew"]),
                 tuple(
-                    Way(one["node"], one["input"], tuple(one["behind"]), tuple(one["before"]))
+                    InputLineage(
+                        one["node"], one["input"], tuple(one["behind"]), tuple(one["before"])
+                    )
                     for one in record["ways"]
                 ),
             ),
@@ -325,7 +327,7 @@ def _joined(head: _CheckpointRecord, fetch: Fetch | None) -> Checkpoint:
     concerns = f"checkpoint {head['number']}"
     if fetch is None:
         raise MeanderError(concerns, "it lies in parts, where a whole one was expected")
-    places = tuple(Place(**place) for place in head["parts"])
+    places = tuple(RecordLocation(**place) for place in head["parts"])
     data = b"".join(fetch(places))
     if _checksum(data) != head["checksum"]:
         raise MeanderError(
@@ -380,7 +382,7 @@ class _CheckpointRecord(TypedDict):
     anew: list[dict[str, Any]]
     """Of `ReplayFrom`, field by field."""
     ways: list[dict[str, Any]]
-    """Of `Way`, field by field."""
+    """Of `InputLineage`, field by field."""
     parts: list[PlaceRecord]
     checksum: int
 
@@ -407,6 +409,7 @@ def _piece_record(one: Piece) -> _PieceRecord:
 def _piece(record: _PieceRecord) -> Piece:
     return Piece(
         record["node"], record["input"], WorkerId(record["worker"]), time_of(record["time"]),
-        record["records"], tuple(Place(**one) for one in (record["place"], *record["more"])),
+        record["records"],
+        tuple(RecordLocation(**one) for one in (record["place"], *record["more"])),
         record["keyed"], record["bins"],
     )  # fmt: skip

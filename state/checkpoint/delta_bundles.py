@@ -17,12 +17,12 @@ from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import PlaceRecord, place_record
-from meander.state.layers.topic import Place, Unreadable
+from meander.state.layers.topic import LayerUnreadable, RecordLocation
 
 CHECKSUM_BYTES: Final = 8
 
 
-class BundleCorrupt(Unreadable):
+class BundleCorrupt(LayerUnreadable):
     """What lies at a bundle's place is not what was written."""
 
 
@@ -46,7 +46,7 @@ class Bundle(NamedTuple):
     operator: str
     bins: tuple[Bin, ...]
     """Those for which it counts: of others it may tell what they were once."""
-    place: Place
+    place: RecordLocation
 
 
 def key_of(incarnation: ExecutionId, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
@@ -148,4 +148,6 @@ def bundle_record(one: Bundle) -> BundleRecord:
 
 def bundle(record: BundleRecord) -> Bundle:
     """Undo `bundle_record`."""
-    return Bundle(record["operator"], tuple(map(Bin, record["bins"])), Place(**record["place"]))
+    return Bundle(
+        record["operator"], tuple(map(Bin, record["bins"])), RecordLocation(**record["place"])
+    )

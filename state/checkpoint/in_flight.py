@@ -27,12 +27,12 @@ from meander.schemas.avro import NULL, THERE, byte_strings, longs
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import ExecutionId, WorkerId
-from meander.state.layers.topic import Unreadable
+from meander.state.layers.topic import LayerUnreadable
 
 Int64s = npt.NDArray[np.int64]
 
 
-class RecordCorrupt(Unreadable):
+class RecordCorrupt(LayerUnreadable):
     """A record on the in-flight topic is not what was written."""
 
     def __init__(self, where: str, cause: str) -> None:

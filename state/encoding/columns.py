@@ -22,7 +22,7 @@ Columns = tuple[Column, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The columns of a state: a new key's numbers, and their types."""
 
     init: tuple[object, ...]
@@ -45,7 +45,7 @@ class NumberCells:
     [[0, 7], [0.5, 2.5]]
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ColumnLayout) -> None:
         self._layout = layout
         self._has = np.zeros(FIRST, np.bool_)
         self._columns = _new(layout, FIRST)
@@ -161,6 +161,6 @@ def fitting(column: Column, dtype: str) -> Column:
     return exact(column.tolist(), dtype)
 
 
-def _new(layout: Layout, count: int) -> list[Column]:
+def _new(layout: ColumnLayout, count: int) -> list[Column]:
     states = zip(layout.init, layout.dtypes, strict=True)
     return [np.full(count, value, dtype) for value, dtype in states]

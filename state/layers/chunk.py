@@ -15,12 +15,12 @@ import xxhash
 from meander.schemas.avro import Format, byte_strings
 from meander.state.keys.ids import Bin, LayerId
 from meander.state.layers.manifest import AvroTime, Description, Kind, LayerPointer, avro_time
-from meander.state.layers.topic import Unreadable
+from meander.state.layers.topic import LayerUnreadable
 
 CHECKSUM_BYTES: Final = 8
 
 
-class LayerCorrupt(Unreadable):
+class LayerCorrupt(LayerUnreadable):
     """What was fetched is not what was written."""
 
     def __init__(self, where: str, what: str, expected: object, found: object) -> None:
@@ -53,7 +53,7 @@ class Head:
 
 
 @dataclass(slots=True)
-class Chunk:
+class LayerChunk:
     """Some keys with their encoded states, or a table of such, and some timers: (time, key)."""
 
     keys: list[bytes] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Chunk:
         return xxhash.xxh3_64_digest(body) + body
 
     @staticmethod
-    def from_bytes(payload: bytes, head: Head, number: int) -> Chunk:
+    def from_bytes(payload: bytes, head: Head, number: int) -> LayerChunk:
         """Undo `to_bytes`. Raises LayerCorrupt unless it is that very chunk, and whole."""
         where = f"{head}, chunk {number}"
         checksum, body = payload[:CHECKSUM_BYTES], payload[CHECKSUM_BYTES:]
@@ -99,7 +99,7 @@ class Chunk:
             if record[name] != expected:  # type: ignore[literal-required]
                 raise LayerCorrupt(where, name, expected, record[name])  # type: ignore[literal-required]
         timers = zip(record["timer_times"], record["timer_keys"], strict=True)
-        return Chunk(
+        return LayerChunk(
             record["keys"], record["states"], list(timers), record["table"], record["tabled"]
         )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.layers.layer import DeltaEntries
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 
 class Link(NamedTuple):
@@ -22,7 +22,7 @@ class Link(NamedTuple):
 
     checkpoint: int
     sequence: int
-    place: Place
+    place: RecordLocation
 
 
 class Little(NamedTuple):

@@ -13,9 +13,9 @@ import numpy as np
 import xxhash
 
 from meander.state.encoding.timers import Timers
-from meander.state.layers.chunk import CHECKSUM_BYTES, Chunk, Head, LayerCorrupt
+from meander.state.layers.chunk import CHECKSUM_BYTES, Head, LayerChunk, LayerCorrupt
 from meander.state.layers.manifest import LayerPointer
-from meander.state.layers.topic import Place, StateTopic
+from meander.state.layers.topic import RecordLocation, StateTopic
 
 CHUNK_ENTRIES: Final = 2048
 """The most entries of a chunk without a table: to read or write them takes a millisecond."""
@@ -57,7 +57,7 @@ def overlaid(many: Sequence[DeltaEntries]) -> DeltaEntries:
     return DeltaEntries(keys, [found[key] for key in keys], timers)
 
 
-class Contents(Protocol):
+class LayerInput(Protocol):
     """What a layer is to hold."""
 
     @property
@@ -74,7 +74,7 @@ class Contents(Protocol):
 Payloads = Generator[bytes | None, None, None]
 
 
-def payloads(topic: StateTopic, places: Sequence[Place], most_bytes: int) -> Payloads:
+def payloads(topic: StateTopic, places: Sequence[RecordLocation], most_bytes: int) -> Payloads:
     """What lies at some places, in order, each as soon as it is here, None before; so many bytes
     are asked for at once, or one place."""
     ends, first = np.cumsum([place.size for place in places]), 0
@@ -97,7 +97,7 @@ def payloads(topic: StateTopic, places: Sequence[Place], most_bytes: int) -> Pay
 
 def chunks_of(
     head: Head, layer: LayerPointer, found: Payloads
-) -> Generator[Chunk | None, None, None]:
+) -> Generator[LayerChunk | None, None, None]:
     """The chunks of a layer in order, out of what lies at their places; None while it is not here.
 
     Raises LayerCorrupt where something is not as the layer's pointer says.
@@ -109,7 +109,7 @@ def chunks_of(
             raise LayerCorrupt(where, "key", head.id.key(number), place.key)
         while (payload := next(found)) is None:
             yield None
-        chunk = Chunk.from_bytes(payload, head, number)
+        chunk = LayerChunk.from_bytes(payload, head, number)
         checksum.update(payload[:CHECKSUM_BYTES])
         count += chunk.count
         yield chunk

@@ -86,7 +86,7 @@ class Changed:
         """Nothing is under way."""
 
 
-class Stream:
+class StreamedInput:
     """The entries that `read` yields, as far as they are here: as `Contents.take` does."""
 
     def __init__(self, read: Callable[[], Entries | None]) -> None:
@@ -117,7 +117,7 @@ class Stream:
 class Merging:
     """Streams as one, oldest first: of each key the newest entry."""
 
-    def __init__(self, streams: Sequence[Stream]) -> None:
+    def __init__(self, streams: Sequence[StreamedInput]) -> None:
         self._streams = streams
         self._merged = Entries([], [])
 
@@ -151,7 +151,9 @@ class Whole(Merging):
         self.timers = timers
         self._disk = store.on_disk(bin)
         fresh = Changed(store, bin, store.in_memory(bin), ())
-        super().__init__([Stream(self._next), Stream(partial(fresh.take, CHUNK_ENTRIES))])
+        super().__init__(
+            [StreamedInput(self._next), StreamedInput(partial(fresh.take, CHUNK_ENTRIES))]
+        )
 
     def close(self) -> None:
         """Nothing is under way."""
@@ -168,7 +170,7 @@ class Merged(Merging):
         self, topic: StateTopic, operator: str, bin: Bin, layers: Sequence[LayerPointer]
     ) -> None:
         self._layers = [Layer(topic, Head.of(operator, bin, layer), layer) for layer in layers]
-        super().__init__([Stream(layer.next) for layer in self._layers])
+        super().__init__([StreamedInput(layer.next) for layer in self._layers])
 
     @property
     def timers(self) -> Timers:

@@ -14,12 +14,12 @@ from typing import Final
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import LayerId
-from meander.state.layers.chunk import Chunk, Head
+from meander.state.layers.chunk import Head, LayerChunk
 from meander.state.layers.layer import Payloads, chunks_of, payloads
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.layers.topic import StateTopic
 from meander.state.store.sst_writer import TABLE_BYTES
-from meander.state.store.store import Incoming, Store, ingest
+from meander.state.store.store import IncomingTable, Store, ingest
 
 AHEAD_BYTES: Final = 2 * TABLE_BYTES
 """The most that an installation has of its bin at once, unless one chunk alone takes more."""
@@ -42,7 +42,7 @@ class LayerLoader:
         topic: StateTopic,
         staged: Sequence[LayerId] = (),
         timers: Timers = (),
-        ingest: Callable[[Incoming], None] = lambda one: ingest([one]),
+        ingest: Callable[[IncomingTable], None] = lambda one: ingest([one]),
     ) -> None:
         for layer in manifest.layers:
             if layer.codec != store.codec.name:
@@ -107,10 +107,10 @@ class LayerLoader:
         self.count += layer.count
         self.bytes += layer.bytes
 
-    def _put(self, chunk: Chunk) -> Iterator[None]:
+    def _put(self, chunk: LayerChunk) -> Iterator[None]:
         keys, states = chunk.keys, chunk.states
         if chunk.table:
-            self._ingest(Incoming(self._store, self._manifest.bin, chunk.table))
+            self._ingest(IncomingTable(self._store, self._manifest.bin, chunk.table))
             yield
         while keys:
             n = self._budget

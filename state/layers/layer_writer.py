@@ -17,10 +17,10 @@ import xxhash
 
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.timers import Timers
-from meander.state.layers.chunk import CHECKSUM_BYTES, Chunk, Head
-from meander.state.layers.layer import CHUNK_ENTRIES, Contents
+from meander.state.layers.chunk import CHECKSUM_BYTES, Head, LayerChunk
+from meander.state.layers.layer import CHUNK_ENTRIES, LayerInput
 from meander.state.layers.manifest import LayerPointer, Manifest
-from meander.state.layers.topic import Place, StateTopic, Ticket
+from meander.state.layers.topic import RecordLocation, StateTopic, Ticket
 from meander.state.store.sst_writer import EMPTY_BYTES, TABLE_BYTES, TableWriter
 
 CHUNK_BYTES: Final = 512 << 10
@@ -52,7 +52,7 @@ class LayerWriter:
     def __init__(
         self,
         head: Head,
-        contents: Contents,
+        contents: LayerInput,
         topic: StateTopic,
         stands: Callable[[LayerPointer], tuple[LayerPointer, ...]],
         table: Callable[[], TableWriter] | None = None,
@@ -62,14 +62,14 @@ class LayerWriter:
         self._table: TableWriter | None = None
         """That of the chunk, where it has one."""
         self._head, self._contents, self._topic, self._stands = head, contents, topic, stands
-        self._empty = len(Chunk().to_bytes(self._head, CHUNK_ENTRIES)) + ENTRY_BYTES
-        self._chunk, self._size = Chunk(), self._empty
+        self._empty = len(LayerChunk().to_bytes(self._head, CHUNK_ENTRIES)) + ENTRY_BYTES
+        self._chunk, self._size = LayerChunk(), self._empty
         self._checksum = xxhash.xxh3_64()
         self._tickets: deque[tuple[Ticket, int]] = deque()
         """Of chunks that are not durable yet, with their bytes."""
         self._taken = False
         """Whether all has been put into chunks."""
-        self._places: list[Place] = []
+        self._places: list[RecordLocation] = []
         self._done = self.cancelled = False
         self._slices = self._run()
 
@@ -204,7 +204,7 @@ class LayerWriter:
         keys, states = self._chunk.keys, self._chunk.states
         self._table = self._new_table()
         self._table.put(keys, states)
-        self._chunk = Chunk(tabled=len(keys))
+        self._chunk = LayerChunk(tabled=len(keys))
         self._size += EMPTY_BYTES
         yield
 
@@ -218,7 +218,7 @@ class LayerWriter:
         self._checksum.update(payload[:CHECKSUM_BYTES])
         self._count += self._chunk.count
         self.bytes += len(payload)
-        self._chunk, self._size = Chunk(), self._empty
+        self._chunk, self._size = LayerChunk(), self._empty
         yield
         while len(self._tickets) >= WINDOW:
             yield

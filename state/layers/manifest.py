@@ -13,7 +13,7 @@ from typing import Final, Literal, TypedDict
 
 from meander.schemas.avro import Format
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.times.time import Time
 
 Kind = Literal["base", "delta"]
@@ -48,7 +48,7 @@ class LayerPointer:
     count: int
     checksum: int
     codec: str
-    chunks: tuple[Place, ...]
+    chunks: tuple[RecordLocation, ...]
 
     @property
     def bytes(self) -> int:
@@ -144,8 +144,8 @@ def time_of(record: AvroTime) -> Time:
     return record if isinstance(record, int) else tuple(record)
 
 
-def place_record(place: Place) -> PlaceRecord:
-    """A place as Avro has it; `Place(**record)` undoes it."""
+def place_record(place: RecordLocation) -> PlaceRecord:
+    """A place as Avro has it; `RecordLocation(**record)` undoes it."""
     return {
         "key": place.key, "partition": place.partition, "offset": place.offset, "size": place.size,
     }  # fmt: skip
@@ -175,5 +175,5 @@ def _layer(record: _LayerRecord) -> LayerPointer:
         record["count"],
         int.from_bytes(record["checksum"], "big"),
         record["codec"],
-        tuple(Place(**place) for place in record["chunks"]),
+        tuple(RecordLocation(**place) for place in record["chunks"]),
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from meander.state.layers.layer import Payloads, payloads
-from meander.state.layers.topic import Place, StateTopic
+from meander.state.layers.topic import RecordLocation, StateTopic
 
 PART = 512 << 10
 """Bytes of a part."""
@@ -37,7 +37,9 @@ def keyed(key: bytes, data: bytes) -> list[tuple[bytes, bytes]]:
     return [(b"%b/%d" % (key, number), part) for number, part in enumerate(parts)]
 
 
-def wholes(topic: StateTopic, many: Sequence[Sequence[Place]], most_bytes: int) -> Payloads:
+def wholes(
+    topic: StateTopic, many: Sequence[Sequence[RecordLocation]], most_bytes: int
+) -> Payloads:
     """Yield the values whose parts lie at some places, in order; None while the next is not here.
     The topic is asked for so many bytes at once, or for one part."""
     found = payloads(topic, [*chain.from_iterable(many)], most_bytes)

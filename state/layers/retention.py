@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meander.state.keys.ids import LayerId
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 
 class Retention:
@@ -36,7 +36,7 @@ class Retention:
     [1, 2, 3]
     """
 
-    def __init__(self, forget: Callable[[Sequence[Place]], None]) -> None:
+    def __init__(self, forget: Callable[[Sequence[RecordLocation]], None]) -> None:
         self._forget = forget
         self._number = 0
         """The checkpoint for which this worker has frozen last."""
@@ -44,9 +44,9 @@ class Retention:
         """Whether there may be checkpoints that name what is here."""
         self._written: dict[LayerId, int] = {}
         """Of each layer of its own the first checkpoint that can name it."""
-        self._since: list[tuple[int, Sequence[Place]]] = []
+        self._since: list[tuple[int, Sequence[RecordLocation]]] = []
         """What was replaced since this worker has frozen, and the first that can name it."""
-        self._replaced: list[tuple[int, int, Sequence[Place]]] = []
+        self._replaced: list[tuple[int, int, Sequence[RecordLocation]]] = []
         """What was replaced before that: the first and the last."""
 
     def welcome(self, number: int) -> None:
@@ -75,7 +75,7 @@ class Retention:
         """A layer is another worker's from now on."""
         self._written.pop(layer, None)
 
-    def replaced(self, layer: LayerId, places: Sequence[Place]) -> None:
+    def replaced(self, layer: LayerId, places: Sequence[RecordLocation]) -> None:
         """A layer is in no manifest here any more."""
         first = self._written.pop(layer, 0)
         if self._named:
@@ -84,6 +84,6 @@ class Retention:
             self._forget(places)
 
 
-def _named(one: tuple[int, int, Sequence[Place]], kept: Sequence[int]) -> bool:
+def _named(one: tuple[int, int, Sequence[RecordLocation]], kept: Sequence[int]) -> bool:
     first, last, _ = one
     return any(first <= number <= last for number in kept)

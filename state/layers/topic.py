@@ -17,7 +17,7 @@ Ticket = NewType("Ticket", int)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordLocation:
     """Where one record lies: its key too, as compaction may have put another in its stead."""
 
     key: bytes
@@ -26,15 +26,15 @@ class Place:
     size: int
 
 
-NOWHERE: Final = Place(b"", 0, 0, 0)
+UNPLACED: Final = RecordLocation(b"", 0, 0, 0)
 """Of what is not durable yet."""
 
 
-class Unreadable(MeanderError):
+class LayerUnreadable(MeanderError):
     """What lies on the topic, or did, is not to be had."""
 
 
-class RecordGone(Unreadable):
+class RecordGone(LayerUnreadable):
     """What was asked for is on the topic no longer, or something else lies at its place."""
 
 
@@ -44,21 +44,21 @@ class Appendable(Protocol):
     def append(self, key: bytes, payload: bytes) -> Ticket:
         """Send one record; its key must never have been used before."""
 
-    def placed(self, ticket: Ticket) -> Place | None:
+    def placed(self, ticket: Ticket) -> RecordLocation | None:
         """Where the record lies, once it is durable. Asked once per ticket. Raises MeanderError
         when the broker refused it."""
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
 
-    def forget(self, places: Sequence[Place]) -> None:
+    def forget(self, places: Sequence[RecordLocation]) -> None:
         """Records that nobody refers to any more may go at the next compaction."""
 
 
 class StateTopic(Appendable, Protocol):
     """The compacted topic that all of a flow's keyed state passes through."""
 
-    def fetch(self, places: Sequence[Place]) -> Ticket:
+    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
         """Ask for records by place."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:

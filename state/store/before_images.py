@@ -25,7 +25,7 @@ Before = dict[bytes, object]
 """By key the sealed state that was there, or `ABSENT`."""
 
 
-class Kept:
+class BeforeImages:
     """Of some bins, since one moment.
 
     >>> kept = Kept([3])
@@ -81,7 +81,7 @@ class Kept:
         self._sort()
         return self._sizes.get(bin, 0)
 
-    def add(self, bin: int, later: Kept) -> None:
+    def add(self, bin: int, later: BeforeImages) -> None:
         """What a bin had at a later moment counts where nothing was kept before."""
         self._sort()
         if bin in self._bins:

@@ -3,8 +3,8 @@
 A cut is taken between two turns and written in slices while records are applied, so whoever is
 about to change a state for the first time since leaves here what it was. Invariant: a key of a
 frozen bin that is not in here has the state that it had at the moment; one that is in here had this
-state, or none (`ABSENT`). Cost: that of `Kept` for each key that is lent for the first time since,
-nothing while no bin is frozen.
+state, or none (`ABSENT`). Cost: that of `BeforeImages` for each key that is lent for the first time
+since, nothing while no bin is frozen.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from meander.state.store.before_images import Kept
+from meander.state.store.before_images import BeforeImages
 
 
-class Frozen:
+class FrozenStates:
     """Those of one operator.
 
     >>> frozen, bins = Frozen(), np.array([3, 4])
@@ -30,7 +30,7 @@ class Frozen:
     """
 
     def __init__(self) -> None:
-        self._kept = Kept(())
+        self._kept = BeforeImages(())
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -40,7 +40,7 @@ class Frozen:
 
     def begin(self, bins: Iterable[int]) -> None:
         """These bins are frozen, as they are now."""
-        self._kept = Kept(bins)
+        self._kept = BeforeImages(bins)
 
     def keep(
         self, keys: Sequence[bytes], bins: npt.NDArray[np.int64], states: Sequence[object]

@@ -23,11 +23,11 @@ import numpy.typing as npt
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.cells import ABSENT, SealedCells, pick
 from meander.state.encoding.codec import PLAIN, StateCodec, encoded
-from meander.state.encoding.columns import Layout, NumberCells
+from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.store.dirty_keys import Changes
-from meander.state.store.frozen import Frozen
+from meander.state.store.frozen import FrozenStates
 from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
 from meander.state.store.rocksdb import Rocks
 from meander.state.store.sst_writer import TableWriter
@@ -72,7 +72,7 @@ class Database:
         self._memtable_bytes = budget_bytes // 2 - self._changes_bytes - self._undo_bytes
 
     def store(
-        self, operator: str, codec: StateCodec = PLAIN, layout: Layout | None = None
+        self, operator: str, codec: StateCodec = PLAIN, layout: ColumnLayout | None = None
     ) -> Store:
         """The states of one operator, as columns of a layout where there is one. Raises
         MeanderError for a name that cannot be kept apart."""
@@ -168,7 +168,7 @@ class Store:
     """The sealed states of one operator's keys on this worker; see `Database` for an example."""
 
     def __init__(
-        self, database: Database, operator: str, codec: StateCodec, layout: Layout | None
+        self, database: Database, operator: str, codec: StateCodec, layout: ColumnLayout | None
     ) -> None:
         self.operator, self.codec, self.layout = operator, codec, layout
         self._database = database
@@ -176,7 +176,7 @@ class Store:
         cells = SealedCells() if layout is None else NumberCells(layout)
         self._table = database.memtable.add(Table(self._groups.stem, cells))
         self._changes = database.note(operator)
-        self._frozen, self._undo = Frozen(), database.undo()
+        self._frozen, self._undo = FrozenStates(), database.undo()
 
     def lend(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
         """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
@@ -375,7 +375,7 @@ class Store:
         )
 
 
-class Incoming(NamedTuple):
+class IncomingTable(NamedTuple):
     """A table on its way into a store."""
 
     store: Store
@@ -383,7 +383,7 @@ class Incoming(NamedTuple):
     table: bytes
 
 
-def ingest(tables: Sequence[Incoming]) -> None:
+def ingest(tables: Sequence[IncomingTable]) -> None:
     """As `Store.install`, and at once, for tables of bins of which nothing has been installed, all
     of one database; together, as each call synchronizes files."""
     if not tables:
@@ -410,7 +410,7 @@ class StateBatch:
         database: Database,
         table: Table,
         changes: Changes,
-        frozen: Frozen,
+        frozen: FrozenStates,
         undo: Undo,
         groups: _Groups,
         keys: Sequence[bytes],
@@ -466,7 +466,7 @@ class StateBatch:
         if found:
             self._table.load(slots[len(self._new) :], [*found.values()])
 
-    def _preserve(self, frozen: Frozen, undo: Undo) -> None:
+    def _preserve(self, frozen: FrozenStates, undo: Undo) -> None:
         """What has not changed since bins were frozen, or the last checkpoint, may do so now."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
         if not len(clean):

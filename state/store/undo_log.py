@@ -3,8 +3,8 @@
 So that a worker which outlives another goes back to the newest one by what is here, and reads none
 of its own states from the state topic. Invariant: of a bin that is known at a checkpoint, each key
 that has changed since is noted at that one or a later one, the first of which has what it was then;
-a bin that is installed or dropped is known no longer. Cost: that of `Kept`, and about 100 bytes for
-the first change of a key since the last checkpoint; where these take more than their share of the
+a bin that is installed or dropped is known no longer. Cost: that of `BeforeImages`, and about 100
+bytes for the first change of a key since the last checkpoint; where these take more than their share of the
 memory (I6), whole bins are forgotten.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
-from meander.state.store.before_images import Before, Kept
+from meander.state.store.before_images import Before, BeforeImages
 
 TIMER_BYTES: Final = 72
 """What a timer takes."""
@@ -28,7 +28,7 @@ class _Since:
     """What has changed since a checkpoint, until the next one."""
 
     def __init__(self, at: CheckpointId, timers: dict[int, Timers]) -> None:
-        self.at, self.timers, self.before = at, timers, Kept(timers)
+        self.at, self.timers, self.before = at, timers, BeforeImages(timers)
         self._timers_size = {bin: _weigh(some) for bin, some in timers.items()}
         self._timers_bytes = sum(self._timers_size.values())
 

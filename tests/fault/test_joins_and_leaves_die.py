@@ -20,14 +20,14 @@ from pyspark import SparkContext
 from meander import Checkpointing
 from meander.app.cli.follow import produce as give
 from meander.app.driver import driver
-from meander.app.driver.workers.joining import Stage
+from meander.app.driver.workers.joining import JoinStage
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.messages import Report
 from meander.app.recovery import restart
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.topics import names
-from meander.dataflow.checkpoint.restore_plan import Start
-from meander.dataflow.control.decisions import Decision, Joins, Leaves
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
 from meander.schemas import status
 from meander.schemas.control import Rescale
 from meander.schemas.status import (
@@ -50,7 +50,7 @@ from tests.kafka_tools import Record, produce, until
 from tests.property.budget import FIRST_SEED, RESCALING
 from tests.rescaled import Rescaled
 
-COMING = {Stage.INTRODUCED: "introduced", Stage.MET: "met", Stage.INSIDE: "inside"}
+COMING = {JoinStage.INTRODUCED: "introduced", JoinStage.MET: "met", JoinStage.INSIDE: "inside"}
 JOIN = ("launched", *COMING.values(), "decided", "joined", "shared")
 LEAVE = ("leaving", "shared", "decided", "left", "gone")
 """The states of a worker that joins, and of one that leaves, in order."""
@@ -258,11 +258,11 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
     class Read(Journal):
         def __call__(self, decision: Decision) -> Callable[[], bool]:
             durable = super().__call__(decision)
-            if isinstance(decision, Joins | Leaves):
+            if isinstance(decision, Joins | LeaveDecision):
                 flow.shows("decided", decision.worker)
             return durable
 
-    def begun(*given: Any) -> Start:
+    def begun(*given: Any) -> RestorePlan:
         """A start that takes its time: the driver keeps its claim."""
         if not flow.of(Started):
             said = len(flow.of(Heartbeat))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from meander.state.keys.ids import Bin
-from meander.state.layers.chunk import Chunk, Head, LayerCorrupt
+from meander.state.layers.chunk import Head, LayerChunk, LayerCorrupt
 from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import LayerPointer
 from meander.state.layers.topic import Ticket
@@ -67,7 +67,7 @@ def _another_chunk(
 ) -> LayerPointer:
     """A whole and valid chunk, but of some other layer, bin or operator."""
     head = Head(operator, bin, layer.id, layer.kind, layer.codec, layer.description)
-    topic.records[1] = topic.records[1][0], Chunk([b"k"], [b"s"]).to_bytes(head, 1)
+    topic.records[1] = topic.records[1][0], LayerChunk([b"k"], [b"s"]).to_bytes(head, 1)
     return layer
 
 

@@ -18,7 +18,7 @@ import zmq
 
 from meander import Flow
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
 from tests.brokers import Broker
@@ -312,7 +312,7 @@ def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() 
         run.until(lambda: bool(links[free].told()) or heard == 200, without=stuck)
         until(links[stuck], links[stuck].told)
         forsworn = run.controller.forsworn
-        run.controller.submit(Migrate("m", (Bin(0),), free))
+        run.controller.submit(MoveBins("m", (Bin(0),), free))
         run.until(lambda: routed(run, free), without=stuck)
         assert run.controller.forsworn != forsworn, "progress passes"
         source.end()

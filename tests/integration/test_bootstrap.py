@@ -95,7 +95,7 @@ class Rig:
         checkpoints.append(settings, self.names, checkpoint)
         return checkpoint
 
-    def run(self, context: SparkContext) -> driver.Result:
+    def run(self, context: SparkContext) -> driver.FlowResult:
         return driver.run(self.module, self.options, lambda: context)
 
     @property

@@ -14,7 +14,7 @@ from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.checkpoints import (
     CheckpointsReader,
     CheckpointsTopic,
-    Unreadable,
+    CheckpointUnreadable,
     append,
     reading,
     tombstone,
@@ -131,7 +131,9 @@ def test_a_checkpoint_of_more_than_a_record_lies_in_parts_on_the_in_flight_topic
     with reading(settings(broker), flow) as there:
         assert "there is no record with the key 'another'" in str(there.read(10))
         assert "are not what was written" in str(there.read(11))
-        assert isinstance(there.read(10), Unreadable) and isinstance(there.read(11), Unreadable)
+        assert isinstance(there.read(10), CheckpointUnreadable) and isinstance(
+            there.read(11), CheckpointUnreadable
+        )
 
 
 @pytest.mark.usefixtures("small_parts")

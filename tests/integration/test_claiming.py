@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from meander.app.config.options import Options
-from meander.app.flow.preflight import Prepared, prepare
+from meander.app.flow.preflight import PreparedFlow, prepare
 from meander.app.recovery.checkpoint_index import Known
 from meander.app.recovery.claiming import BEYOND, claim, expect_ours
 from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.restart import begin, journal
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus
-from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.control.decisions import Begins, Joins
 from meander.schemas.errors import SetupError
@@ -36,46 +36,46 @@ PAUSE = 5.0
 
 
 @pytest.fixture
-def first(bootstrap: str, prefix: str, tmp_path: Path) -> Prepared:
+def first(bootstrap: str, prefix: str, tmp_path: Path) -> PreparedFlow:
     """A flow as one driver prepares it."""
     lines(bootstrap, prefix, [])
     options = Options({"bootstrap.servers": bootstrap}, prefix=prefix, lease=LEASE)
     return prepare(flow_folder(tmp_path / "flow", prefix), options)
 
 
-def another(prepared: Prepared, **options: object) -> Prepared:
+def another(prepared: PreparedFlow, **options: object) -> PreparedFlow:
     """The same flow as a later driver prepares it."""
-    made = Prepared(
+    made = PreparedFlow(
         prepared.plan, prepared.source, prepared.options, prepared.names, prepared.topics
     )
     return replace(made, options=replace(prepared.options, **options))  # type: ignore[arg-type]
 
 
 @contextmanager
-def status_of(prepared: Prepared) -> Iterator[StatusTopic]:
+def status_of(prepared: PreparedFlow) -> Iterator[StatusTopic]:
     with closing(StatusTopic(prepared.options.kafka, prepared.names.status)) as status:
         yield status
 
 
 @contextmanager
-def decisions_of(prepared: Prepared) -> Iterator[Decisions]:
+def decisions_of(prepared: PreparedFlow) -> Iterator[DecisionTopic]:
     topic = prepared.names.decisions
-    with closing(Decisions(prepared.options.kafka, topic)) as decisions:
+    with closing(DecisionTopic(prepared.options.kafka, topic)) as decisions:
         yield decisions
 
 
-def known(prepared: Prepared) -> Known:
+def known(prepared: PreparedFlow) -> Known:
     return Known.by(journal(prepared.options.kafka, prepared.names.decisions))
 
 
 @pytest.fixture
-def waiting(first: Prepared) -> Prepared:
+def waiting(first: PreparedFlow) -> PreparedFlow:
     """A later driver of the flow, which waits for the first one's lease."""
     return another(first, wait=True)
 
 
 def test_a_later_claim_has_greater_incarnations_whatever_the_clocks_say(
-    first: Prepared, waiting: Prepared
+    first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     with status_of(first) as status:
         ahead = claim(first.under(ExecutionId(AHEAD)), status)
@@ -92,7 +92,7 @@ def test_a_later_claim_has_greater_incarnations_whatever_the_clocks_say(
 
 
 def test_a_beginning_is_written_only_after_a_look_at_the_claim(
-    first: Prepared, waiting: Prepared
+    first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     with status_of(first) as status, decisions_of(first) as decisions:
         mine = claim(first, status)
@@ -103,11 +103,11 @@ def test_a_beginning_is_written_only_after_a_look_at_the_claim(
 
 
 def test_a_beginning_that_arrives_behind_a_later_claims_counts_for_nothing(
-    first: Prepared, waiting: Prepared
+    first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     with status_of(first) as status, decisions_of(first) as decisions:
         mine = claim(first, status).anew(2)
-        others = list[Prepared]()
+        others = list[PreparedFlow]()
 
         def stall() -> None:
             expect_ours(mine, status)
@@ -125,7 +125,7 @@ def test_a_beginning_that_arrives_behind_a_later_claims_counts_for_nothing(
 
 
 def test_a_driver_whose_heartbeats_reach_the_broker_too_late_has_lost_the_flow(
-    first: Prepared, waiting: Prepared
+    first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     """The driver itself is on time: the way to the broker is not."""
     with status_of(first) as status, status_of(first) as other:
@@ -142,14 +142,16 @@ def test_a_driver_whose_heartbeats_reach_the_broker_too_late_has_lost_the_flow(
             beat_twice()
 
 
-def test_a_driver_waits_for_the_lease_of_one_that_died(first: Prepared, waiting: Prepared) -> None:
+def test_a_driver_waits_for_the_lease_of_one_that_died(
+    first: PreparedFlow, waiting: PreparedFlow
+) -> None:
     with status_of(first) as status:
         claim(first, status)
         assert claim(waiting, status).driver == waiting.driver
 
 
 def test_a_driver_waits_no_longer_than_the_first_lease_that_it_sees(
-    first: Prepared, caplog: pytest.LogCaptureFixture
+    first: PreparedFlow, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other driver lives on."""
     short = another(first, lease=PAUSE)
@@ -167,7 +169,7 @@ def test_a_driver_waits_no_longer_than_the_first_lease_that_it_sees(
 
 
 def test_a_driver_that_waits_has_the_flow_as_soon_as_the_other_ends(
-    first: Prepared, caplog: pytest.LogCaptureFixture
+    first: PreparedFlow, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = another(first, lease=600.0)
     with status_of(first) as status:
@@ -180,11 +182,13 @@ def test_a_driver_that_waits_has_the_flow_as_soon_as_the_other_ends(
 
 
 @contextmanager
-def beside(prepared: Prepared, caplog: pytest.LogCaptureFixture) -> Iterator[Future[Prepared]]:
+def beside(
+    prepared: PreparedFlow, caplog: pytest.LogCaptureFixture
+) -> Iterator[Future[PreparedFlow]]:
     """A driver claims the flow, and waits for it; the block begins then, and ends after that."""
     said = "another driver has it, or died within its lease: this one waits until "
 
-    def come() -> Prepared:
+    def come() -> PreparedFlow:
         with status_of(prepared) as own:
             return claim(prepared, own)
 
@@ -194,7 +198,7 @@ def beside(prepared: Prepared, caplog: pytest.LogCaptureFixture) -> Iterator[Fut
         yield waits
 
 
-def claims(prepared: Prepared) -> list[Claimed]:
+def claims(prepared: PreparedFlow) -> list[Claimed]:
     """All of the flow."""
     topic = prepared.names.status
     with closing(StatusReader(prepared.options.kafka, topic, prepared.flow)) as reader:

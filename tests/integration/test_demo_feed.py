@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meander.app.demo.data import load, unpack
-from meander.app.demo.feed import Clocked, Feed, Plan, Progress, Report, feeding
+from meander.app.demo.feed import Clocked, FeedPlan, FeedProcess, FeedProgress, Report, feeding
 from meander.schemas.errors import MeanderError
 from tests.kafka_tools import PATIENCE, Headers, Record, await_records, create_topic, produce
 
@@ -20,7 +20,7 @@ FLIGHTS = 400
 
 
 @pytest.fixture
-def plan(tmp_path: Path, bootstrap: str, prefix: str) -> Plan:
+def plan(tmp_path: Path, bootstrap: str, prefix: str) -> FeedPlan:
     with unpack(tmp_path).open() as whole:
         head = list(itertools.islice(whole, FLIGHTS + 1))
     table = tmp_path / "small.csv"
@@ -29,10 +29,10 @@ def plan(tmp_path: Path, bootstrap: str, prefix: str) -> Plan:
     for topic in (source, first, last):
         create_topic(bootstrap, topic, PARTITIONS)
     settings = {"bootstrap.servers": bootstrap}
-    return Plan(table, settings, source, first, last, PARTITIONS, rate=4_000)
+    return FeedPlan(table, settings, source, first, last, PARTITIONS, rate=4_000)
 
 
-def answer(plan: Plan, bootstrap: str) -> list[Record]:
+def answer(plan: FeedPlan, bootstrap: str) -> list[Record]:
     """Do as a flow would: one result per record in both topics, naming its cause."""
     sent = await_records(bootstrap, plan.source, lambda records: len(records) == FLIGHTS)
     results = []
@@ -47,21 +47,23 @@ def answer(plan: Plan, bootstrap: str) -> list[Record]:
     return sent
 
 
-def finish(feed: Feed) -> list[Report]:
+def finish(feed: FeedProcess) -> list[Report]:
     reports: list[Report] = []
     while not reports or not isinstance(reports[-1], Clocked):
         reports += feed.reports(within=PATIENCE)
     return reports
 
 
-def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, bootstrap: str) -> None:
+def test_all_flights_are_sent_in_order_and_all_answers_clocked(
+    plan: FeedPlan, bootstrap: str
+) -> None:
     with feeding(plan) as feed:
         times = feed.loaded()
         feed.start()
         sent = answer(plan, bootstrap)
         *_, progress, clocked = finish(feed)
 
-    assert progress == Progress(FLIGHTS, FLIGHTS)
+    assert progress == FeedProgress(FLIGHTS, FLIGHTS)
     assert isinstance(clocked, Clocked)
     assert bool((clocked.arrived > clocked.due).all())
     assert np.diff(clocked.due).tolist() == [250_000] * (FLIGHTS - 1)
@@ -80,7 +82,7 @@ def test_all_flights_are_sent_in_order_and_all_answers_clocked(plan: Plan, boots
         ] == wanted
 
 
-def test_what_is_held_back_is_due_when_it_is_released(plan: Plan, bootstrap: str) -> None:
+def test_what_is_held_back_is_due_when_it_is_released(plan: FeedPlan, bootstrap: str) -> None:
     free = FLIGHTS - FLIGHTS // 4
     with feeding(replace(plan, hold=0.25)) as feed:
         feed.loaded()
@@ -98,7 +100,7 @@ def test_what_is_held_back_is_due_when_it_is_released(plan: Plan, bootstrap: str
     assert bool((clocked.arrived > clocked.due).all())
 
 
-def test_a_load_that_cannot_begin_is_reported(plan: Plan) -> None:
+def test_a_load_that_cannot_begin_is_reported(plan: FeedPlan) -> None:
     plan.table.write_text("no,such,columns\n1,2,3\n")
     with pytest.raises(MeanderError, match="its process ended"), feeding(plan) as feed:
         feed.loaded()

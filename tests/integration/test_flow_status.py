@@ -9,18 +9,25 @@ from pathlib import Path
 import pytest
 
 from meander.app.config.options import Options
-from meander.app.flow.preflight import Prepared, prepare
-from meander.app.protocol.messages import Durations, Reading, WorkerHeartbeat
+from meander.app.flow.preflight import PreparedFlow, prepare
+from meander.app.protocol.messages import Durations, SourceStats, WorkerHeartbeat
 from meander.app.recovery.claiming import claim
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.observer import StatusSnapshot
 from meander.app.status.overview import Overview, overview
 from meander.app.status.publisher import MOST_MOVING, FlowStatus
-from meander.app.status.worker_stats import Heard
+from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
-from meander.schemas.status import Accepted, Completed, Heartbeat, HeldBack, LongCall, Throughput
+from meander.schemas.status import (
+    Accepted,
+    BlockedFrontier,
+    Completed,
+    Heartbeat,
+    LongCall,
+    Throughput,
+)
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
 from tests.flow_process import flow_folder, lines
@@ -38,19 +45,19 @@ def options(bootstrap: str, prefix: str) -> Options:
 
 
 @pytest.fixture
-def prepared(module: Path, options: Options) -> Prepared:
+def prepared(module: Path, options: Options) -> PreparedFlow:
     return prepare(module, options)
 
 
 @pytest.fixture
-def topic(prepared: Prepared) -> Iterator[StatusTopic]:
+def topic(prepared: PreparedFlow) -> Iterator[StatusTopic]:
     with closing(StatusTopic(prepared.options.kafka, prepared.names.status)) as opened:
         claim(prepared, opened)
         yield opened
 
 
 @pytest.fixture
-def told(prepared: Prepared, topic: StatusTopic) -> FlowStatus:
+def told(prepared: PreparedFlow, topic: StatusTopic) -> FlowStatus:
     return FlowStatus(prepared, topic, lambda _: None, MetricsCollector())
 
 
@@ -58,9 +65,9 @@ def accepted(number: int) -> Accepted:
     return Accepted(id=f"m{number}", offset=number, time=5, at=5 << 20, strategy="fluid", bins=[1])
 
 
-def held_back(probe: str) -> HeldBack:
+def held_back(probe: str) -> BlockedFrontier:
     by = f"partition 1234 of source 'flights' on worker 0: {'waits' * 5}"
-    return HeldBack(
+    return BlockedFrontier(
         probe=probe, by=by, since_ms=1_700_000_000_000, awaited=True, kind="source",
         name="flights", worker=0, partition=1234,
     )  # fmt: skip
@@ -70,11 +77,11 @@ BINS = {WorkerId(0): 128, WorkerId(1): 128}
 
 
 TIMED = Durations(counts=[1] * (len(BOUNDS) + 1), seconds=46.5)
-MANY = Heard(
+MANY = WorkerStats(
     {
         WorkerId(worker): WorkerHeartbeat(
             sources={
-                f"flights-{n}": Reading(
+                f"flights-{n}": SourceStats(
                     partitions=[*range(worker, worker + 1)],
                     times=[from_millis(1_700_000_000_000)],
                     states=["idle"],
@@ -89,7 +96,7 @@ MANY = Heard(
 )
 
 
-def seen(prepared: Prepared) -> tuple[list[Heartbeat], Overview]:
+def seen(prepared: PreparedFlow) -> tuple[list[Heartbeat], Overview]:
     """The heartbeats, and what is known from the last of them alone."""
     reader = StatusReader(prepared.options.kafka, prepared.names.status, prepared.flow)
     with closing(reader):
@@ -100,7 +107,7 @@ def seen(prepared: Prepared) -> tuple[list[Heartbeat], Overview]:
 
 
 def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
-    prepared: Prepared, topic: StatusTopic, told: FlowStatus
+    prepared: PreparedFlow, topic: StatusTopic, told: FlowStatus
 ) -> None:
     told.starting()
     for number in range(3):
@@ -118,7 +125,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
 
 
 def test_heartbeats_stay_small_however_much_is_under_way(
-    prepared: Prepared, topic: StatusTopic, told: FlowStatus
+    prepared: PreparedFlow, topic: StatusTopic, told: FlowStatus
 ) -> None:
     for number in range(MOST_MOVING + 7):
         told.tell(accepted(number))

@@ -11,7 +11,7 @@ import pytest
 from meander import Flow, KafkaSink, KafkaSource
 from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.restart import history_of
-from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.topics import names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import Begins
@@ -37,7 +37,7 @@ def test_a_worker_knows_the_bins_that_changed_hands_where_records_apply_as_they_
 ) -> None:
     called, settings = names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
     create_topic(broker.bootstrap, called.decisions, 1)
-    with closing(Decisions(settings, called.decisions)) as decisions:
+    with closing(DecisionTopic(settings, called.decisions)) as decisions:
         decisions.write(to_bytes(FIRST, Begins(0, OWNERS, 2)))
         # Bin 0 stays where it is.
         decisions.write(to_bytes(FIRST, Moves("m", 7, WorkerId(0), (Bin(0), Bin(1)))))

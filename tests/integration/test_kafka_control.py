@@ -12,7 +12,7 @@ from meander.app.recovery.restart import journal
 from meander.connectors.kafka.client import Admin
 from meander.connectors.kafka.client import admin as admin_client
 from meander.connectors.kafka.topics import group
-from meander.connectors.topics.control import ControlTopic, Decisions, RawCommand, give
+from meander.connectors.topics.control import ControlTopic, DecisionTopic, RawCommand, give
 from meander.connectors.topics.topics import Names, ensure_internal
 from meander.dataflow.api.plan import MOST_BINS
 from meander.dataflow.control.decisions import Begins, Decision
@@ -116,7 +116,7 @@ def test_polling_an_empty_control_topic_yields_nothing(rig: Rig, names: Names) -
 
 
 def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: Names) -> None:
-    decisions = Decisions(rig.settings, names.decisions)
+    decisions = DecisionTopic(rig.settings, names.decisions)
     durable: list[int] = []
     for i in range(20):
         decisions.append(b"%d" % i, lambda i=i: durable.append(i))  # type: ignore[misc]
@@ -139,7 +139,7 @@ def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: Na
     bins = [Bin(number) for number in range(MOST_BINS - (1 << MAX_BITS), MOST_BINS)]
     rng.shuffle(bins)
     decided: list[Decision] = [Begins(7, owners, 64), Moves("m", 8, WorkerId(63), tuple(bins))]
-    decisions = Decisions(rig.settings, names.decisions)
+    decisions = DecisionTopic(rig.settings, names.decisions)
     durable = [Journal(decisions, life)(one) for one in decided]
 
     def all_durable() -> bool:

@@ -12,7 +12,7 @@ from meander.connectors.kafka.dead_letter import (
     MAX_TRACE,
     MAX_VALUE,
     KafkaDeadLetters,
-    Unreadable,
+    MalformedRecord,
 )
 from meander.connectors.kafka.sink.producer import Headers
 from meander.dataflow.records.batch import Batch
@@ -83,7 +83,7 @@ def test_a_long_key_and_many_headers_are_kept_as_far_as_there_is_room(rig: Rig) 
     taken."""
     long = b"x" * (MAX_DEAD_RECORD // 2 + 1)
     headers: Headers = [("first", b"1"), ("long", long), ("last", b"2")]
-    record = set_aside(rig, batch([Unreadable("lines", long, long, headers)]), 0)
+    record = set_aside(rig, batch([MalformedRecord("lines", long, long, headers)]), 0)
     assert (record.key, record.value) == (long[:MAX_KEY], long[:MAX_VALUE])
     said = dict(record.headers)
     assert (said["first"], "long" in said) == (b"1", False)

@@ -14,7 +14,11 @@ from meander import KafkaSink, KafkaSource
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink import transactional_producer
 from meander.connectors.kafka.sink.transaction_buffer import Spool
-from meander.connectors.kafka.sink.transactional_producer import Lot, Parcel, TransactionalProducer
+from meander.connectors.kafka.sink.transactional_producer import (
+    TopicBatch,
+    TransactionalProducer,
+    TransactionBatch,
+)
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics import topics
 from meander.connectors.topics.state import KafkaStateTopic
@@ -23,7 +27,7 @@ from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.interfaces import Partition
 from meander.schemas.errors import SetupError
-from meander.state.layers.topic import Place, Ticket
+from meander.state.layers.topic import RecordLocation, Ticket
 from tests.kafka_rig import Reading, Rig, await_ticket, batch
 from tests.kafka_tools import Record, consume_all, ends, produce, until
 
@@ -49,7 +53,7 @@ def wait_for(caplog: pytest.LogCaptureFixture, words: str, reading: Reading) -> 
     reading.until(lambda: any(words in record.message for record in caplog.records), words)
 
 
-def placed(state: KafkaStateTopic, ticket: Ticket) -> Place:
+def placed(state: KafkaStateTopic, ticket: Ticket) -> RecordLocation:
     return awaited(lambda: state.placed(ticket))
 
 
@@ -170,7 +174,7 @@ def test_a_transaction_is_committed_once_a_broker_that_was_killed_is_back(
     topic, ended = rig.topic("out", 2), threading.Event()
     committer = TransactionalProducer(rig.settings, "x.worker-0", ended.set)
     running.kill()
-    committer.commit([Parcel(topic, [b"%d" % n for n in range(COUNT)], [None] * COUNT)])
+    committer.commit([TopicBatch(topic, [b"%d" % n for n in range(COUNT)], [None] * COUNT)])
     running.start()
     until(ended.is_set, "it has ended")
     assert not committer.busy
@@ -197,10 +201,10 @@ class Interrupted:
         self._spool = Spool(MemoryLimit("transactions of 'x'", 1 << 20, "max_spill"), folder)
         for first in range(0, PARCELS * ROWS, ROWS):
             values = [b"%d" % n for n in range(first, first + ROWS)]
-            self._spool.add(Parcel(self._topic, values, [None] * ROWS), room=0)
+            self._spool.add(TopicBatch(self._topic, values, [None] * ROWS), room=0)
         assert self._spool.spilled
 
-    def __iter__(self) -> Iterator[Parcel]:
+    def __iter__(self) -> Iterator[TopicBatch]:
         self._tries += 1
         for n, parcel in enumerate(self._spool):
             if n == PARCELS // 2 and self._tries == 1:
@@ -222,7 +226,7 @@ class Interrupted:
         return [int(record.value or b"") for record in found]
 
 
-def commit(rig: Rig, lot: Lot) -> TransactionalProducer:
+def commit(rig: Rig, lot: TransactionBatch) -> TransactionalProducer:
     """A committer that has tried to commit a lot."""
     ended = threading.Event()
     committing = TransactionalProducer(rig.settings, f"{rig.prefix}worker-0", ended.set)

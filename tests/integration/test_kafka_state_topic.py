@@ -23,7 +23,7 @@ from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.parts import wholes
-from meander.state.layers.topic import Place, RecordGone, StateTopic, Ticket
+from meander.state.layers.topic import RecordGone, RecordLocation, StateTopic, Ticket
 from tests.brokers import Broker
 from tests.kafka_rig import Rig
 from tests.kafka_tools import Record, consume_all, produce, until
@@ -54,9 +54,9 @@ def either(request: pytest.FixtureRequest) -> StateTopic:
     return found
 
 
-def append_all(state: StateTopic, records: list[tuple[bytes, bytes]]) -> list[Place]:
+def append_all(state: StateTopic, records: list[tuple[bytes, bytes]]) -> list[RecordLocation]:
     tickets = [state.append(key, payload) for key, payload in records]
-    placed: dict[Ticket, Place] = {}
+    placed: dict[Ticket, RecordLocation] = {}
 
     def all_placed() -> bool:
         for ticket in tickets:
@@ -69,7 +69,7 @@ def append_all(state: StateTopic, records: list[tuple[bytes, bytes]]) -> list[Pl
     return [placed[ticket] for ticket in tickets]
 
 
-def fetch(state: StateTopic, wanted: list[Place]) -> list[bytes]:
+def fetch(state: StateTopic, wanted: list[RecordLocation]) -> list[bytes]:
     ticket = state.fetch(wanted)
     found: list[list[bytes]] = []
 
@@ -169,7 +169,7 @@ def test_several_fetches_at_once_each_get_their_own(either: StateTopic) -> None:
 
 def test_another_key_at_the_place_is_an_error(either: StateTopic) -> None:
     (place,) = append_all(either, layer(0, [b"a"]))
-    wrong = Place(b"layer/1/0/5/0", place.partition, place.offset, place.size)
+    wrong = RecordLocation(b"layer/1/0/5/0", place.partition, place.offset, place.size)
     ticket = either.fetch([wrong])
     assert fetch(either, [place]) == [b"a"]
     with pytest.raises(RecordGone, match="layer/1/0/5/0"):
@@ -205,7 +205,7 @@ def test_a_place_behind_the_end_is_an_error_after_a_while(
 ) -> None:
     monkeypatch.setattr(record_fetcher, "PATIENCE", 0.5)
     (place,) = append_all(either, layer(0, [b"a"]))
-    beyond = Place(place.key, place.partition, place.offset + 1, place.size)
+    beyond = RecordLocation(place.key, place.partition, place.offset + 1, place.size)
     with pytest.raises(RecordGone, match="its partition ends before it"):
         fetch(either, [place, beyond])
 
@@ -276,7 +276,7 @@ def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -
 def test_a_value_larger_than_a_record_goes_in_parts(either: StateTopic) -> None:
     """As a checkpoint's records in flight do: a source's topic may allow more than this one."""
     values = [b"small", os.urandom(MAX_STATE_RECORD + CHUNK), b"behind it"]
-    sending = Sending[tuple[Place, ...]](either, lambda _, places: places)
+    sending = Sending[tuple[RecordLocation, ...]](either, lambda _, places: places)
     for number, value in enumerate(values):
         sending.send(f"in flight/1/1/0/{number}".encode(), value, ())
 

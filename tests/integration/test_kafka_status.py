@@ -11,7 +11,7 @@ import pytest
 
 from meander.app.cli.follow import follow
 from meander.app.status.overview import overview
-from meander.connectors.kafka.client import Fetched, Settings, admin
+from meander.connectors.kafka.client import ConsumedMessage, Settings, admin
 from meander.connectors.topics import status
 from meander.connectors.topics.status import Holder, StatusReader, StatusTopic, Told, holder
 from meander.connectors.topics.topics import Names, ensure_internal
@@ -179,7 +179,7 @@ def test_a_migration_is_followed_from_the_end_of_the_topic(
     offsets: list[int] = []
     event = StatusReader._event
 
-    def noted(self: StatusReader, message: Fetched) -> Event | None:
+    def noted(self: StatusReader, message: ConsumedMessage) -> Event | None:
         offsets.append(message.offset())
         return event(self, message)
 

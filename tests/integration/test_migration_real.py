@@ -26,7 +26,7 @@ from meander.connectors.kafka.client import admin
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics.control import ControlTopic
 from meander.connectors.topics.topics import Names, ensure_internal
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.schemas.avro import Format
 from meander.schemas.status import (
     Accepted,
@@ -106,7 +106,7 @@ def case_of(seed: int) -> Case:
         times = accumulate(rng.choice([0, 1, 2, 9]) for _ in range(RECORDS))
         return tuple((ms, {"k": rng.randrange(50), "v": rng.randint(-9, 9)}) for ms in times)
 
-    def moved(command: Migrate) -> Migrate:
+    def moved(command: MoveBins) -> MoveBins:
         time = from_millis(rng.randrange(RECORDS * 3)) if command.time is not None else None
         return replace(command, time=time, others={})
 
@@ -118,21 +118,21 @@ def case_of(seed: int) -> Case:
     )
 
 
-def _midway(case: Case) -> Iterator[Migrate]:
+def _midway(case: Case) -> Iterator[MoveBins]:
     """Some bins, one by one, and back again all at one time; both as soon as possible."""
     some = tuple(Bin(bin) for bin in range(min(8, 1 << (case.bits - 1))))
-    yield Migrate(MIDWAY[0], some, WorkerId(1), None, "fluid")
-    yield Migrate(MIDWAY[1], some, WorkerId(0), None, "sudden")
+    yield MoveBins(MIDWAY[0], some, WorkerId(1), None, "fluid")
+    yield MoveBins(MIDWAY[1], some, WorkerId(0), None, "sudden")
 
 
-def _everything(case: Case) -> Iterator[Migrate]:
+def _everything(case: Case) -> Iterator[MoveBins]:
     bins = tuple(Bin(bin) for bin in range(1 << case.bits))
     for worker in (1, 0):
         at = from_millis(LAST_MS + 1 - worker)
-        yield Migrate(f"last-{worker}", bins, WorkerId(worker), at, "sudden")
+        yield MoveBins(f"last-{worker}", bins, WorkerId(worker), at, "sudden")
 
 
-def _late(case: Case) -> tuple[Migrate, ...]:
+def _late(case: Case) -> tuple[MoveBins, ...]:
     """What is commanded while the data flows, beside `MIDWAY`: about half of all others."""
     rng = random.Random(case.seed)
     return tuple(command for command in case.commands[2:-2] if rng.random() < 0.5)
@@ -216,7 +216,7 @@ class Rig:
         )
         produce(self.bootstrap, topic, records)
 
-    def _give(self, *commands: Migrate) -> None:
+    def _give(self, *commands: MoveBins) -> None:
         produce(self.bootstrap, self.names.control, map(self._command, commands))
 
     def told(self) -> list[Event]:
@@ -230,7 +230,7 @@ class Rig:
             event.id for event in self.told() if isinstance(event, Answer) and type(event) in kinds
         }
 
-    def _command(self, command: Migrate) -> Record:
+    def _command(self, command: MoveBins) -> Record:
         fields: dict[str, object] = {
             "meander": "command",
             "type": "migrate",

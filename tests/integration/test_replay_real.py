@@ -11,8 +11,8 @@ from pathlib import Path
 from meander import Flow
 from meander.connectors.topics.topics import names
 from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
-from meander.dataflow.exactly_once.commit_markers import Mark
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
 from tests.brokers import Broker
 from tests.flow_process import meander
 from tests.kafka_tools import Record, await_records, consume_all, create_topic, produce
@@ -80,7 +80,7 @@ def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Timestamp
     """All rulings, as soon as there are so many about records of the future."""
 
     def read(records: list[Record]) -> list[TimestampOverride]:
-        marks = [Mark.from_bytes(record.value or b"") for record in records]
+        marks = [CommitMarker.from_bytes(record.value or b"") for record in records]
         return [ruling for mark in marks for ruling in mark.rulings]
 
     topic = names(prefix, "trail").marks
@@ -102,7 +102,7 @@ def replay(broker: Broker, prefix: str, past: OverrideHistory) -> list[str]:
     flow, sink = Flow("trail", bins=3), ListSink()
     lines = flow.source(ListSource(log))
     lines.key_by(lambda line: 0).fold("trail", lambda: 0, lambda n, s: (n + 1, s)).sink(sink)
-    with TestFlow(flow, workers=3, seed=5, past=past) as run:
+    with SimulatedFlow(flow, workers=3, seed=5, past=past) as run:
         run.run()
     return [
         str(result.value)

@@ -24,7 +24,7 @@ from pyspark.util import InheritableThread
 from meander.app.config.options import Options
 from meander.app.driver import driver
 from meander.app.driver.workers import spark_launcher, stderr
-from meander.app.protocol.registration import RegistrationServer, Ticket, join
+from meander.app.protocol.registration import LaunchToken, RegistrationServer, join
 from meander.connectors.links.links import CurveLinks, Keys
 from meander.connectors.topics.topics import names
 from meander.schemas.errors import MeanderError, SetupError
@@ -63,7 +63,7 @@ class Rig:
             until_end=until_end, patience=patience,
         )  # fmt: skip
 
-    def run(self, options: Options | None = None) -> driver.Result:
+    def run(self, options: Options | None = None) -> driver.FlowResult:
         return driver.run(
             self.module, options or self.options(), lambda: self.context, self.events.append
         )
@@ -396,14 +396,14 @@ def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> Non
     links = CurveLinks(COORDINATOR, Keys.fresh())
     door = RegistrationServer("127.0.0.1", links)
     ticket = door.expect(WorkerId(0))
-    others = [Ticket(b"made up", ticket.address, ticket.public), ticket]
+    others = [LaunchToken(b"made up", ticket.address, ticket.public), ticket]
     said: list[str] = []
 
     def polled(door: RegistrationServer) -> bool:
         door.poll()
         return True
 
-    def come(ticket: Ticket) -> None:
+    def come(ticket: LaunchToken) -> None:
         keys = Keys.fresh()
         own = CurveLinks(WorkerId(0), keys)
         try:

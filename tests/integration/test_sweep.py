@@ -12,7 +12,7 @@ from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.orphan_cleanup import Sweep
 from meander.connectors.kafka.client import Settings, admin
 from meander.connectors.topics.checkpoints import append
-from meander.connectors.topics.control import Decisions
+from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.tombstones import ends
 from meander.connectors.topics.topics import Names, ensure_internal
@@ -23,7 +23,7 @@ from meander.state.checkpoint.in_flight import Header
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.times.time import MIN_TIME
 from tests.brokers import Broker
 from tests.flow_process import flow_folder, lines, meander
@@ -57,9 +57,9 @@ class Flow:
         manifests = (Manifest("n", Bin(0), 0, (pointer,)),)
         return Checkpoint(number, life, BinSpace(1), 0, manifests, cut, savepoint)
 
-    def put(self, topic: str, key: bytes) -> Place:
+    def put(self, topic: str, key: bytes) -> RecordLocation:
         with closing(KafkaStateTopic(self.settings, topic, 1, threading.Event())) as opened:
-            ticket, found = opened.append(key, b"state"), list[Place]()
+            ticket, found = opened.append(key, b"state"), list[RecordLocation]()
 
             def placed() -> bool:
                 place = opened.placed(ticket)
@@ -73,7 +73,7 @@ class Flow:
         return append(self.settings, self.names, checkpoint)
 
     def decide(self, life: ExecutionId, decision: Decision) -> None:
-        with closing(Decisions(self.settings, self.names.decisions)) as decisions:
+        with closing(DecisionTopic(self.settings, self.names.decisions)) as decisions:
             decisions.write(to_bytes(life, decision))
 
     def begin(

@@ -11,12 +11,12 @@ import pytest
 
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.sink.transaction_buffer import Spool
-from meander.connectors.kafka.sink.transactional_producer import Parcel, TransactionalProducer
+from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
 from meander.connectors.kafka.sink.transactions import KafkaTransactions
 from meander.connectors.topics.full_read import whole
 from meander.connectors.topics.truncation import TrimmedTopic
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.times.time import from_millis
@@ -36,7 +36,7 @@ class Opened:
 
     def commit(self, topic: str, *values: bytes) -> None:
         self._ended.clear()
-        self.it.commit([Parcel(topic, values, [None] * len(values))])
+        self.it.commit([TopicBatch(topic, values, [None] * len(values))])
         assert self._ended.wait(PATIENCE)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ def test_what_a_producer_had_begun_is_undone_when_another_takes_its_id(
     create_topic(broker.bootstrap, prefix + "a")
     first = Opened(broker, prefix + "one")
     first.it._producer.begin_transaction()
-    first.it._send(Parcel(prefix + "a", [b"begun"], [None]))
+    first.it._send(TopicBatch(prefix + "a", [b"begun"], [None]))
     first.it._producer.flush()
     until(
         lambda: read(broker, prefix + "a", committed=False) == [b"begun"],
@@ -135,5 +135,5 @@ def test_a_time_of_many_bounds_leaves_in_one_transaction(
     assert read(broker, topic) == [*values, b"small"], "nothing leaves that is not committed"
 
 
-def mark(millis: int) -> Mark:
-    return Mark(ExecutionId(1), WorkerId(0), {"sink": from_millis(millis)}, ())
+def mark(millis: int) -> CommitMarker:
+    return CommitMarker(ExecutionId(1), WorkerId(0), {"sink": from_millis(millis)}, ())

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from meander.dataflow.control.command import Migrate, Order, Overlap, Strategy
+from meander.dataflow.control.command import MoveBins, Order, Overlap, Strategy
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.simulator import (
-    Abort,
+    AbortMoves,
     AddPartition,
     Command,
     HandOver,
@@ -35,7 +35,7 @@ class Case:
     workers: int
     bits: int
     partitions: tuple[tuple[Entry, ...], ...]
-    commands: tuple[Migrate, ...]
+    commands: tuple[MoveBins, ...]
     options: SourceOptions
     control_lead: float
     max_inflight: int | None
@@ -44,7 +44,7 @@ class Case:
     move_memory: int
     room: int
     """Bytes of records that may wait in memory at one operator."""
-    staff: tuple[tuple[int, Join | Leave | HandOver | AddPartition | Abort], ...] = ()
+    staff: tuple[tuple[int, Join | Leave | HandOver | AddPartition | AbortMoves], ...] = ()
     """Who comes and goes, and after how many commands; which partitions come, and what is ended
     before its time."""
 
@@ -167,7 +167,7 @@ def random_partition(rng: random.Random, size: int, span: int, keys: int) -> tup
     )
 
 
-def random_command(rng: random.Random, n: int, workers: int, bits: int, span: int) -> Migrate:
+def random_command(rng: random.Random, n: int, workers: int, bits: int, span: int) -> MoveBins:
     count = 1 << bits
     size = rng.choice([1, max(1, count // 2), count])
     bins = tuple(Bin(b) for b in rng.sample(range(count), size))
@@ -175,7 +175,7 @@ def random_command(rng: random.Random, n: int, workers: int, bits: int, span: in
     # Else bins move one after the other: with many a run would be long, and no other than with few.
     few: Sequence[Strategy] = ["batched", "fluid", "sudden"]
     strategy: Strategy = rng.choice(few) if len(bins) <= 16 else "sudden"
-    command = Migrate(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
+    command = MoveBins(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
     overlap: Overlap = rng.choice(["queue", "reject"])
     others = {bin: WorkerId(rng.randrange(workers)) for bin in rng.choice([(), bins[::2]])}
     order: Order = ("given", "hottest", "coldest")[n % 3]
@@ -199,7 +199,7 @@ def with_bins_to_and_fro(case: Case) -> Case:
     bins = tuple(map(Bin, range(1 << min(case.bits, 2))))
     times = sorted(rng.sample(range(100, 260), 8))
     commands = tuple(
-        Migrate(f"m{n}", bins, WorkerId(n % 2), from_millis(ms), prepared=rng.random() < 0.2)
+        MoveBins(f"m{n}", bins, WorkerId(n % 2), from_millis(ms), prepared=rng.random() < 0.2)
         for n, ms in enumerate(times, 1)
     )
     partitions = tuple(random_partition(rng, 60, 400, 5) for _ in range(2))
@@ -219,7 +219,7 @@ def with_full_bins(case: Case) -> Case:
     strategies: Sequence[Strategy] = ["batched", "fluid", "sudden"]
     times = [None, *(from_millis(ms) for ms in (800, 1600, 5000))]
     commands = tuple(
-        Migrate(f"m{n}", bins, WorkerId(n % case.workers), time, rng.choice(strategies))
+        MoveBins(f"m{n}", bins, WorkerId(n % case.workers), time, rng.choice(strategies))
         for n, time in enumerate(rng.sample([*times, None], 5), 1)
     )
     return replace(
@@ -233,7 +233,7 @@ def with_aborts(case: Case) -> Case:
     rng = random.Random(case.seed)
     aborted = [(n, one) for n, one in enumerate(case.commands) if rng.random() < 0.3]
     aborts = [
-        (rng.randint(n + 1, len(case.commands)), Abort(f"a{n}", one.id)) for n, one in aborted
+        (rng.randint(n + 1, len(case.commands)), AbortMoves(f"a{n}", one.id)) for n, one in aborted
     ]
     return replace(case, staff=(*aborts, *case.staff))
 

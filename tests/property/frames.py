@@ -24,8 +24,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from meander.dataflow import wire
-from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
-from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.instructions import (
+    CancelMove,
+    Prefetch,
+    Revoke,
+    Rewrite,
+    StartPreCopy,
+)
+from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.interfaces import Frame, Rest
 from meander.dataflow.records.batch import Batch
@@ -183,7 +189,7 @@ def _whole_payload(payload: wire.Payload) -> bool:
             return type(command) is str and _numbers(at, target, *bins)
         case StartPreCopy(number, bin):
             return _numbers(number, bin)
-        case Stage(number):
+        case Prefetch(number):
             return _numbers(number)
         case CancelMove(bin):
             return _numbers(bin)
@@ -191,9 +197,9 @@ def _whole_payload(payload: wire.Payload) -> bool:
             return type(operator) is str and _numbers(bin, at or 0)
         case Revoke(command, at):
             return type(command) is str and _numbers(at)
-        case Order(source, partition, at, target, offset):
+        case ReassignPartition(source, partition, at, target, offset):
             return _numbers(source, partition, at, target, offset or 0)
-        case Parcel(partition, Rest(offset, end), maximum, newest, frontier):
+        case PartitionHandoff(partition, Rest(offset, end), maximum, newest, frontier):
             return _numbers(partition, offset, end or 0, maximum, newest, frontier)
         case Batch():
             columns = (getattr(payload, name) for name in _COLUMNS)

@@ -12,7 +12,7 @@ from typing import Any
 
 from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.simulator import SimTopic
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from tests.property.watched import Watched, WatchedTopic, of_the_next_version
 
 
@@ -102,19 +102,22 @@ def befall(world: Watched, fault: Fault, rng: random.Random) -> bool:
     raise AssertionError(f"nobody knows what {fault} does")
 
 
-def layers(world: Watched) -> list[Place]:
+def layers(world: Watched) -> list[RecordLocation]:
     """The chunks that the newest checkpoint names."""
     manifests = world.checkpoints[-1].manifests if world.checkpoints else ()
     return [at for manifest in manifests for layer in manifest.layers for at in layer.chunks]
 
 
-def pieces(world: Watched) -> list[Place]:
+def pieces(world: Watched) -> list[RecordLocation]:
     """What it names on the topic of records in flight."""
     return [*world.checkpoints[-1].places] if world.checkpoints else []
 
 
 def _spoil(
-    topic: SimTopic, places: list[Place], rng: random.Random, spoilt: Callable[[bytes], bytes]
+    topic: SimTopic,
+    places: list[RecordLocation],
+    rng: random.Random,
+    spoilt: Callable[[bytes], bytes],
 ) -> bool:
     assert isinstance(topic, WatchedTopic), "the world is watched"
     if places:

@@ -16,34 +16,40 @@ from meander.app.protocol.messages import (
     REPLY,
     TO_WORKER,
     AddPeer,
-    Again,
     Alive,
-    Bye,
     Done,
+    DropPeer,
+    Exit,
     Failure,
-    Forget,
     Go,
-    Heard,
-    Leaves,
-    Listed,
+    HeartbeatAck,
     Log,
+    MemberInfo,
+    MemberList,
     PeerAdded,
+    PeerLeft,
     Reader,
     Ready,
     Register,
     Rejection,
     Released,
     Report,
-    Roster,
-    Stop,
+    Restart,
+    StopExecution,
     Stopped,
     WorkerHeartbeat,
     _Message,
 )
 from meander.dataflow import wire
 from meander.dataflow.control.bin_handoff import BinHandoff
-from meander.dataflow.control.instructions import CancelMove, Revoke, Rewrite, Stage, StartPreCopy
-from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.instructions import (
+    CancelMove,
+    Prefetch,
+    Revoke,
+    Rewrite,
+    StartPreCopy,
+)
+from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
@@ -56,7 +62,7 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.times.antichain import Antichain
 
 
@@ -102,7 +108,7 @@ def _manifest(layers: int) -> Manifest:
             3,
             99 << n,
             "msgpack",
-            tuple(Place(b"layer/1/0/7/%d" % c, 0, c, 2) for c in range(3)),
+            tuple(RecordLocation(b"layer/1/0/7/%d" % c, 0, c, 2) for c in range(3)),
         )
         for n in range(layers)
     )
@@ -144,15 +150,15 @@ def _of_engine() -> Iterator[Kind]:
     payloads += [
         ("moves", moves),
         ("prepare", StartPreCopy(1 << 20, Bin(3))),
-        ("stage", Stage(300, _manifest(2))),
+        ("stage", Prefetch(300, _manifest(2))),
         ("spare", CancelMove(Bin(3))),
         ("rewrite ahead of a move", Rewrite("per_plane", Bin(3), None)),
         ("rewrite at a move", Rewrite("per_plane", Bin(300), 7 << 40)),
         ("revoke", Revoke("m1", 5 << 41)),
-        ("order", Order(0, Partition(3), 7 << 40, WorkerId(2))),
-        ("order to begin", Order(0, Partition(3), 7 << 40, WorkerId(2), 5)),
-        ("parcel", Parcel(Partition(3), Rest(100, 1 << 33), 7 << 40, 8 << 40, 9 << 40)),
-        ("parcel without an end", Parcel(Partition(300), Rest(0, None), 0, 0, 1)),
+        ("order", ReassignPartition(0, Partition(3), 7 << 40, WorkerId(2))),
+        ("order to begin", ReassignPartition(0, Partition(3), 7 << 40, WorkerId(2), 5)),
+        ("parcel", PartitionHandoff(Partition(3), Rest(100, 1 << 33), 7 << 40, 8 << 40, 9 << 40)),
+        ("parcel without an end", PartitionHandoff(Partition(300), Rest(0, None), 0, 0, 1)),
     ]
     frames = [(name, wire.encode_data(EdgeId(3), 5 << 41, load)) for name, load in payloads]
     changes: list[wire.Change] = [(Location(n), (5 << 40) + n, (-1) ** n) for n in range(20)]
@@ -193,7 +199,7 @@ def _of_engine() -> Iterator[Kind]:
 def _of_app() -> Iterator[Kind]:
     key, address = b"k" * 40, "tcp://127.0.0.1:40123"
     versions = {"Python": "3.11", "numpy": "2.4"}
-    listed = [Listed(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
+    listed = [MemberInfo(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
     moved = {"event": "bin_moved", "operator": "n", "bin": 3, "time": 7, "bytes": 9, "keys": 1}
     of = {"operator": "n", "bin": 3}
     prepared = {"event": "prepared", "number": 5, "manifest": _manifest(2).to_bytes(), **of}
@@ -209,9 +215,9 @@ def _of_app() -> Iterator[Kind]:
     alive = Alive(token=b"t" * 32, operator="per_plane")
     yield from _read_by(KNOCK, register, Ready(token=b"t" * 32), alive)
     turned = Rejection(reason="its launch token is unknown")
-    yield from _read_by(REPLY, Roster(peers=listed), turned, Go(), Heard())
+    yield from _read_by(REPLY, MemberList(peers=listed), turned, Go(), HeartbeatAck())
     reads = {"event": "reads", "source": "lines", "partitions": [0, 3], "total": 4}
-    again = Again(
+    again = Restart(
         worker=1, workers=3, incarnation=1 << 42, checkpoint=7, token=b"t" * 32, door=address,
         door_key=key,
     )  # fmt: skip
@@ -219,12 +225,12 @@ def _of_app() -> Iterator[Kind]:
         TO_WORKER,
         WorkerHeartbeat(),
         AddPeer(peer=listed[2]),
-        Forget(worker=2),
-        Stop(),
-        Bye(),
+        DropPeer(worker=2),
+        StopExecution(),
+        Exit(),
         again,
     )
-    yield from _read_by(FROM_PEER, Leaves())
+    yield from _read_by(FROM_PEER, PeerLeft())
     yield from _read_by(
         FROM_WORKER,
         WorkerHeartbeat.model_validate(_standing()),

@@ -18,14 +18,14 @@ from typing import Any
 from unittest import mock
 
 from meander import Flow
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
 from meander.dataflow.exactly_once.commit_history import begins
 from meander.dataflow.operators.source.operator import SourceOperator
-from meander.dataflow.operators.source.partitions import Lane
+from meander.dataflow.operators.source.partitions import SourcePartition
 from meander.dataflow.records.loop_times import outer
 from meander.dataflow.simulation import simulator
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
 from meander.dataflow.simulation.simulator import (
     NOW_MS,
     AddPartition,
@@ -145,7 +145,7 @@ def watched(
     """Moves of partitions, and where these stood before."""
     rule = SourceOperator._rule
 
-    def watch(source: SourceOperator, lane: Lane, time: int) -> None:
+    def watch(source: SourceOperator, lane: SourcePartition, time: int) -> None:
         if time > lane.time:
             place = lane.partition, lane.next_offset
             unheard[TimestampOverride(source._origin, *place, time)] = lane.time
@@ -158,7 +158,7 @@ def watched(
     with (
         mock.patch.object(simulator, "SimClock", partial(SimClock, variant.now_ms)),
         mock.patch.object(SourceOperator, "_rule", watch),
-        TestFlow(flow, variant.workers, variant.schedule, commands, past=past) as run,
+        SimulatedFlow(flow, variant.workers, variant.schedule, commands, past=past) as run,
     ):
         heard = overheard(run.sim.controller)
         while not run.sim.done:
@@ -181,9 +181,9 @@ def watched(
     )  # fmt: skip
 
 
-def begun(run: TestFlow) -> list[TimestampOverride]:
+def begun(run: SimulatedFlow) -> list[TimestampOverride]:
     """What was decided of partitions that came."""
-    orders = (one for one in run.sim.journal if isinstance(one, Order))
+    orders = (one for one in run.sim.journal if isinstance(one, ReassignPartition))
     return [begins(one) for one in orders if one.offset is not None]
 
 

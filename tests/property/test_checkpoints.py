@@ -19,7 +19,7 @@ from meander.dataflow.records.loop_times import outer
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.simulated_flow import ListSink, Result
-from meander.dataflow.simulation.simulator import Command, Freeze, Join, World
+from meander.dataflow.simulation.simulator import Command, DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
@@ -184,7 +184,7 @@ class Mortal(Cramped):
 
     def _checkpoint_at_once(self) -> None:
         before = len(self.world.checkpoints)
-        self.sim.submit(Freeze())
+        self.sim.submit(TakeCheckpoint())
         self._slow_down()
         while not self.sim.done and len(self.world.checkpoints) == before:
             self.act()
@@ -240,7 +240,7 @@ class Lives(Run):
         script: list[Command] = [*self.case.script]
         # Often behind a command, as bins are on their way then.
         for _ in range(rng.randint(1, 2 + len(script))):
-            freeze = Freeze(policies.choice(POLICIES))
+            freeze = TakeCheckpoint(policies.choice(POLICIES))
             script.insert(rng.randint(min(1, len(script)), len(script)), freeze)
         lives: list[Life] = []
         self.checkpoints = self.in_flight = self.unread = self.moving = self.bundled = 0
@@ -274,7 +274,7 @@ class Lives(Run):
                 return
             run.end()
             heirlooms = self.outlive(run, fate)
-            script.insert(0, Freeze(policies.choice(POLICIES)))
+            script.insert(0, TakeCheckpoint(policies.choice(POLICIES)))
             if rng.random() < 0.3:
                 script.append(Join())
 
@@ -322,7 +322,7 @@ class Lives(Run):
         heirs = zip(names, found.values(), strict=True)
         return {name: database for name, database in heirs if fate.random() < 0.8}
 
-    def _count(self, world: World) -> None:
+    def _count(self, world: DurableWorld) -> None:
         self.checkpoints = len(world.checkpoints)
         pieces = [piece for one in world.checkpoints for piece in one.cut.pieces]
         self.in_flight = sum(piece.records for piece in pieces)

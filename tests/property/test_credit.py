@@ -23,14 +23,14 @@ from meander.dataflow.interfaces import Frame
 from meander.dataflow.operators import exchange, stateless
 from meander.dataflow.operators.buffer import buffer, spill
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
-from meander.dataflow.operators.exchange import Router
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.exchange import Exchange
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.loop import LoopEntry
 from meander.dataflow.operators.ports import least_of
 from meander.dataflow.progress.capability import CapabilityError
 from meander.dataflow.records import packing
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.simulated_flow import TestFlow
+from meander.dataflow.simulation.simulated_flow import SimulatedFlow
 from meander.dataflow.wire import DATA, Anything, DataFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -150,7 +150,7 @@ class CreditRun(Run):
         super().__init__(case)
         self.flow.link_credit = case.link_credit
 
-    def check_times(self, run: TestFlow) -> None:
+    def check_times(self, run: SimulatedFlow) -> None:
         super().check_times(run)
         assert isinstance(run, Watched)
         self.loops_spilled = run.loops_spilled
@@ -158,7 +158,7 @@ class CreditRun(Run):
 
 
 def _memory(operator: Any) -> int:
-    if isinstance(operator, Router):
+    if isinstance(operator, Exchange):
         return operator.stash.size + operator._kept_bytes
     return int(operator._waiting.size + operator._queued_bytes + operator.arrivals.size)
 
@@ -179,7 +179,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MESSAGE_BYTES", MESSAGE)
     monkeypatch.setattr(packing, "PIECE", MESSAGE // 2)
     monkeypatch.setattr(stateless, "BYTES", MESSAGE)
-    for operator in (Router, Keyed):
+    for operator in (Exchange, KeyedOperator):
         monkeypatch.setattr(operator, "_receive", _frugal(operator._receive))
 
 
@@ -224,7 +224,7 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
 # -- bugs that are caught
 
 _owed, _passed, _schedule = Credit.owed, SpillBuffer.passed, LoopEntry.schedule
-_message = Router._message
+_message = Exchange._message
 
 
 def _twice(credit: Any) -> Iterator[Any]:
@@ -262,7 +262,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "credit is returned twice": (Credit, "owed", _twice, "acknowledged more"),
     "more credit is returned than was used": (Credit, "owed", _more, "acknowledged more"),
     "nobody looks at the credit": (Credit, "left", lambda self, edge, to: True, "I6"),
-    "a message has no bound": (Router, "_message", _all_at_once, "left at once"),
+    "a message has no bound": (Exchange, "_message", _all_at_once, "left at once"),
     "what is on disk is overtaken": (SpillBuffer, "passed", _memory_first, "assert"),
     "nothing goes to disk": (SpillBuffer, "shed", lambda self: 0, "I[67]"),
     "what goes round is forgotten": (

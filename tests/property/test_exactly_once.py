@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from meander.dataflow.api.nodes import Guarantee
-from meander.dataflow.simulation.simulated_flow import Result, TestFlow
+from meander.dataflow.simulation.simulated_flow import Result, SimulatedFlow
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
@@ -115,7 +115,7 @@ class OnceLives(Lives):
         """Each partition's records are committed in order."""
         check_partitions(results)
 
-    def check_results(self, run: TestFlow) -> None:
+    def check_results(self, run: SimulatedFlow) -> None:
         """What was computed is the reference's."""
         results, states, _ = self.expected()
         assert run.state() == encoded(states), "states are the reference's (I5)"

@@ -13,9 +13,9 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from meander.app.protocol.messages import FromWorker, Knock, Leaves, Reply, ToWorker
+from meander.app.protocol.messages import FromWorker, Knock, PeerLeft, Reply, ToWorker
 from meander.dataflow.interfaces import Frame
-from meander.dataflow.simulation.simulated_flow import TestFlow
+from meander.dataflow.simulation.simulated_flow import SimulatedFlow
 from meander.dataflow.wire import (
     CUTS,
     DATA,
@@ -86,7 +86,7 @@ def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
     assert payloads == set(get_args(Payload))
     assert news == set(get_args(News))
     said = {type(kind.read(kind.frame)) for kind in KINDS if kind.read is not decode}
-    assert said == {Leaves}.union(*map(get_args, (Knock, Reply, ToWorker, FromWorker)))
+    assert said == {PeerLeft}.union(*map(get_args, (Knock, Reply, ToWorker, FromWorker)))
 
 
 # -- what damage hits too seldom
@@ -160,7 +160,7 @@ def test_a_running_worker_takes_a_mutated_frame_or_names_its_sender(
     for seed in range(FIRST_SEED, FIRST_SEED + WORKERS):
         rng, namespace = random.Random(seed), 2 * seed + (sender == COORDINATOR)
         case = random_case(seed, ("chain", "timers", "connect"))
-        with TestFlow(flow_of(case), 2, seed, case.commands, databases, namespace) as run:
+        with SimulatedFlow(flow_of(case), 2, seed, case.commands, databases, namespace) as run:
             sent = [*_sent(run, sender), *(frame for frame in ENGINES for _ in range(2))]
             for _ in range(DAMAGED):
                 frame = rng.choice(sent)
@@ -170,7 +170,7 @@ def test_a_running_worker_takes_a_mutated_frame_or_names_its_sender(
     assert set(answers) == {"taken", "refused in the sender's name"}
 
 
-def _answer(run: TestFlow, sender: WorkerId, frame: Frame) -> str:
+def _answer(run: SimulatedFlow, sender: WorkerId, frame: Frame) -> str:
     try:
         run.workers[0].take(sender, frame)
     except MeanderError as error:
@@ -179,7 +179,7 @@ def _answer(run: TestFlow, sender: WorkerId, frame: Frame) -> str:
     return "taken"
 
 
-def _sent(run: TestFlow, sender: WorkerId) -> Iterator[Frame]:
+def _sent(run: SimulatedFlow, sender: WorkerId) -> Iterator[Frame]:
     """What a member sends to worker 0 in the middle of a run."""
     for _ in range(600):
         if run.sim.done:

@@ -16,7 +16,7 @@ from meander import Flow
 from meander.dataflow.graph.graph import Graph, Location
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
 from meander.dataflow.wire import DATA, DataFrame, decode
 from meander.state.store.store import Databases
 from meander.state.times.time import Time
@@ -35,7 +35,7 @@ LOOKS = 0.2
 class Watched:
     """A whole flow on simulated workers, and what is outstanding in it."""
 
-    def __init__(self, run: TestFlow, made: list[Capability]) -> None:
+    def __init__(self, run: SimulatedFlow, made: list[Capability]) -> None:
         self.run, self.made = run, made
         self.graph: Graph = run._plan.graph
         # Outputs that lead nowhere exist to be counted: nothing can ever come of what they hold.
@@ -114,7 +114,7 @@ def watch(
 ) -> Counter[str]:
     """Run a case under watch; how often it was looked at, and what happened."""
     made.clear()
-    run = TestFlow(flow(case), case.workers, case.seed, case.script, databases, namespace)
+    run = SimulatedFlow(flow(case), case.workers, case.seed, case.script, databases, namespace)
     with run:
         watched = Watched(run, made)
         watched.play()

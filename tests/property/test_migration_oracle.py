@@ -14,12 +14,12 @@ import pytest
 
 from meander import Flow, KeyedStream
 from meander.dataflow.api.nodes import Guarantee
-from meander.dataflow.control.colocation import TOGETHER
+from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.operators.buffer.spill import Disk
 from meander.dataflow.records import loop_times
 from meander.dataflow.runtime.worker import Worker
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Result, TestFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Result, SimulatedFlow
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
@@ -55,7 +55,7 @@ def encoded(states: States) -> dict[str, dict[bytes, bytes]]:
     }
 
 
-class Cramped(TestFlow):
+class Cramped(SimulatedFlow):
     """Whose operators have no more room for records that wait than a case says."""
 
     def __init__(self, case: Case, flow: Flow, databases: Databases, namespace: int) -> None:
@@ -171,7 +171,7 @@ class Run:
             Record((r.time, r.origin, r.partition, r.offset, r.index), r.value) for r in raw.results
         ]
 
-    def check_times(self, run: TestFlow) -> None:
+    def check_times(self, run: SimulatedFlow) -> None:
         bumps = self.bumps(self.raw, self.case.partitions, "source")
         if self.case.kind == "connect":
             bumps += self.bumps(self.other_raw, self.case.partitions[::-1], "other")
@@ -207,7 +207,7 @@ class Run:
 
     # -- results, state, owners
 
-    def check_results(self, run: TestFlow) -> None:
+    def check_results(self, run: SimulatedFlow) -> None:
         results, states, refused = self.expected()
         got = [(record.order, record.value) for record in self.records(self.sink)]
         wanted = sorted(repr((r.order, r.value)) for r in results)
@@ -223,19 +223,19 @@ class Run:
             wanted = [replace(one, lane=OWN) for one in in_order(wanted)]
         check_written(results, wanted)
 
-    def check_refused(self, run: TestFlow, refused: Refusals) -> None:
+    def check_refused(self, run: SimulatedFlow, refused: Refusals) -> None:
         """I5: what a function refuses is set aside once, and nothing else is."""
         letters = [(letter.operator, letter.value) for letter in run.dead_letters]
         wanted = sorted(map(repr, refused))
         assert sorted(map(repr, letters)) == wanted, "what is refused is set aside (I5)"
         self.changes["refused"] = len(letters)
 
-    def check_owners(self, run: TestFlow) -> None:
+    def check_owners(self, run: SimulatedFlow) -> None:
         if not run.sim.plan.keyed:
             # Where nothing keeps a state, whoever reads a record answers it.
             return
         space = BinSpace(self.case.bits)
-        answers = "c" if self.case.kind == "alone" else TOGETHER
+        answers = "c" if self.case.kind == "alone" else DEFAULT_GROUP
         accepted = [event for event in run.events if event["type"] == "accepted"]
         those = {event["id"] for event in accepted if event["operator"] == answers}
         moved: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -253,7 +253,7 @@ class Run:
                     owner = target
             assert result.worker == owner, f"bin {bin} at {result.time} answered elsewhere (I2)"
 
-    def check_commands(self, run: TestFlow) -> None:
+    def check_commands(self, run: SimulatedFlow) -> None:
         said = defaultdict(list)
         for event in run.events:
             said[event.get("id")].append(event["type"])
@@ -264,13 +264,13 @@ class Run:
             else:
                 assert first in ("accepted", "queued") and last in ("completed", "aborted")
 
-    def check_timed(self, run: TestFlow) -> None:
+    def check_timed(self, run: SimulatedFlow) -> None:
         """Each record that comes to an operator is timed there once, wherever it has waited."""
         for worker in run.workers:
             for name, work in worker.work().items():
                 assert sum(work.took.counts) == work.received, f"{name!r} has not timed each once"
 
-    def check_arrival(self, run: TestFlow) -> None:
+    def check_arrival(self, run: SimulatedFlow) -> None:
         """Each partition's own order is kept per key, and every record counted once (I3)."""
         check_partitions(self.sink.results)
         numbers: dict[bytes | None, list[object]] = defaultdict(list)

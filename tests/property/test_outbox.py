@@ -14,7 +14,7 @@ import pytest
 from meander import KeyedStream, Stream, nondeterministic
 from meander.dataflow.checkpoint import checkpoint_coordinator
 from meander.dataflow.simulation import transactions
-from meander.dataflow.simulation.simulated_flow import Result, TestFlow
+from meander.dataflow.simulation.simulated_flow import Result, SimulatedFlow
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from tests.property.budget import OUTBOX, SCHEDULES, seeds
@@ -91,7 +91,7 @@ class OutboxLives(OnceLives):
     def _check_aligned(self, one: Checkpoint) -> None:
         """What lies in outboxes is in flight, and what comes by while they are full."""
 
-    def check_results(self, run: TestFlow) -> None:
+    def check_results(self, run: SimulatedFlow) -> None:
         """Each key's results are a chain without a gap, of which its state is the end."""
         chains: dict[bytes, list[Result]] = defaultdict(list)
         for result in self.sink.results:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.migration.events import Event
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.property import reference
@@ -21,9 +21,9 @@ from tests.property import reference
 BITS = 3
 BINS = tuple(Bin(bin) for bin in range(1 << BITS))
 COMMANDS = (
-    Migrate("all", BINS, WorkerId(1), from_millis(60), "sudden"),
-    Migrate("some", BINS[2:], WorkerId(2), None, "fluid"),
-    Migrate("back", BINS, WorkerId(0), from_millis(200), "fluid"),
+    MoveBins("all", BINS, WorkerId(1), from_millis(60), "sudden"),
+    MoveBins("some", BINS[2:], WorkerId(2), None, "fluid"),
+    MoveBins("back", BINS, WorkerId(0), from_millis(200), "fluid"),
 )
 
 
@@ -105,7 +105,7 @@ def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(
     visited.process("linger", Tour, linger, leave, codec=Tours()).sink(tours, "tours")
 
     carried: set[tuple[object, int]] = set()
-    with TestFlow(flow, workers=3, seed=seed, commands=COMMANDS) as run:
+    with SimulatedFlow(flow, workers=3, seed=seed, commands=COMMANDS) as run:
         take = run.sim.controller.report
 
         def report(worker: WorkerId, event: Event) -> None:

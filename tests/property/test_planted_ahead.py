@@ -13,7 +13,7 @@ import pytest
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.keyed.prefetch import NOTHING, PrefetchedBins
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin
@@ -39,7 +39,7 @@ TIMED = ("timers", "sides")
 _begin, _claim, _extraction, _spare, _receive = (
     IncomingBins._begin,
     PrefetchedBins.claim,
-    Keyed.extraction,
+    KeyedOperator.extraction,
     PrefetchedBins.spare,
     Migrator._receive,
 )
@@ -87,7 +87,13 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] =
         TIMED,
         WRONG,
     ),
-    "the last layer lacks what has changed since": (Keyed, "extraction", _unchanged, KINDS, WRONG),
+    "the last layer lacks what has changed since": (
+        KeyedOperator,
+        "extraction",
+        _unchanged,
+        KINDS,
+        WRONG,
+    ),
     "one worker does not hear that nothing moves": (Migrator, "_receive", _unheard, KINDS, WRONG),
 }
 """In flows of which kinds, and what is said of it."""

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from meander.dataflow.control.routing import Routing
-from meander.dataflow.coordinator.partition_assignment import Reading
+from meander.dataflow.coordinator.partition_assignment import PartitionAssignment
 from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.migration.partition_handover import Handover
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Process
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.output_group import Outputs
 from meander.dataflow.operators.source.operator import SourceOperator
@@ -62,7 +62,7 @@ def _only_control(keyed: Any) -> Antichain:
     return keyed._control()  # type: ignore[no-any-return]
 
 
-_receive = Router._receive
+_receive = Exchange._receive
 
 
 def _unbound(router: Any) -> bool:
@@ -92,7 +92,7 @@ def _half_done(process: Any, states: Any, slot: int, context: Any, *called: Any)
         context._timers.clear()
 
 
-_next = Keyed._next
+_next = KeyedOperator._next
 
 
 def _behind_a_slice(keyed: Any, frontier: Antichain, most: int) -> Any:
@@ -120,7 +120,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "timers fire where the bin was": (Timers, "depart", _never_frozen, f"{DIFFERS}|I2"),
     "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
     "records are routed before commands are known": (
-        Router,
+        Exchange,
         "_receive",
         _unbound,
         f"{DIFFERS}|I2",
@@ -133,14 +133,14 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         f"{DIFFERS}|I5",
     ),
     "a move is folded in before it is decided": (Routing, "settle", _settle_early, "I7"),
-    "records are applied before all have come": (Keyed, "_passed", _only_control, DIFFERS),
+    "records are applied before all have come": (KeyedOperator, "_passed", _only_control, DIFFERS),
     "timers overtake records on disk": (
-        Keyed,
+        KeyedOperator,
         "_ahead",
         lambda self, taken=0: self._queued(taken),
         DIFFERS,
     ),
-    "timers wait for the end of a slice": (Keyed, "_next", _behind_a_slice, DIFFERS),
+    "timers wait for the end of a slice": (KeyedOperator, "_next", _behind_a_slice, DIFFERS),
     "side outputs are mistaken for the first": (
         Outputs,
         "send",
@@ -259,7 +259,7 @@ def test_a_planted_bug_of_progress_is_caught(
         tried()
 
 
-_take_note = Reading.noted
+_take_note = PartitionAssignment.noted
 
 
 def _by_whoever_hears(handover: Any) -> bool:
@@ -288,7 +288,12 @@ def _from_the_second(handover: Any, order: Any, offset: int, capability: Any) ->
 PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "each worker reads a new partition": (Handover, "_receive", _by_whoever_hears, "once|I9"),
     # Where one worker gets it twice, its reader stumbles over the number.
-    "each that notices it has it given away": (Reading, "noted", _forgetful, r"once|I[179]|^\d+\b"),
+    "each that notices it has it given away": (
+        PartitionAssignment,
+        "noted",
+        _forgetful,
+        r"once|I[179]|^\d+\b",
+    ),
     "its first record is left out": (Handover, "_begin", _from_the_second, "once"),
 }
 """Where partitions come to topics, and what is said of it."""

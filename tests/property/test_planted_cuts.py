@@ -12,18 +12,18 @@ import pytest
 from meander.dataflow.checkpoint import state_writer
 from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
-from meander.dataflow.checkpoint.state_writer import States
+from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.checkpoint.upload import Sending
 from meander.dataflow.checkpoint.writer import CheckpointWriter
 from meander.dataflow.interfaces import Rest
-from meander.dataflow.operators.exchange import Router
-from meander.dataflow.operators.keyed.operator import Keyed
+from meander.dataflow.operators.exchange import Exchange
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import InputPort
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.state.checkpoint.orphans import Unnamed
 from meander.state.keys.ids import life_of
 from meander.state.layers.retention import Retention
-from meander.state.store.frozen import Frozen
+from meander.state.store.frozen import FrozenStates
 from meander.state.store.undo_log import Undo
 from tests.property.cases import (
     random_case,
@@ -102,14 +102,14 @@ def _all_of_it(resuming: Any, _: object, columns: Any) -> Any:
 
 BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what waits for an operator is left out": (InputPort, "waiting", property(_nothing)),  # type: ignore[dict-item]
-    "what a router keeps is left out": (Router, "underway", _nothing),
-    "what a stateful operator keeps is left out": (Keyed, "underway", _nothing),
+    "what a router keeps is left out": (Exchange, "underway", _nothing),
+    "what a stateful operator keeps is left out": (KeyedOperator, "underway", _nothing),
     "what was on links is left out": (CheckpointWriter, "complete", _without_what_came),
     "messages from after the cut are taken before it": (SnapshotHandler, "meets", _ignored),
-    LATER: (Frozen, "keep", _ignored),
+    LATER: (FrozenStates, "keep", _ignored),
     "sources read a record once more": (SourceOperator, "parcels", _once_more),
     MOVING: (CheckpointWriter, "_part", _without_bins_on_their_way),
-    "what layers lack is left out": (States, "_send", _into_nothing),
+    "what layers lack is left out": (StateWriter, "_send", _into_nothing),
     "a checkpoint names what is not durable": (Sending, "look", _before_it_is_durable),
     "replaced layers are forgotten at once": (Retention, "replaced", _at_once),
     "what has changed since is not undone": (Undo, "keep", _ignored),

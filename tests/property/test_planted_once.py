@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meander.dataflow.checkpoint import restore_plan
-from meander.dataflow.control.decisions import Decisions
+from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.exactly_once import commit_history
 from meander.dataflow.exactly_once.commit_history import NOBODY, CommittedResults, History
@@ -20,7 +20,7 @@ from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.replay_check import Replay, Replays
 from meander.dataflow.exactly_once.transaction_loop import TransactionLoop
 from meander.dataflow.operators.buffer import buffer, spill
-from meander.dataflow.simulation.simulator import World
+from meander.dataflow.simulation.simulator import DurableWorld
 from meander.dataflow.simulation.transactions import Ledger, ListTransactions
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from tests.property.budget import LIMIT
@@ -108,7 +108,7 @@ def _without_moves(life: Any, space: Any) -> Any:
     return Routing(space, life.begins.owners)
 
 
-_begin = World.begin
+_begin = DurableWorld.begin
 
 
 def _read_before_fencing(world: Any, *how: Any) -> None:
@@ -162,7 +162,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "the greatest mark counts for all workers": (CommittedResults, "whose", _by_the_greatest),
     "bins have their first owners throughout": (commit_history._Life, "routing", _without_moves),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),
-    "marks are read before others are fenced off": (World, "begin", _read_before_fencing),
+    "marks are read before others are fenced off": (DurableWorld, "begin", _read_before_fencing),
     "rulings are not committed": (TransactionLoop, "hear", _nothing),
     "what is being committed is left out of a cut": (OrderedSink, "underway", _without_uncommitted),
     "what lies on disk while it is being committed is left out of a cut": (
@@ -172,7 +172,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         OrderedSink, "complete", property(lambda _: True)  # type: ignore[dict-item]
     ),
     "marks are forgotten while they are needed": (MarkerRetention, "begins", _at_once),
-    "a decision is sent before it is durable": (Decisions, "send", _before_it_is_durable),
+    "a decision is sent before it is durable": (PendingDecisions, "send", _before_it_is_durable),
     "an execution forgets added partitions": (
         restore_plan, "_with_newer_partitions", _without_newer,
     ),

@@ -18,15 +18,15 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.runtime.worker import Worker
-from meander.dataflow.simulation.simulator import SimClock, SimTopic, World
+from meander.dataflow.simulation.simulator import DurableWorld, SimClock, SimTopic
 from meander.dataflow.simulation.transactions import Ledger, Show
 from meander.dataflow.wire import CUT, DATA
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
-from meander.state.layers.topic import Place, Ticket
+from meander.state.layers.topic import RecordLocation, Ticket
 from tests.hand import assembly
 from tests.property.steps import Action, Protocol, Turn
 
@@ -53,20 +53,20 @@ class WatchedTopic(SimTopic):
     def __init__(self, rng: random.Random, name: Protocol, turn: Turn) -> None:
         super().__init__(rng)
         self._name, self._turn = name, turn
-        self._tombs: list[Place] = []
+        self._tombs: list[RecordLocation] = []
         self._haste = rng.choice([1.0, 0.5, 0.05])
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
         self._compact()
         return self._turn.passing(self._name, "write", lambda: SimTopic.append(self, key, payload))
 
-    def placed(self, ticket: Ticket) -> Place | None:
+    def placed(self, ticket: Ticket) -> RecordLocation | None:
         place = super().placed(ticket)
         if place is not None:
             self._turn.reach(self._name, "flush")
         return place
 
-    def fetch(self, places: Sequence[Place]) -> Ticket:
+    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
         self._compact()
         return super().fetch(places)
 
@@ -76,7 +76,7 @@ class WatchedTopic(SimTopic):
             self._turn.reach(self._name, "read")
         return found
 
-    def forget(self, places: Sequence[Place]) -> None:
+    def forget(self, places: Sequence[RecordLocation]) -> None:
         for place in places:
             self._turn.passing("tombstone", "forget", partial(self._tombs.append, place))
         self._compact()
@@ -87,10 +87,12 @@ class WatchedTopic(SimTopic):
 
     def lose(self) -> None:
         """Of what nobody knows to be durable some never will be: who has sent it is no more."""
-        unknown = [answer for answer in self._pending.values() if isinstance(answer, Place)]
+        unknown = [
+            answer for answer in self._pending.values() if isinstance(answer, RecordLocation)
+        ]
         super().forget([place for place in unknown if self._rng.random() < 0.5])
 
-    def spoil(self, place: Place, spoilt: Callable[[bytes], bytes]) -> None:
+    def spoil(self, place: RecordLocation, spoilt: Callable[[bytes], bytes]) -> None:
         """What lies at a place is another from now on."""
         key, payload = self._records[place.offset]
         if payload is not None:
@@ -102,14 +104,14 @@ class WatchedLedger(Ledger):
 
     turn: Turn
 
-    def settle(self, mark: Mark, show: Show) -> None:
+    def settle(self, mark: CommitMarker, show: Show) -> None:
         self.turn.passing("transaction", "commit", lambda: Ledger.settle(self, mark, show))
 
     def _forget(self, end: int) -> None:
         self.turn.passing("tombstone", "forget", lambda: Ledger._forget(self, end))
 
 
-class Watched(World):
+class Watched(DurableWorld):
     """A world that tells of each call, and in which things may go wrong."""
 
     turn: Turn
@@ -141,12 +143,14 @@ class Watched(World):
         self.until, self.outage.down = 0, False
         for topic in self.topics:
             topic.lose()
-        self.turn.passing("life", "begin", lambda: World.begin(self, plan, workers, past))
+        self.turn.passing("life", "begin", lambda: DurableWorld.begin(self, plan, workers, past))
         if self.before is not None and self.before is self.future:
             Checkpoint.from_bytes(of_the_next_version(self.before.to_bytes()))
 
     def write(self, life: ExecutionId, decision: Decision) -> Callable[[], bool]:
-        durable = self.turn.passing("decision", "write", lambda: World.write(self, life, decision))
+        durable = self.turn.passing(
+            "decision", "write", lambda: DurableWorld.write(self, life, decision)
+        )
         return self._flushing("decision", durable)
 
     def taking(

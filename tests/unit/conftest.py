@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from meander.dataflow.api.flow import Flow
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.state.store.store import Databases
 from tests.hand import HandFlow
@@ -28,7 +28,7 @@ class Start(Protocol):
         self,
         flow: Flow,
         workers: int = 2,
-        commands: Sequence[Migrate] = (),
+        commands: Sequence[MoveBins] = (),
         past: OverrideHistory = NO_PAST,
     ) -> HandFlow: ...
 
@@ -49,7 +49,7 @@ def start(shared_databases: Databases) -> Iterator[Start]:
         def begin(
             flow: Flow,
             workers: int = 2,
-            commands: Sequence[Migrate] = (),
+            commands: Sequence[MoveBins] = (),
             past: OverrideHistory = NO_PAST,
         ) -> HandFlow:
             run = HandFlow(flow, shared_databases, next(NAMESPACES), workers, commands, past)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.records.columnar_encoding import Layout
+from meander.dataflow.records.columnar_encoding import StreamLayout
 
 SCHEMA = pa.schema([("a", pa.int64()), ("key", pa.binary()), ("b", pa.uint64())])
-LAYOUT = Layout(SCHEMA)
+LAYOUT = StreamLayout(SCHEMA)
 words = st.integers(min_value=0, max_value=2**63 - 1)
 rows = st.lists(st.tuples(words, st.binary(max_size=20), words), max_size=20)
 

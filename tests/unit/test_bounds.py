@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.backpressure.inflight import Inflight, Sent
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.backpressure.inflight import Inflight, SentBatch
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import Partition, SourceOptions
 from meander.dataflow.metrics.histogram import Histogram
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
@@ -207,8 +207,8 @@ def test_tiny_bounds_slow_a_flow_down_and_never_stop_it(
     keyed.map(int).key_by(lambda v: v % 3).fold("m", lambda: 0, _pass_on).sink(sink)
     everything = tuple(map(Bin, range(4)))
     moves = [
-        Migrate("at once", everything, WorkerId(workers - 1), None, "sudden"),
-        Migrate("later", everything, WorkerId(0), from_millis(3000), "fluid"),
+        MoveBins("at once", everything, WorkerId(workers - 1), None, "sudden"),
+        MoveBins("later", everything, WorkerId(0), from_millis(3000), "fluid"),
     ]
     run = start(flow, workers, moves)
     largest = 8 * RECORD * -(-len(partitions) // workers)
@@ -317,7 +317,9 @@ def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> 
     inflight = Inflight(bound=100, passed=read_at.append)
     for time, partition, next_offset in ((5, 0, 10), (7, 0, 20), (6, 1, 3)):
         inflight.read(60)
-        sent = Sent(time, 60, 1, reader, Partition(partition), next_offset, float(time), delays)
+        sent = SentBatch(
+            time, 60, 1, reader, Partition(partition), next_offset, float(time), delays
+        )
         inflight.sent(sent)
     assert (inflight.bytes, inflight.full, inflight.overfull) == (180, True, False)
     inflight.read(20)
@@ -350,7 +352,7 @@ def test_where_no_bound_is_asked_for_what_is_sent_follows_what_the_sinks_pass(
         time += 1
         for inflight in (bounded, free):
             inflight.read(rows)
-            inflight.sent(Sent(time, rows, rows, reader, place, time, now, None))
+            inflight.sent(SentBatch(time, rows, rows, reader, place, time, now, None))
 
     def pass_on(rate: int, seconds: float) -> None:
         nonlocal now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meander.dataflow.graph.graph import Location
-from meander.dataflow.progress.capability import Capability, CapabilityError, Held
+from meander.dataflow.progress.capability import Capability, CapabilityError, CapabilitySet
 from meander.dataflow.progress.change_batch import ChangeBatch
 from meander.state.times.time import Time
 
@@ -91,7 +91,7 @@ def test_what_cancels_out_within_a_step_is_not_told(changes: ChangeBatch) -> Non
 
 
 def test_held_keeps_the_least_of_what_it_is_given(changes: ChangeBatch) -> None:
-    held = Held()
+    held = CapabilitySet()
     for time in (7, 5, 9):
         held.retain(Capability(AT, time, changes))
     assert held.least == (5,)
@@ -99,7 +99,7 @@ def test_held_keeps_the_least_of_what_it_is_given(changes: ChangeBatch) -> None:
 
 
 def test_held_gives_up_what_is_no_longer_owed(changes: ChangeBatch) -> None:
-    held = Held()
+    held = CapabilitySet()
     held.retain(Capability(AT, 5, changes))
     held.keep(8)
     assert taken(changes) == {(AT, 8, 1)}
@@ -112,7 +112,7 @@ def test_held_gives_up_what_is_no_longer_owed(changes: ChangeBatch) -> None:
 
 def test_held_never_claims_a_time_that_it_has_no_right_to(changes: ChangeBatch) -> None:
     """I1: something owed that no capability covers is a defect, and is seen at once."""
-    held = Held()
+    held = CapabilitySet()
     with pytest.raises(CapabilityError, match="nothing is held that permits 5"):
         held.keep(5)
     held.retain(Capability(AT, 6, changes))
@@ -124,7 +124,7 @@ def test_held_keeps_a_right_to_each_of_the_least_times_of_a_nested_scope(
     changes: ChangeBatch,
 ) -> None:
     """I1: in a loop two times may have none in common that both are rights to."""
-    held = Held()
+    held = CapabilitySet()
     for time in ((5, 7), (6, 0), (6, 2), (5, 9)):
         held.retain(Capability(AT, time, changes))
     assert taken(changes) == {(AT, (5, 7), 1), (AT, (6, 0), 1)}

@@ -16,7 +16,7 @@ from meander.state.keys.ids import CheckpointId, ExecutionId
 from meander.state.layers.delta_chains import Link
 from meander.state.layers.layer import NO_REMAINDER, DeltaEntries, overlaid
 from meander.state.layers.manifest import LayerPointer, Manifest
-from meander.state.layers.topic import NOWHERE
+from meander.state.layers.topic import UNPLACED
 from meander.state.store.store import Database, Store
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
@@ -78,7 +78,7 @@ class Bundled:
             if self.unheard is not None:
                 self.trace.settle(self.unheard)
             if little.remainder != NO_REMAINDER:
-                links.append(Link(self.number, 0, NOWHERE))
+                links.append(Link(self.number, 0, UNPLACED))
                 self.bundles[links[-1]] = little.remainder
                 self.change()
                 self.trace.bundled(at, [BIN], links[-1])

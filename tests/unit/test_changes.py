@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meander.state.encoding.codec import encode, seal
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 from meander.state.store.dirty_keys import KEY_BYTES, LOOSE
 from meander.state.store.store import Database, Store
 from tests.lent import got, put
@@ -73,7 +73,7 @@ def test_a_key_that_was_lent_and_got_no_state_has_not_changed(store: Store) -> N
 
 
 def test_columns_that_were_written_have_changed(database: Database) -> None:
-    store = database.store("columns", layout=Layout((0,), ("int64",)))
+    store = database.store("columns", layout=ColumnLayout((0,), ("int64",)))
     with store.lend([b"a", b"b"], np.array([3, 3])) as lent:
         lent.numbers.write(lent.slots[:1], (np.array([7]),))
     assert taken(store, 3) == [b"a"]

@@ -13,11 +13,11 @@ from meander.state.checkpoint import delta_bundles
 from meander.state.checkpoint.checkpoint import (
     Checkpoint,
     Cut,
+    InputLineage,
     Notice,
     Piece,
     Position,
     ReplayFrom,
-    Way,
 )
 from meander.state.checkpoint.delta_bundles import (
     _FORMAT,
@@ -30,11 +30,14 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 LAYER = LayerPointer(
     LayerId(ExecutionId(7), WorkerId(-1), 3 << 16 | 5), Description(0, 0, 0), "base", 2, 9,
-    "msgpack", (Place(b"layer/7/-1/196613/0", 1, 30, 99), Place(b"layer/7/-1/196613/1", 1, 31, 9)),
+    "msgpack", (
+        RecordLocation(b"layer/7/-1/196613/0", 1, 30, 99),
+        RecordLocation(b"layer/7/-1/196613/1", 1, 31, 9),
+    ),
 )  # fmt: skip
 MANIFEST = Manifest("totals", Bin(5), epoch=0, layers=(LAYER,))
 ZERO, ONE = WorkerId(0), WorkerId(1)
@@ -45,22 +48,22 @@ CUT = Cut(
     lacking=(Delta("totals", Bin(5), DeltaEntries([b"k"], [b"s"], [(41, b"k")])),),
     positions=(Position("lines", 0, ONE, 12, None, 30, 29, 31),),
     notices=(Notice("totals", (41, 2), b"k"),),
-    pieces=(Piece("totals", 0, ONE, 41, 3, (Place(b"p", 2, 8, 77),), True, b"\x02"),),
+    pieces=(Piece("totals", 0, ONE, 41, 3, (RecordLocation(b"p", 2, 8, 77),), True, b"\x02"),),
 )
 CHECKPOINT = Checkpoint(3, ExecutionId(7), BinSpace(1), 150, (MANIFEST,), CUT)
 NEWER = replace(
     CHECKPOINT, savepoint="v1", policy="p", settle_ms=1.5, write_ms=20.0,
-    cut=replace(CUT, bundles=(Bundle("totals", (Bin(1),), Place(b"b", 0, 1, 2)),)),
+    cut=replace(CUT, bundles=(Bundle("totals", (Bin(1),), RecordLocation(b"b", 0, 1, 2)),)),
 )  # fmt: skip
 NEWEST = replace(
     NEWER, cut=replace(NEWER.cut, anew=(ReplayFrom("counts", 40), ReplayFrom("totals", 0)))
 )
-WAY = Way(
+WAY = InputLineage(
     "totals", 0, ("source 'lines'", "operator 'key_by'", "operator 'key_by exchange'"),
     ("operator 'totals'",),
 )  # fmt: skip
 WITH_WAYS = replace(NEWEST, cut=replace(NEWEST.cut, ways=(WAY,)))
-PARTS = Place(b"p/0", 2, 8, 77), Place(b"p/1", 2, 9, 5)
+PARTS = RecordLocation(b"p/0", 2, 8, 77), RecordLocation(b"p/1", 2, 9, 5)
 IN_PARTS = replace(
     WITH_WAYS,
     cut=replace(WITH_WAYS.cut, pieces=(WITH_WAYS.cut.pieces[0]._replace(places=PARTS),)),

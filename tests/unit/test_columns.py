@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meander import Flow, columns
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
@@ -396,7 +396,7 @@ def test_a_column_fold_moves_with_its_bins_like_any_other(start: Start) -> None:
     source = flow.source(ListSource([[(ms, {"k": ms % 3, "v": ms}) for ms in range(1, 31)]]))
     source.key_by(lambda r: r["k"]).fold("sum", columns.sum("v", "int64")).sink(sink)
     moves = [
-        Migrate(f"m{ms}", (Bin(0), Bin(1)), WorkerId(worker), from_millis(ms), "sudden")
+        MoveBins(f"m{ms}", (Bin(0), Bin(1)), WorkerId(worker), from_millis(ms), "sudden")
         for ms, worker in ((10, 1), (20, 0))
     ]
     start(flow, commands=moves).run()

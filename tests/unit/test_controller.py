@@ -9,7 +9,7 @@ import re
 import pytest
 
 from meander import Flow
-from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
@@ -90,7 +90,7 @@ def test_a_flow_without_state_has_nothing_to_move(start: Start) -> None:
     run = start(flow)
     run.settle()
     with pytest.raises(Refused, match="no stateful operator, so there is nothing to move"):
-        run.sim.controller.submit(Migrate("m", (Bin(0),), WorkerId(1)))
+        run.sim.controller.submit(MoveBins("m", (Bin(0),), WorkerId(1)))
 
 
 def test_after_the_sources_end_there_is_no_time_left(flow: Commanded) -> None:
@@ -102,7 +102,7 @@ def test_after_the_sources_end_there_is_no_time_left(flow: Commanded) -> None:
 
 def test_a_refusal_is_an_event_and_changes_nothing(flow: Commanded) -> None:
     before = flow.run.forsworn
-    flow.run.sim.submit(Migrate("m", (Bin(9),), WorkerId(1)))
+    flow.run.sim.submit(MoveBins("m", (Bin(9),), WorkerId(1)))
     flow.run.settle()
     (event,) = [e for e in flow.run.events if e["id"] == "m"]
     assert event["type"] == "rejected" and "bin 9" in str(event["reason"])
@@ -208,7 +208,7 @@ def test_a_command_without_a_time_gets_the_least_that_is_not_forsworn(flow: Comm
 def test_two_commands_without_a_time_for_one_bin_follow_each_other(flow: Commanded) -> None:
     """I2."""
     for name, worker in (("m1", 1), ("m2", 0)):
-        move = Migrate(name, (Bin(0),), WorkerId(worker))
+        move = MoveBins(name, (Bin(0),), WorkerId(worker))
         flow.run.sim.controller.submit(move)
     flow.run.wait(0.04)
     first, second = (e["at"] for e in flow.events("bin_moved"))
@@ -248,7 +248,7 @@ def test_the_whole_is_done_when_all_has_been_said(flow: Commanded) -> None:
     states = [(controller.done, controller.busy)]
     flow.submit("m", (0,), 1, 5000)
     states.append((controller.done, controller.busy))
-    controller.submit(Migrate("n", (Bin(1),), WorkerId(1), prepared=False))
+    controller.submit(MoveBins("n", (Bin(1),), WorkerId(1), prepared=False))
     states.append((controller.done, controller.busy))
     flow.run.finish(flow.source)
     states.append((controller.done, controller.busy))

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from meander.app.driver.workers.spark_launcher import Ended, SparkTask
+from meander.app.driver.workers.spark_launcher import SparkTask, TaskEnd
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.registration import RegistrationServer, join
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
@@ -28,7 +28,7 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
         closing(RegistrationServer(LOCAL, links)) as door,
     ):
         crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
-        task.ended = Ended(MeanderError("worker 0", "Spark's JVM has ended"))
+        task.ended = TaskEnd(MeanderError("worker 0", "Spark's JVM has ended"))
         crew.stop(within=5.0)
         cause = crew.cause(LinkBroken(ZERO, "the connection is gone"))
     assert str(cause).startswith("worker 0: Spark's JVM has ended")
@@ -49,7 +49,7 @@ def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() ->
             try:
                 join(ticket, Keys.fresh(), own, patience=60.0)
             finally:
-                task.ended = Ended(None)
+                task.ended = TaskEnd(None)
 
         coming = worker.submit(comes)
         crew.stop(within=60.0)

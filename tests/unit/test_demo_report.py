@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from meander.app.demo.check import Answered, Compared, Findings, Move
-from meander.app.demo.latency import Backlog, Latency
-from meander.app.demo.report import Migration, Outcome, show, write_json
+from meander.app.demo.latency import Backlog, LatencySummary
+from meander.app.demo.report import DemoMigration, Outcome, show, write_json
 
 RIGHT = Compared(results=10, missing=0, unexpected=0, doubled=0, differing=0)
 FINDINGS = Findings(
@@ -21,14 +21,14 @@ FINDINGS = Findings(
     missing_tailnums=0, missing_delays=0, answered=[Answered(Move(1, 0, 1, 5 << 20), 4, 6, 0)],
     strays=0,
 )  # fmt: skip
-MOVED = Migration(
+MOVED = DemoMigration(
     id="at-a-date", strategy="sudden", worker=1, asked=5, at=5 << 20, bins=1, keys=3, bytes=99,
     told_ms=28_000.0, wall=(10**9, 2 * 10**9),
 )  # fmt: skip
-SOME, NONE = Latency(5, 1.0, 2.0, 3.0), Latency(0, np.nan, np.nan, np.nan)
+SOME, NONE = LatencySummary(5, 1.0, 2.0, 3.0), LatencySummary(0, np.nan, np.nan, np.nan)
 
 
-def outcome(after: Latency = SOME, backlog: Backlog | None = None) -> Outcome:
+def outcome(after: LatencySummary = SOME, backlog: Backlog | None = None) -> Outcome:
     latencies = {"before": SOME, "during": SOME, "after": after}
     kept_up = Backlog(bound=100, most=40, records=0)
     return Outcome(2, 100, FINDINGS, [MOVED], latencies, backlog or kept_up, {"run": 1.0})

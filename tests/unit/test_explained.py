@@ -14,12 +14,12 @@ from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.worker.process import links
-from meander.dataflow.control.decisions import Joins, Leaves
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.decisions import Joins, LeaveDecision
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale
-from meander.schemas.status import HeldBack
+from meander.schemas.status import BlockedFrontier
 from meander.state.keys.ids import WorkerId
 from tests.commanded import Commanded
 from tests.hand import until
@@ -79,8 +79,8 @@ def test_nothing_is_waited_for_once_a_move_is_complete(flow: Commanded) -> None:
     assert moves(flow) == []
 
 
-def held(since_ms: int, *, awaited: bool) -> HeldBack:
-    return HeldBack(
+def held(since_ms: int, *, awaited: bool) -> BlockedFrontier:
+    return BlockedFrontier(
         probe="out", by="partition 2 ...", since_ms=since_ms, awaited=awaited, kind="source",
         name="in",
     )  # fmt: skip
@@ -126,7 +126,7 @@ def goings(staff: Changing) -> list[str]:
 def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
     staff: Changing,
 ) -> None:
-    staff.held = Order
+    staff.held = ReassignPartition
     staff.sim.controller.hand_over("h", "source", 3, ONE)
     staff.acted()
     assert partitions(staff) == [
@@ -155,7 +155,7 @@ def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: Changing) ->
     staff.sim.controller.share("s", [ONE])
     staff.until(lambda: staff.reads()[1] == 2)
     staff.until(lambda: staff.sim.controller.conductor.idle)
-    staff.held = Leaves
+    staff.held = LeaveDecision
     staff.sim.controller.leave("l", [ONE])
     first = "worker 1 to give its bins and partitions away: the others have them all"
     assert goings(staff) == [first]

@@ -14,7 +14,7 @@ from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, 
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 ONE = WorkerId(0)
 
@@ -31,7 +31,7 @@ def plan(*operators: str, bins: int = 1) -> Plan:
 def manifest(operator: str, codec: str = "msgpack") -> Manifest:
     layer = LayerPointer(
         LayerId(ExecutionId(7), ONE, 1), Description(0, 0, 0), "base", 3, 9, codec,
-        (Place(b"layer", 0, 1, 50),),
+        (RecordLocation(b"layer", 0, 1, 50),),
     )  # fmt: skip
     return Manifest(operator, Bin(0), 0, (layer,))
 
@@ -41,7 +41,7 @@ def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
         members=(ONE,), owners=(ONE,) * (1 << bins),
         positions=(Position("gone", 0, ONE, 5, None, 1, 1, 1),),
         notices=(Notice("old", 3, b"k"),),
-        pieces=(Piece("old", 0, ONE, 3, 4, (Place(b"p", 0, 1, 9),), True),),
+        pieces=(Piece("old", 0, ONE, 3, 4, (RecordLocation(b"p", 0, 1, 9),), True),),
     )  # fmt: skip
     return Checkpoint(4, ExecutionId(7), BinSpace(bins), 5, manifests, cut)
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from meander.app.cli.follow import show_end
-from meander.app.common.output import Output
+from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
 from meander.schemas.status import CheckpointAccepted, CheckpointFailed, Event
 
@@ -18,7 +18,7 @@ def test_heartbeats_between_the_events_of_a_command_are_not_printed(
 ) -> None:
     failed = CheckpointFailed(id="c", number=3, reason="it took too long")
     events: list[Event] = [CheckpointAccepted(id="c", offset=3), SILENCE, failed]
-    output = Output(Console(), as_json=True)
+    output = CommandOutput(Console(), as_json=True)
     assert show_end(output, iter(events), lambda event: "") == 1
     printed = [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["checkpoint_accepted", "checkpoint_failed"]

@@ -10,7 +10,7 @@ import pytest
 
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.coordinator.time_rate import Speed
+from meander.dataflow.coordinator.time_rate import TimeRate
 from meander.dataflow.simulation.simulator import SimClock
 from meander.dataflow.wire import PROGRESS
 from meander.state.keys.ids import COORDINATOR
@@ -169,7 +169,7 @@ def test_t_stands_still_when_the_data_does(start: Start) -> None:
 
 def test_speed_is_measured_anew_each_second() -> None:
     clock = SimClock()
-    speed = Speed(clock)
+    speed = TimeRate(clock)
     assert speed.lead(from_millis(1000), LEAD) == 0
     clock.advance(1.0)
     assert speed.lead(from_millis(1500), LEAD) == from_millis(125)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meander.state.encoding.codec import encode, seal
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.ids import Bin, CheckpointId, ExecutionId
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_writer import LayerWriter
@@ -70,7 +70,7 @@ def test_a_bin_is_written_as_it_was_while_it_changes_and_spills(
 
 
 def test_columns_are_frozen_too(workers: tuple[Database, Database]) -> None:
-    layout = Layout((0,), ("int64",))
+    layout = ColumnLayout((0,), ("int64",))
     store, other = (database.store("columns", layout=layout) for database in workers)
     topic = MemoryTopic()
     traced = Traced(store, topic)

@@ -11,13 +11,13 @@ from typing import TypeVar, cast
 import pytest
 
 from meander import Flow
-from meander.app.driver.commands import Commands, Unended
+from meander.app.driver.commands import CommandHandler, Unended
 from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import Decision, Obeys
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
 from meander.dataflow.simulation.simulator import Simulation
 from meander.schemas.status import (
     Aborted,
@@ -125,13 +125,13 @@ class HandCrew:
 class Driven:
     """A flow of two workers and four bins, with the driver's part in commands."""
 
-    def __init__(self, run: TestFlow, sink: ListSink) -> None:
+    def __init__(self, run: SimulatedFlow, sink: ListSink) -> None:
         self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
         self.topic, self.crew = HandTopic(), HandCrew(run.sim)
         self.journal = HandJournal()
         self.unended = Unended()
         self.rescaler = Rescaler(self.controller, cast(WorkerPool, self.crew), run.sim.clock, SLOTS)
-        self.commands = Commands(
+        self.commands = CommandHandler(
             run.sim.plan, cast(ControlTopic, self.topic), cast(Journal, self.journal),
             self.controller, self.rescaler, self.unended,
         )  # fmt: skip
@@ -196,7 +196,7 @@ def driven() -> Iterator[Driven]:
     records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     keyed = flow.source(ListSource(records)).key_by(lambda k: k)
     keyed.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(sink)
-    with TestFlow(flow, 2, seed=7) as run:
+    with SimulatedFlow(flow, 2, seed=7) as run:
         yield Driven(run, sink)
 
 

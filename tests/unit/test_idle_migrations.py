@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import to_millis
@@ -23,9 +23,9 @@ def test_many_commands_carry_an_idle_flow_no_further_than_one_lead(start: Start)
         source.give(ms // 10 % 2, (ms, ms))
         run.wait(0.010)
     every_bin = tuple(Bin(bin) for bin in range(16))
-    run.sim.submit(Migrate("there", every_bin, WorkerId(1)))
+    run.sim.submit(MoveBins("there", every_bin, WorkerId(1)))
     until(lambda: run.said("there")[-1] == "completed", lambda: run.wait(0.001))
-    run.sim.submit(Migrate("back", every_bin, WorkerId(0)))
+    run.sim.submit(MoveBins("back", every_bin, WorkerId(0)))
     until(lambda: run.said("back")[-1] == "completed", lambda: run.wait(0.001))
     newest = max(map(to_millis, lane_times(run).values()))
     assert 2990 <= newest <= 2990 + LEAD_MS + 1

@@ -13,12 +13,12 @@ from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import (
     CancelMove,
     Instruction,
+    Prefetch,
     Revoke,
     Rewrite,
-    Stage,
     StartPreCopy,
 )
-from meander.dataflow.control.partition_handoff import Order, Parcel
+from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
@@ -33,7 +33,11 @@ from meander.state.times.antichain import Antichain
 from tests.unit.conftest import Start
 
 P0 = Partition(0)
-EDGES: dict[type, EdgeId] = {Moves: EdgeId(0), Order: EdgeId(1), Parcel: EdgeId(7)}
+EDGES: dict[type, EdgeId] = {
+    Moves: EdgeId(0),
+    ReassignPartition: EdgeId(1),
+    PartitionHandoff: EdgeId(7),
+}
 """On which each comes, in the flow of `take`."""
 MOVES = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
 DELIVERY = BinHandoff(Manifest("total", Bin(3), 7, ()))
@@ -82,24 +86,36 @@ def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
 @pytest.mark.parametrize(
     ("payload", "wrong"),
     [
-        (Order(-1, P0, 5, WorkerId(1)), "an order for source -1, which"),
-        (Order(1, P0, 5, WorkerId(1)), "an order for source 1, which"),
-        (Order(0, P0, 4, WorkerId(1)), "an order for time 4 in a message of time 5"),
-        (Order(0, P0, 5, WorkerId(1), -1), "an order to read from offset -1, which no"),
-        (Order(0, Partition(-1), 5, WorkerId(1)), "partition -1 to another worker, which no"),
-        (Order(0, P0, 5, COORDINATOR), "an order in favour of member -1, which is no worker"),
+        (ReassignPartition(-1, P0, 5, WorkerId(1)), "an order for source -1, which"),
+        (ReassignPartition(1, P0, 5, WorkerId(1)), "an order for source 1, which"),
+        (ReassignPartition(0, P0, 4, WorkerId(1)), "an order for time 4 in a message of time 5"),
+        (ReassignPartition(0, P0, 5, WorkerId(1), -1), "an order to read from offset -1, which no"),
+        (
+            ReassignPartition(0, Partition(-1), 5, WorkerId(1)),
+            "partition -1 to another worker, which no",
+        ),
+        (
+            ReassignPartition(0, P0, 5, COORDINATOR),
+            "an order in favour of member -1, which is no worker",
+        ),
         (Moves("m", 4, WorkerId(1), (Bin(0),)), "an order for time 4 in a message of time 5"),
         (Moves("m", 5, WorkerId(-2), (Bin(0),)), "an order in favour of member -2, which"),
         (Moves("m", 5, WorkerId(1 << 63), ()), "an order in favour of member 9223372036854775808"),
-        (Parcel(P0, Rest(0, None), 2, 3, 4), "a partition that stands at 4, before"),
-        (Parcel(Partition(-1), Rest(0, None), 5, 5, 6), "partition -1 to another worker, which no"),
-        (Parcel(Partition(1 << 63), Rest(0, None), 5, 5, 6), "partition 9223372036854775808 to"),
+        (PartitionHandoff(P0, Rest(0, None), 2, 3, 4), "a partition that stands at 4, before"),
+        (
+            PartitionHandoff(Partition(-1), Rest(0, None), 5, 5, 6),
+            "partition -1 to another worker, which no",
+        ),
+        (
+            PartitionHandoff(Partition(1 << 63), Rest(0, None), 5, 5, 6),
+            "partition 9223372036854775808 to",
+        ),
     ],
 )
 def test_what_cannot_change_hands_so_is_refused_in_the_senders_name(
-    take: Take, payload: Order | Parcel | Moves, wrong: str
+    take: Take, payload: ReassignPartition | PartitionHandoff | Moves, wrong: str
 ) -> None:
-    sender = WorkerId(1) if isinstance(payload, Parcel) else COORDINATOR
+    sender = WorkerId(1) if isinstance(payload, PartitionHandoff) else COORDINATOR
     with pytest.raises(MeanderError, match=f"{member_name(sender)}: it sent {wrong}"):
         take(encode_data(EDGES[type(payload)], 5, payload), sender)
 
@@ -117,7 +133,7 @@ def test_a_move_of_a_bin_that_a_flow_does_not_have_is_refused(take: Take, bin: i
     "said",
     [
         lambda bin: StartPreCopy(1, bin),
-        lambda bin: Stage(1, Manifest("n", bin, 5, ())),
+        lambda bin: Prefetch(1, Manifest("n", bin, 5, ())),
         lambda bin: CancelMove(bin),
         lambda bin: Rewrite("n", bin, None),
         lambda bin: Rewrite("n", bin, 5),
@@ -131,7 +147,7 @@ def test_a_word_about_a_bin_that_a_flow_does_not_have_is_refused(
 
 
 @pytest.mark.parametrize(
-    "said", [Stage(1, Manifest("total", Bin(0), 5, ())), Rewrite("total", Bin(0), None)]
+    "said", [Prefetch(1, Manifest("total", Bin(0), 5, ())), Rewrite("total", Bin(0), None)]
 )
 def test_a_word_about_an_operator_that_a_flow_does_not_have_is_refused(
     take: Take, said: Instruction
@@ -151,18 +167,20 @@ def test_what_is_revoked_is_of_the_time_of_its_message(take: Take) -> None:
     [
         Moves("m", 5, WorkerId(1), (Bin(0),)),
         StartPreCopy(1, Bin(0)),
-        Stage(1, Manifest("n", Bin(0), 5, ())),
+        Prefetch(1, Manifest("n", Bin(0), 5, ())),
         CancelMove(Bin(0)),
         Rewrite("n", Bin(0), 5),
         Revoke("m", 5),
-        Order(0, P0, 5, WorkerId(1)),
+        ReassignPartition(0, P0, 5, WorkerId(1)),
     ],
 )
 def test_only_the_coordinator_says_what_changes_hands(
-    take: Take, payload: Instruction | Moves | Order
+    take: Take, payload: Instruction | Moves | ReassignPartition
 ) -> None:
     """I2."""
-    frame = encode_data(EDGES[Order if isinstance(payload, Order) else Moves], 5, payload)
+    frame = encode_data(
+        EDGES[ReassignPartition if isinstance(payload, ReassignPartition) else Moves], 5, payload
+    )
     with pytest.raises(MeanderError, match="worker 1: it says what only the coordinator may say"):
         take(frame)
     with pytest.raises(MeanderError, match="the coordinator sent a message of time 5 behind the"):
@@ -215,9 +233,9 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
     controller = start(flow, workers=2).sim.controller
-    parcel = Parcel(P0, Rest(0, None), 5, 5, 6)
+    parcel = PartitionHandoff(P0, Rest(0, None), 5, 5, 6)
     with pytest.raises(MeanderError, match="worker 1: it sent data to the coordinator"):
-        controller.take(WorkerId(1), encode_data(EDGES[Parcel], 5, parcel))
+        controller.take(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
     with pytest.raises(MeanderError, match="worker 1: it sent garbage"):
         controller.take(WorkerId(1), [b"X"])
     with pytest.raises(MeanderError, match="worker 1: it said what only workers are told"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meander.state.store import before_images
-from meander.state.store.before_images import Before, Kept
+from meander.state.store.before_images import Before, BeforeImages
 
 BINS = range(5)
 
@@ -22,7 +22,7 @@ def test_what_is_kept_first_counts_however_much_is_loose(
     rng = random.Random(seed)
     known = rng.sample(BINS, 3)
     wanted: dict[int, Before] = {bin: {} for bin in known}
-    found = Kept(known)
+    found = BeforeImages(known)
     for _ in range(40):
         picked = [(rng.choice(BINS), rng.randrange(30)) for _ in range(rng.randint(0, 20))]
         keys = [f"{bin} {n}".encode() for bin, n in picked]
@@ -46,7 +46,7 @@ def test_what_is_kept_first_counts_however_much_is_loose(
 
 
 def test_what_was_kept_later_fills_in_what_was_not_kept_before() -> None:
-    earlier, later = Kept([1, 2]), Kept([1])
+    earlier, later = BeforeImages([1, 2]), BeforeImages([1])
     earlier.keep([b"a"], np.array([1]), ["first"], weight=10)
     later.keep([b"a", b"b"], np.array([1, 1]), ["second", "new"], weight=10)
     before = earlier.size

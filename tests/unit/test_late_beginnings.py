@@ -10,7 +10,7 @@ from meander.app.recovery.checkpoint_index import Known
 from meander.dataflow.control.decisions import Begins, Decision, Joins, Keeps, Takes
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import History, Written
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from tests.property.budget import FIRST_SEED
@@ -27,7 +27,7 @@ def test_a_late_beginning_changes_nothing_that_is_read_from_the_journal() -> Non
         late += len(disturbed) - len(journal)
         assert Known.by(disturbed) == Known.by(journal), f"seed {seed}"
         marks = [
-            Mark(life, WorkerId(worker), {"sink": rng.randrange(200)})
+            CommitMarker(life, WorkerId(worker), {"sink": rng.randrange(200)})
             for life in begun
             for worker in range(WORKERS)
         ]
@@ -79,7 +79,7 @@ def decision(rng: random.Random) -> Decision:
     return rng.choice(some)
 
 
-def out(journal: list[Written], marks: list[Mark]) -> list[object]:
+def out(journal: list[Written], marks: list[CommitMarker]) -> list[object]:
     """Who has committed each result, as a history says."""
     earlier = History(SPACE, journal, marks).of("sink", 0)
     bins, times = np.repeat(np.arange(SPACE.count), 200), np.tile(np.arange(200), SPACE.count)

@@ -7,12 +7,12 @@ import pytest
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import encode, seal
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
-from meander.state.layers.chunk import Chunk, Head
+from meander.state.layers.chunk import Head, LayerChunk
 from meander.state.layers.layer import CHUNK_ENTRIES
 from meander.state.layers.layer_loader import AHEAD_BYTES, LayerLoader
 from meander.state.layers.layer_writer import CHUNK_BYTES, STATE_LIMIT, WINDOW
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.store.sst_writer import TABLE_BYTES
 from meander.state.store.store import Database, Store
 from tests.bins_on_the_way import (
@@ -177,7 +177,7 @@ GOLDEN_HEAD = Head(
 
 
 def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
-    payload = Chunk([b"k"], [b"s"], [(9, b"t")]).to_bytes(GOLDEN_HEAD, 4)
+    payload = LayerChunk([b"k"], [b"s"], [(9, b"t")]).to_bytes(GOLDEN_HEAD, 4)
     assert payload.hex() == (
         "0257e7d94e4ab1ba"  # checksum
         "02"  # format version
@@ -187,25 +187,25 @@ def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
         "02027300"  # states
         "02120002027400"  # timers
     )
-    assert Chunk.from_bytes(payload, GOLDEN_HEAD, 4).timers == [(9, b"t")]
+    assert LayerChunk.from_bytes(payload, GOLDEN_HEAD, 4).timers == [(9, b"t")]
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 3 << 20])
 def test_a_chunk_is_read_by_any_reader_of_avro_as_it_was_written(size: int) -> None:
     keys, timers = [b"a" * (size + 1), b"b"], [(-9, b"t" * size), (1 << 62, b"u")]
     chunks = (
-        Chunk(keys, [b"", b"s" * size], timers), Chunk(keys, [b"", b""]), Chunk(),
-        Chunk(timers=timers, table=b"t" * (size + 1), tabled=7),
+        LayerChunk(keys, [b"", b"s" * size], timers), LayerChunk(keys, [b"", b""]), LayerChunk(),
+        LayerChunk(timers=timers, table=b"t" * (size + 1), tabled=7),
     )  # fmt: skip
     for chunk in chunks:
-        read = Chunk.from_bytes(chunk.to_bytes(GOLDEN_HEAD, 4), GOLDEN_HEAD, 4)
+        read = LayerChunk.from_bytes(chunk.to_bytes(GOLDEN_HEAD, 4), GOLDEN_HEAD, 4)
         assert read == chunk
 
 
 def test_a_manifest_has_the_bytes_that_were_agreed_on() -> None:
     layer = LayerPointer(
         GOLDEN_HEAD.id, GOLDEN_HEAD.description, "delta", 1, 2**64 - 2, "msgpack",
-        (Place(b"layer/1/2/5/0", 1, 300, 99),),
+        (RecordLocation(b"layer/1/2/5/0", 1, 300, 99),),
     )  # fmt: skip
     manifest = Manifest("op", Bin(3), epoch=7, layers=(layer,))
     assert manifest.to_bytes().hex() == (

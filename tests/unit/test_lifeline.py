@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meander.app.protocol.messages import Register
-from meander.app.protocol.registration import Registration, RegistrationServer, Ticket
+from meander.app.protocol.registration import LaunchToken, Registration, RegistrationServer
 from meander.app.worker.lifeline import Lifeline
 from meander.connectors.links.links import CurveLinks, Keys
 from meander.state.keys.ids import COORDINATOR, WorkerId
@@ -29,7 +29,7 @@ def door() -> Iterator[RegistrationServer]:
         yield opened
 
 
-def registered(door: RegistrationServer) -> Ticket:
+def registered(door: RegistrationServer) -> LaunchToken:
     """One worker that has come in."""
     ticket = door.expect(ZERO)
     register = Register(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from meander.app.status.aggregates import latencies, partitions, queues, stays
-from meander.app.status.worker_stats import Heard
+from meander.app.status.worker_stats import WorkerStats
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
 from meander.state.keys.ids import WorkerId
 from tests.unit.test_metrics import ONE, ZERO, beat, durations
 
-BOTH = Heard({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 35}, {0: 20})})
+BOTH = WorkerStats({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 35}, {0: 20})})
 
 
 def test_what_a_peer_has_taken_is_on_its_link_no_more() -> None:
@@ -19,7 +19,7 @@ def test_what_a_peer_has_taken_is_on_its_link_no_more() -> None:
 
 
 def test_a_link_to_one_that_has_left_is_none() -> None:
-    assert queues(Heard({ZERO: beat(1, {1: 70}, {1: 30})})) == []
+    assert queues(WorkerStats({ZERO: beat(1, {1: 70}, {1: 30})})) == []
 
 
 def test_the_earliest_partition_comes_first() -> None:
@@ -29,7 +29,7 @@ def test_the_earliest_partition_comes_first() -> None:
 
 
 def test_durations_are_those_of_all_workers_also_of_those_that_have_left() -> None:
-    left = Heard({ZERO: beat(1, {}, {})}).without(beat(2, {}, {}))
+    left = WorkerStats({ZERO: beat(1, {}, {})}).without(beat(2, {}, {}))
     assert (
         latencies(left)
         == latencies(BOTH)
@@ -42,4 +42,4 @@ def test_durations_are_those_of_all_workers_also_of_those_that_have_left() -> No
 
 def test_what_has_not_been_timed_is_left_out() -> None:
     quiet = beat(1, {}, {}).model_copy(update={"operators": {}, "sources": {}})
-    assert latencies(Heard({WorkerId(0): quiet})) == []
+    assert latencies(WorkerStats({WorkerId(0): quiet})) == []

@@ -9,13 +9,19 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from meander.app.protocol.messages import FROM_WORKER, Durations, Operator, Reading, WorkerHeartbeat
+from meander.app.protocol.messages import (
+    FROM_WORKER,
+    Durations,
+    OperatorStats,
+    SourceStats,
+    WorkerHeartbeat,
+)
 from meander.app.status.metrics import COUNTERS, MetricsCollector, serving
 from meander.app.status.observer import StatusSnapshot
-from meander.app.status.worker_stats import Heard
+from meander.app.status.worker_stats import WorkerStats
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
-from meander.schemas.status import HeldBack
+from meander.schemas.status import BlockedFrontier
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
 
@@ -35,9 +41,9 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartb
         counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
         inflight=100 * read,
         spilled=7 * read,
-        operators={"count": Operator(received=read, sent=2 * read, busy=0.25, took=STAYS)},
+        operators={"count": OperatorStats(received=read, sent=2 * read, busy=0.25, took=STAYS)},
         sources={
-            "lines": Reading(
+            "lines": SourceStats(
                 partitions=[read, read + 10],
                 times=[from_millis(5000), from_millis(7000, sequence=3)],
                 states=["idle", "sending"],
@@ -52,12 +58,12 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartb
 FIGURES = StatusSnapshot(
     workers=2,
     up=2,
-    heard=Heard({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 30}, {0: 20})}),
+    heard=WorkerStats({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 30}, {0: 20})}),
     frontiers={"out": 1_700_000_000_500},
     lags={("flights", 0): 0, ("flights", 1): 12},
     bins={ZERO: 100, ONE: 156},
     held=[
-        HeldBack(
+        BlockedFrontier(
             probe="out", by="...", since_ms=1_700_000_000_000, awaited=True, kind="source",
             name="lines", worker=1, partition=12,
         ),
@@ -101,7 +107,9 @@ def test_counters_stand_by_worker(seen: Seen) -> None:
 def test_what_a_leaver_has_counted_is_kept() -> None:
     board = MetricsCollector()
     one, two = beat(1, {}, {}), beat(2, {}, {})
-    figures = StatusSnapshot(1, 1, Heard({ZERO: one}).without(two).without(two), bins={ZERO: 256})
+    figures = StatusSnapshot(
+        1, 1, WorkerStats({ZERO: one}).without(two).without(two), bins={ZERO: 256}
+    )
     board.show(figures, 0, {})
     seen = read(text(board))
     assert seen["meander_records_read_total"] == {("0",): 1, ("left",): 4}
@@ -201,7 +209,7 @@ def test_a_beat_whose_lists_do_not_fit_together_is_none() -> None:
 
 
 def test_a_beat_stays_small_with_a_thousand_partitions() -> None:
-    thousand = Reading(
+    thousand = SourceStats(
         partitions=list(range(1000)), times=[from_millis(1_700_000_000_000)] * 1000,
         states=["sending"] * 1000, delays=durations(1, seconds=1.0),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from rich.console import Console
 from meander.app.cli.views.migrate import show
 from meander.app.cli.views.rescale import show_staff
 from meander.app.cli.views.status import tables
-from meander.app.common.output import Output
+from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE, Overview, note
 from meander.schemas.status import (
     Accepted,
@@ -40,9 +40,9 @@ def events(start: Start) -> list[Event]:
     return [parse_event(json.dumps({"offset": 0} | event).encode()) for event in said]
 
 
-def printed() -> tuple[Output, StringIO]:
+def printed() -> tuple[CommandOutput, StringIO]:
     text = StringIO()
-    return Output(Console(file=text, width=200), as_json=False), text
+    return CommandOutput(Console(file=text, width=200), as_json=False), text
 
 
 def test_the_status_counts_a_bin_once(events: list[Event]) -> None:

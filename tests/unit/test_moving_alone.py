@@ -11,9 +11,9 @@ import pytest
 from meander import Flow, KeyedStream, columns
 from meander.dataflow.api.nodes import ExchangeNode, Moving
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import Migrate, Refused
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.simulation.faults import At, Control
-from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, SimulatedFlow
 from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, WorkerId
@@ -109,7 +109,7 @@ class Counting:
         self.run.wait(0.01)
 
     def submit(self, id: str, bins: list[int], worker: int, **how: Any) -> None:
-        command = Migrate(id, tuple(map(Bin, bins)), WorkerId(worker), **how)
+        command = MoveBins(id, tuple(map(Bin, bins)), WorkerId(worker), **how)
         self.run.sim.controller.submit(command)
 
     def said(self, kind: str) -> list[dict[str, object]]:
@@ -182,7 +182,7 @@ def test_commands_of_different_operators_run_side_by_side_over_the_same_bins(
 def test_a_dry_run_names_the_operators_own_bins(flow: Counting) -> None:
     flow.submit("m", [0], 1, operator="b")
     flow.until_completed("m")
-    command = Migrate("n", (Bin(0), Bin(1)), WorkerId(0), operator="b")
+    command = MoveBins("n", (Bin(0), Bin(1)), WorkerId(0), operator="b")
     plan = flow.run.sim.controller.plan(command)
     assert [[way.bin for way in round] for round in plan.rounds] == [[0]]
     assert plan.bytes(Bin(0)) > 0
@@ -211,7 +211,7 @@ def listed(moves: Moving) -> tuple[Flow, ListSink]:
     return flow, sink
 
 
-def counted(run: TestFlow) -> bool:
+def counted(run: SimulatedFlow) -> bool:
     """Whether each record has been counted once, in both."""
     expected = Counter(ms % KEYS for ms in range(RECORDS)) + Counter(
         ms % KEYS for ms in range(RECORDS)
@@ -221,7 +221,7 @@ def counted(run: TestFlow) -> bool:
 
 def test_newcomers_get_bins_of_all_and_leavers_give_bins_of_all_away() -> None:
     flow, _ = listed("together")
-    with TestFlow(flow, workers=1, seed=3) as run:
+    with SimulatedFlow(flow, workers=1, seed=3) as run:
         controller = run.sim.controller
 
         def until_said(kind: str, **what: object) -> None:
@@ -252,7 +252,7 @@ def test_where_all_move_alone_a_command_has_to_name_one_and_workers_come_and_go(
         {"id": "r", "type": "rescale", "workers": 1},
     ]
     faults = [At(Control(one), records=50 + 50 * n) for n, one in enumerate(commands)]
-    with TestFlow(flow, workers=2, faults=faults) as run:
+    with SimulatedFlow(flow, workers=2, faults=faults) as run:
         run.run()
         why = "no operator of this flow moves with others: name one of 'a', 'b'"
         assert run.answer("m") == Answer("rejected", why)

@@ -15,11 +15,16 @@ from meander.app.recovery.decision_log import written
 from meander.connectors.testing import simulated_flow as topics
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Pause
-from meander.dataflow.simulation.simulated_flow import ListReader, ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulated_flow import (
+    ListReader,
+    ListSink,
+    ListSource,
+    SimulatedFlow,
+)
 from meander.dataflow.simulation.simulator import AddPartition, HandOver, Join, Leave
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
@@ -43,7 +48,7 @@ class Growing:
         source.sink(self.raw)
         keyed = source.key_by(lambda v: v[0])
         keyed.fold("n", lambda: 0, lambda n, v: (n + 1, (*v, n)), order=order).sink(self.sink)
-        self.run = TestFlow(flow, 2, seed=5)
+        self.run = SimulatedFlow(flow, 2, seed=5)
         self.written: list[Decision] = []
         self.durable = True
         self.controller = self.run.sim.controller
@@ -102,7 +107,7 @@ def test_all_that_notice_it_bring_about_one_decision(flow: Growing) -> None:
     flow.until(lambda: bool(flow.said("partition_added")))
     flow.until(lambda: {w._totals["source"] for w in flow.run.workers} == {PARTITIONS + 1})
     (order,) = flow.written
-    assert isinstance(order, Order)
+    assert isinstance(order, ReassignPartition)
     assert (order.partition, order.target, order.offset) == (PARTITIONS, ONE, 0)
     (event,) = flow.said("partition_added")
     assert event == {
@@ -139,7 +144,7 @@ def test_it_is_noticed_by_a_newcomer_too(flow: Growing) -> None:
     flow.durable = True
     flow.run.strike(Join())
     flow.until(lambda: bool(flow.said("partition_added")))
-    assert [type(decision) for decision in flow.written].count(Order) == 1
+    assert [type(decision) for decision in flow.written].count(ReassignPartition) == 1
     flow.check(PARTITIONS + 1)
 
 
@@ -245,7 +250,7 @@ def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> 
     mark, sink, flow = from_millis(200), ListSink(), Flow("f", bins=2)
     records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     flow.source(ListSource(records)).sink(sink)
-    with TestFlow(flow, 2, seed=5, past=OverrideHistory(mark)) as run:
+    with SimulatedFlow(flow, 2, seed=5, past=OverrideHistory(mark)) as run:
         run.strike(LATE)
         run.run()
     late = [result for result in sink.results if result.partition == PARTITIONS]
@@ -254,7 +259,7 @@ def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> 
 
 
 def test_a_decision_says_where_it_begins() -> None:
-    order = Order(0, Partition(PARTITIONS), 7, ONE, 0)
+    order = ReassignPartition(0, Partition(PARTITIONS), 7, ONE, 0)
     assert written(order) == {
         "type": "partition", "source": 0, "partition": PARTITIONS, "worker": 1, "offset": 0
     }  # fmt: skip

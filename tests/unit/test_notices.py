@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meander import Flow, KeyedStream
 from meander.dataflow.operators.keyed.logic import Context
-from meander.dataflow.operators.keyed.notifications import Notices
+from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.times.antichain import Antichain, minimal
 from meander.state.times.time import Time
@@ -186,7 +186,7 @@ def test_each_is_called_once_in_order_when_its_time_has_passed(
     asked: list[tuple[tuple[int, int], bytes]], frontiers: list[tuple[int, int]]
 ) -> None:
     """I3, I6."""
-    notices = Notices()
+    notices = Notifications()
     for time, key in asked:
         notices.ask(time, key)
     called: list[tuple[Any, bytes]] = []

@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.cells import FIRST
 from meander.state.encoding.codec import decode, encode
-from meander.state.encoding.columns import Layout, NumberCells
+from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
 from meander.state.store.store import Database, Store
 from tests.store_machine import StoreMachine, entries_of
@@ -24,8 +24,8 @@ from tests.store_machine import StoreMachine, entries_of
 SMALL = 64 << 10
 """A budget that holds some hundred keys."""
 BINS = [0, 1, 65535]
-PAIR = Layout((0, 0.5), ("int64", "float64"))
-LONE = Layout((7,), ("int32",))
+PAIR = ColumnLayout((0, 0.5), ("int64", "float64"))
+LONE = ColumnLayout((7,), ("int32",))
 Pair = tuple[int, float]
 
 keys = st.integers(0, 400)

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from meander.app.protocol.messages import Durations, Operator, Reading, WorkerHeartbeat
+from meander.app.protocol.messages import Durations, OperatorStats, SourceStats, WorkerHeartbeat
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.observer import Observer, StatusSnapshot
-from meander.app.status.worker_stats import Heard
+from meander.app.status.worker_stats import WorkerStats
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker, Kind
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.dataflow.simulation.simulator import NOW_MS, SimClock
@@ -31,7 +31,7 @@ def observer(clock: SimClock) -> Observer:
 
 def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> WorkerHeartbeat:
     """Of a worker with (partition, time, state) of source `in`, and an operator `n`."""
-    reading = Reading.model_validate(
+    reading = SourceStats.model_validate(
         {
             "partitions": [lane[0] for lane in lanes],
             "times": [lane[1] for lane in lanes],
@@ -39,15 +39,15 @@ def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Work
             "delays": NONE,
         }
     )
-    work = Operator(received=received, sent=sent, busy=0.0, took=NONE)
+    work = OperatorStats(received=received, sent=sent, busy=0.0, took=NONE)
     return WorkerHeartbeat(
         counters={"read": received}, sources={"in": reading}, operators={"n": work}
     )
 
 
-def heard(*beats: WorkerHeartbeat) -> Heard:
+def heard(*beats: WorkerHeartbeat) -> WorkerStats:
     """Of workers 0, 1, ..."""
-    return Heard({WorkerId(worker): beat for worker, beat in enumerate(beats)})
+    return WorkerStats({WorkerId(worker): beat for worker, beat in enumerate(beats)})
 
 
 BEATS = heard(beat((0, 70, "sending"), (2, 50, "idle")), beat((1, 90, "paused")))
@@ -98,9 +98,12 @@ def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimC
 
 def test_the_frontier_that_stands_longest_comes_first(observer: Observer, clock: SimClock) -> None:
     early, late = FrontierBlocker("operator", "n", 5), FrontierBlocker("operator", "m", 7)
-    observer.held({"b": early}, 90, Heard())
+    observer.held({"b": early}, 90, WorkerStats())
     clock.advance(1)
-    assert [one.probe for one in observer.held({"a": late, "b": early}, 90, Heard())] == ["b", "a"]
+    assert [one.probe for one in observer.held({"a": late, "b": early}, 90, WorkerStats())] == [
+        "b",
+        "a",
+    ]
 
 
 def test_throughput_is_taken_over_the_last_looks_of_all_workers(
@@ -122,7 +125,9 @@ def test_a_leavers_records_count_on(observer: Observer, clock: SimClock) -> None
     two = heard(beat(received=1000, sent=500), beat(received=40))
     observer.throughput(two)
     clock.advance(2)
-    left = Heard({WorkerId(0): beat(received=1100, sent=500)}).without(beat(received=60, sent=4))
+    left = WorkerStats({WorkerId(0): beat(received=1100, sent=500)}).without(
+        beat(received=60, sent=4)
+    )
     (rate,) = observer.throughput(left)
     assert (rate.received, rate.sent) == (60.0, 2.0)
     assert left.counters == {"read": 1160}
@@ -134,7 +139,7 @@ def test_counters_are_summed_over_the_workers() -> None:
 
 
 def test_of_an_operator_that_has_timed_nothing_no_time_is_known(observer: Observer) -> None:
-    idle = Operator(received=0, sent=0, busy=0.0, took=durations(seconds=0.0))
+    idle = OperatorStats(received=0, sent=0, busy=0.0, took=durations(seconds=0.0))
     (shown,) = observer.throughput(heard(WorkerHeartbeat(operators={"n": idle})))
     assert (shown.count, shown.p50, shown.p99) == (0, None, None)
 
@@ -143,7 +148,7 @@ def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
     observer: Observer,
 ) -> None:
     quick, slow = (
-        Operator(received=9, sent=9, busy=0.1, took=durations(*counts, seconds=1.0))
+        OperatorStats(received=9, sent=9, busy=0.1, took=durations(*counts, seconds=1.0))
         for counts in ([90], [0, 9, 0, 0, 1])
     )
     both = heard(WorkerHeartbeat(operators={"n": quick}), WorkerHeartbeat(operators={"n": slow}))

@@ -11,14 +11,14 @@ import pytest
 from meander import Flow, Stream
 from meander.app.flow.preflight import _expect_committable
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.exactly_once import transaction_loop
 from meander.dataflow.exactly_once.checksum import Checksum, Out
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.interfaces import Partition
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
-from meander.dataflow.simulation.simulator import NOW_MS, Freeze, Join, Leave
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.simulator import NOW_MS, Join, Leave, TakeCheckpoint
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 
@@ -35,12 +35,12 @@ def test_what_comes_to_a_partition_after_a_run_has_ended_is_answered_by_the_next
     """Though it asks for times of before, of which all seems to be out."""
     sink = ListSink()
     source = ListSource([[(n, f"w{n % 5}") for n in range(100)], [(900, "x"), (1000, "x")]])
-    with TestFlow(counting(source, sink), 2, seed, commands=[Freeze()]) as run:
+    with SimulatedFlow(counting(source, sink), 2, seed, commands=[TakeCheckpoint()]) as run:
         run.run()
         world = run.world
     for _ in range(2):
         source.partitions[0] = [*source.partitions[0], *((n, "late") for n in range(200, 220))]
-        with TestFlow(counting(source, sink), 2, seed, world=world) as run:
+        with SimulatedFlow(counting(source, sink), 2, seed, world=world) as run:
             run.run()
     late = [["late", n] for n in range(1, 41)]
     assert [value for value in sink.values if value in late] == late
@@ -52,7 +52,7 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
     """Nobody else has anything to let go of, so only its going says that all was out by then."""
     sink = ListSink()
     flow = counting(ListSource([[(n, "x") for n in range(300)], [(9000, "x")]]), sink)
-    with TestFlow(flow, 2, seed, commands=[Freeze()]) as run:
+    with SimulatedFlow(flow, 2, seed, commands=[TakeCheckpoint()]) as run:
         owner = run.owner("x")
         while len(sink.values) < 200:
             run.act()
@@ -60,11 +60,11 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
         while not any(event["type"] == "left" for event in run.events):
             run.act()
         before = len(run.world.checkpoints)
-        run.strike(Freeze())
+        run.strike(TakeCheckpoint())
         while len(run.world.checkpoints) == before:
             run.act()
         world = run.world
-    with TestFlow(flow, 2, seed, world=world) as run:
+    with SimulatedFlow(flow, 2, seed, world=world) as run:
         run.run()
         assert not run.sim.controller.replays.awaited
     assert len(sink.values) == 301
@@ -83,18 +83,18 @@ def test_a_delivery_that_there_is_not_is_refused() -> None:
 RULINGS = TimestampOverride(0, Partition(3), 4, 9), TimestampOverride(1, Partition(0), 5, 9, last=8)
 GOLDEN = {
     1: (
-        Mark(ExecutionId(7), WorkerId(1), {"sink": 50}, RULINGS),
+        CommitMarker(ExecutionId(7), WorkerId(1), {"sink": 50}, RULINGS),
         "010e02020873696e6b640004000608120002000a12021000",
     ),
     2: (
-        Mark(
+        CommitMarker(
             ExecutionId(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
             {"sink": Out(40, Checksum(2, 1 << 63))},
         ),
         "020e02040873696e6b640250048000000000000000066e657706000004000608120002000a12021000",
     ),
     3: (
-        Mark(
+        CommitMarker(
             ExecutionId(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
             {"sink": Out(40, Checksum(2, 1 << 63))}, sent=9,
         ),
@@ -108,7 +108,7 @@ GOLDEN = {
 def test_marks_of_every_version_stay_readable(version: int) -> None:
     """Those of the first do not say what is out, nor those of the second what of outboxes is."""
     mark, golden = GOLDEN[version]
-    assert Mark.from_bytes(bytes.fromhex(golden)) == mark
+    assert CommitMarker.from_bytes(bytes.fromhex(golden)) == mark
 
 
 def test_a_mark_has_the_bytes_that_were_agreed_on() -> None:
@@ -128,11 +128,11 @@ def test_what_leaves_a_loop_early_is_delivered_beside_what_went_round_with_a_key
     flow = Flow("mixed", bins=2, delivery="exactly_once")
     parts = [[(1 + n, (first + n, 0)) for n in range(60)] for first in (0, 100)]
     flow.source(ListSource(parts)).iterate("loop", body).sink(sink)
-    with TestFlow(flow, 2, seed, commands=[Freeze()]) as run:
+    with SimulatedFlow(flow, 2, seed, commands=[TakeCheckpoint()]) as run:
         while len(sink.values) < 60:
             run.act()
         world = run.world
-    with TestFlow(flow, 3, seed, world=world) as run:
+    with SimulatedFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert run.counters["suppressed"]
         assert any(event["type"] == "replayed" for event in run.events)
@@ -166,13 +166,13 @@ def offsets(rulings: Iterable[TimestampOverride]) -> set[int]:
 def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
     """I5: it may be the first whose results need that, and has not heard it when it was ruled."""
     sink = ListSink()
-    with TestFlow(future(sink, 300), 1, seed, commands=[Freeze()]) as run:
+    with SimulatedFlow(future(sink, 300), 1, seed, commands=[TakeCheckpoint()]) as run:
         while not offsets(run.workers[0]._committing.heard) >= RULED:
             run.act()
         run.strike(Join())
         while len(run.workers) < 2 or not run.workers[1]._progress.ready:
             run.act()
-        run.strike(Migrate("all", (Bin(0), Bin(1)), WorkerId(1)))
+        run.strike(MoveBins("all", (Bin(0), Bin(1)), WorkerId(1)))
         assert not sink.values
         run.run()
         marks = [one for one in run.world.ledger.marks if one.worker == 1]
@@ -183,7 +183,7 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
 def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """I6: a worker whose results are few does not keep all that it hears."""
     monkeypatch.setattr(transaction_loop, "RULINGS", 2)
-    with TestFlow(future(ListSink(), 40), 2, 0, commands=[Freeze()]) as run:
+    with SimulatedFlow(future(ListSink(), 40), 2, 0, commands=[TakeCheckpoint()]) as run:
         run.run()
         marks = run.world.ledger.marks
     for worker in range(2):

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import pytest
 
 from meander import Flow
-from meander.dataflow.control.command import Migrate, Order, Refused
+from meander.dataflow.control.command import MoveBins, Order, Refused
 from meander.dataflow.migration.bin_stats import Sizes
-from meander.dataflow.migration.estimate import Speed
-from meander.dataflow.migration.rounds import Fetch, Running, Way
+from meander.dataflow.migration.estimate import TransferRate
+from meander.dataflow.migration.rounds import BinMove, Fetch, RunningMigration
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
@@ -40,8 +40,8 @@ class Warmed:
                 self.source.give(0, *[(ms, key)] * times)
             self.run.wait(0.06)
 
-    def command(self, id: str, bins: Sequence[int], worker: int, **how: Any) -> Migrate:
-        return Migrate(id, tuple(map(Bin, bins)), WorkerId(worker), strategy="fluid", **how)
+    def command(self, id: str, bins: Sequence[int], worker: int, **how: Any) -> MoveBins:
+        return MoveBins(id, tuple(map(Bin, bins)), WorkerId(worker), strategy="fluid", **how)
 
     def moved(self) -> list[int]:
         """In the order in which they have."""
@@ -95,8 +95,8 @@ def test_a_command_that_is_not_to_overlap_is_refused_whoever_names_a_time(start:
 
 
 def test_an_estimate_leaves_out_how_long_commands_have_waited() -> None:
-    command, way = Migrate("m", (Bin(0),), WorkerId(1)), Way(Bin(0), WorkerId(0), WorkerId(1))
-    running, speed, sizes = Running(command, 0.0, [Bin(0)]), Speed(), Sizes()
+    command, way = MoveBins("m", (Bin(0),), WorkerId(1)), BinMove(Bin(0), WorkerId(0), WorkerId(1))
+    running, speed, sizes = RunningMigration(command, 0.0, [Bin(0)]), TransferRate(), Sizes()
     sizes.note("n", Bin(0), 400)
     running.look(0.0)
     running.look(3600.0)

@@ -16,16 +16,16 @@ from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits
 from meander.dataflow.checkpoint.restore_plan import without_what_is_out
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.exactly_once.commit_history import History
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.simulation import transactions
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
-from meander.dataflow.simulation.simulator import Freeze, Leave
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.simulator import Leave, TakeCheckpoint
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId, WorkerId
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 LONG = Checkpointing(1_000)
 SEEDS = range(10)
@@ -49,7 +49,7 @@ def told(sink: ListSink) -> list[tuple[object, int]]:
     return [(one, n) for one, n in cast(list[tuple[object, int]], sink.values)]
 
 
-def until_taken(run: TestFlow, number: int) -> None:
+def until_taken(run: SimulatedFlow, number: int) -> None:
     while not any(event.get("number") == number for event in run.events):
         run.act()
 
@@ -57,13 +57,13 @@ def until_taken(run: TestFlow, number: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_results_leave_with_the_checkpoint_that_holds_them(seed: int) -> None:
     sink, source = ListSink(), ListSource([words(40), words(40)])
-    with TestFlow(counting(source, sink), 2, seed) as run:
+    with SimulatedFlow(counting(source, sink), 2, seed) as run:
         until_taken(run, 1)
         out = len(sink.values)
         while sum(worker.counters["written"] for worker in run.workers) < out + 20:
             run.act()
         assert len(sink.values) == out, "what has come since waits"
-        run.strike(Freeze("unaligned"))
+        run.strike(TakeCheckpoint("unaligned"))
         until_taken(run, 2)
         assert len(sink.values) >= out + 20
         run.run()
@@ -76,7 +76,7 @@ def test_a_flow_goes_on_where_its_outboxes_are_full(seed: int, policy: Policy) -
     """And a checkpoint does not wait for what they have no room for."""
     sink = ListSink()
     flow = counting(ListSource([words(60)]), sink, Checkpointing(0.01, policy))
-    with mock.patch.object(transactions, "ROOM", 1), TestFlow(flow, 2, seed) as run:
+    with mock.patch.object(transactions, "ROOM", 1), SimulatedFlow(flow, 2, seed) as run:
         run.run()
     assert len(sink.values) == 60
 
@@ -87,7 +87,7 @@ def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
     sink = ListSink()
     flow = counting(ListSource([words(400)]), sink, Checkpointing(0.05))
     room = mock.patch.object(transactions, "ROOM", 1 + seed % 3)
-    with room, TestFlow(flow, 2, seed) as run:
+    with room, SimulatedFlow(flow, 2, seed) as run:
         until_taken(run, 1)
         run.strike(Leave("l", run.owner("w0")))
         run.run()
@@ -99,17 +99,17 @@ def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
 def test_what_lay_in_an_outbox_comes_ahead_of_all_else(seed: int) -> None:
     """Also where its worker is no more."""
     sink, source = ListSink(), ListSource([words(60), words(60)])
-    with TestFlow(counting(source, sink), 3, seed) as run:
+    with SimulatedFlow(counting(source, sink), 3, seed) as run:
         until_taken(run, 1)
         while sum(worker.counters["written"] for worker in run.workers) < 50:
             run.act()
-        run.strike(Freeze("unaligned"))
+        run.strike(TakeCheckpoint("unaligned"))
         world = run.world
         while len(world.checkpoints) < 2:
             run.act()
     held = [piece for piece in world.checkpoints[-1].cut.pieces if piece.input]
     assert held, "something lay there"
-    with TestFlow(counting(source, sink), 1, seed, world=world) as run:
+    with SimulatedFlow(counting(source, sink), 1, seed, world=world) as run:
         run.run()
     for key in range(5):
         assert [n for word, n in told(sink) if word == f"w{key}"] == [*range(1, 25)]
@@ -130,7 +130,7 @@ def test_only_sinks_behind_a_function_that_gives_others_wait() -> None:
     plan = Plan(flow)
     assert plan.outboxes == {"drawn"}
     assert [*plan.timed] == ["steady"]
-    with TestFlow(flow) as run:
+    with SimulatedFlow(flow) as run:
         until_taken(run, 1)
         while len(steady.values) < 30:
             run.act()
@@ -174,7 +174,7 @@ def test_a_flow_that_takes_no_checkpoint_by_itself_is_refused() -> None:
 LIFE, AFTER = ExecutionId(7), ExecutionId(8)
 
 
-def history(*marks: Mark) -> History:
+def history(*marks: CommitMarker) -> History:
     begins = Begins(0, (ONE,) * 4, 1, checkpoint=4)
     return History(BinSpace(2), [(LIFE, begins), (AFTER, begins)], marks)
 
@@ -184,7 +184,7 @@ def checkpoint(*pieces: Piece) -> Checkpoint:
 
 
 def piece(input: int, key: str) -> Piece:
-    return Piece("counts", input, ONE, 3, 6, (Place(key.encode(), 0, 1, 9),), False)
+    return Piece("counts", input, ONE, 3, 6, (RecordLocation(key.encode(), 0, 1, 9),), False)
 
 
 HELD, COMING = piece(1, "in flight/7/4/0/0"), piece(0, "in flight/7/4/0/1")
@@ -193,18 +193,18 @@ HELD, COMING = piece(1, "in flight/7/4/0/0"), piece(0, "in flight/7/4/0/1")
 def test_what_is_out_is_not_put_back() -> None:
     plan, cut = Plan(counting(ListSource([[]]), ListSink())), checkpoint(HELD, COMING).cut
     for mark, left in (
-        (Mark(LIFE, ONE, {}, sent=4), (COMING,)),
-        (Mark(LIFE, ONE, {}, sent=3), (HELD, COMING)),
-        (Mark(AFTER, ONE, {}, sent=4), (HELD, COMING)),
-        (Mark(LIFE, WorkerId(1), {}, sent=4), (HELD, COMING)),
+        (CommitMarker(LIFE, ONE, {}, sent=4), (COMING,)),
+        (CommitMarker(LIFE, ONE, {}, sent=3), (HELD, COMING)),
+        (CommitMarker(AFTER, ONE, {}, sent=4), (HELD, COMING)),
+        (CommitMarker(LIFE, WorkerId(1), {}, sent=4), (HELD, COMING)),
     ):
         assert without_what_is_out(plan, cut, history(mark)).pieces == left
 
 
 def test_a_flow_does_not_go_back_behind_what_has_left_an_outbox() -> None:
     plan = Plan(counting(ListSource([[]]), ListSink()))
-    assert not come_twice(checkpoint(), plan, history(Mark(LIFE, ONE, {}, sent=4)))
-    twice = come_twice(checkpoint(), plan, history(Mark(LIFE, ONE, {}, sent=5)))
+    assert not come_twice(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=4)))
+    twice = come_twice(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=5)))
     said = "what checkpoint 5 held in outboxes is out, .*twice with --accept-differences"
     with pytest.raises(SetupError, match=said):
         expect_fits(checkpoint(), plan, twice=twice)
@@ -213,9 +213,9 @@ def test_a_flow_does_not_go_back_behind_what_has_left_an_outbox() -> None:
 def test_a_sink_does_not_begin_to_wait_where_results_are_out_already() -> None:
     """In the life that has taken the checkpoint, or a later one."""
     plan = Plan(counting(ListSource([[]]), ListSink()))
-    (said,) = come_twice(checkpoint(), plan, history(Mark(AFTER, ONE, {"counts": 9})))
+    (said,) = come_twice(checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"counts": 9})))
     assert said.startswith("sink 'counts' has sent results since without waiting for checkpoints")
-    assert not come_twice(checkpoint(), plan, history(Mark(AFTER, ONE, {"other": 9})))
+    assert not come_twice(checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"other": 9})))
 
 
 def test_an_outbox_that_the_flow_has_no_more_is_missed_where_anything_lies_there() -> None:
@@ -231,7 +231,7 @@ def test_a_sink_of_another_name_may_be_one_that_has_sent() -> None:
     flow = Flow("counts", bins=2, delivery="exactly_once")
     source = flow.source(ListSource([[]]))
     source.sink(ListSink(), "old")
-    left = history(Mark(AFTER, ONE, {"counts": 9, "old": 9}))
+    left = history(CommitMarker(AFTER, ONE, {"counts": 9, "old": 9}))
     assert not come_twice(checkpoint(), Plan(flow), left)
     source.sink(ListSink(), "new")
     (said,) = come_twice(checkpoint(), Plan(flow), left)

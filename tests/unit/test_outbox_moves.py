@@ -10,11 +10,11 @@ import pytest
 
 from meander import Checkpointing, Flow
 from meander.dataflow.checkpoint import writer
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation import transactions
-from meander.dataflow.simulation.simulated_flow import ListSink, TestFlow
-from meander.dataflow.simulation.simulator import Freeze
+from meander.dataflow.simulation.simulated_flow import ListSink, SimulatedFlow
+from meander.dataflow.simulation.simulator import TakeCheckpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
@@ -36,38 +36,38 @@ class Moving:
         numbered = self.flow.source(self.source).key_by(lambda value: key)
         numbered.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1), order="arrival").sink(self.sink)
 
-    def there_and_back(self, run: TestFlow, results: int = 1) -> None:
+    def there_and_back(self, run: SimulatedFlow, results: int = 1) -> None:
         """Each of three owners has results that wait for a checkpoint."""
         until(run, lambda: taken(run) == 1)
         here = run.owner(self.key)
         for n, worker in enumerate((here, 1 - here, here)):
             if n:
                 time = from_millis(1000 * n + 500)
-                move = Migrate(f"m{n}", BINS, WorkerId(worker), time, "sudden", prepared=False)
+                move = MoveBins(f"m{n}", BINS, WorkerId(worker), time, "sudden", prepared=False)
                 run.strike(move)
             self.source.give(0, *[(1000 * (n + 1), "x")] * results)
             until(run, lambda: waiting(run) == (n + 1) * results)  # noqa: B023
 
 
-def waiting(run: TestFlow) -> int:
+def waiting(run: SimulatedFlow) -> int:
     """The results in outboxes, or held back from them."""
     return sum(results(run, worker) for worker in range(len(run.workers)))
 
 
-def until(run: TestFlow, done: Callable[[], bool]) -> None:
+def until(run: SimulatedFlow, done: Callable[[], bool]) -> None:
     while not done():
         run.act()
 
 
-def taken(run: TestFlow) -> int:
+def taken(run: SimulatedFlow) -> int:
     """The checkpoints that exist, and of which all is out that they have of outboxes."""
     return sum(event["type"] == "checkpointed" for event in run.events)
 
 
-def checkpoint(run: TestFlow) -> None:
+def checkpoint(run: SimulatedFlow) -> None:
     """Take one, and see what it has of outboxes leave."""
     before = taken(run)
-    run.strike(Freeze())
+    run.strike(TakeCheckpoint())
     until(run, lambda: taken(run) > before)
 
 
@@ -77,7 +77,7 @@ def test_results_of_a_bin_that_moves_there_and_back_leave_one_after_the_other(
     seed: int, key: int
 ) -> None:
     moving = Moving(key)
-    with TestFlow(moving.flow, 2, seed) as run:
+    with SimulatedFlow(moving.flow, 2, seed) as run:
         moving.there_and_back(run)
         for n in (1, 2, 3):
             checkpoint(run)
@@ -91,14 +91,14 @@ def test_results_that_were_held_back_leave_in_order_after_a_recovery(
     seed: int, key: int, workers: int
 ) -> None:
     moving = Moving(key)
-    with TestFlow(moving.flow, 2, seed) as run:
+    with SimulatedFlow(moving.flow, 2, seed) as run:
         moving.there_and_back(run)
         before = len(run.world.checkpoints)
-        run.strike(Freeze())
+        run.strike(TakeCheckpoint())
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     moving.source.feeds[0].ended = True
-    with TestFlow(moving.flow, workers, seed, world=world) as run:
+    with SimulatedFlow(moving.flow, workers, seed, world=world) as run:
         run.run()
     assert moving.sink.values == [1, 2, 3]
 
@@ -111,7 +111,7 @@ def numbered(source: HandSource, sink: ListSink) -> Flow:
     return flow
 
 
-def results(run: TestFlow, worker: int) -> int:
+def results(run: SimulatedFlow, worker: int) -> int:
     """How many a worker has put into its outboxes, or held back from them."""
     outboxes = run.workers[worker]._assembly.outboxes
     return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
@@ -124,20 +124,20 @@ def test_results_of_a_bin_that_stays_where_it_is_keep_their_order_through_a_reco
     """Also where a command names it, and their times lie on both sides of that command's."""
     source, sink = HandSource(2, SourceOptions(idle_after=1e9)), ListSink()
     flow, stays = numbered(source, sink), KEYS[1]
-    with TestFlow(flow, 2, seed) as run:
+    with SimulatedFlow(flow, 2, seed) as run:
         until(run, lambda: taken(run) == 1)
         owner = run.owner(stays)
         time = from_millis(1500)
-        run.strike(Migrate("m", BINS, WorkerId(owner), time, "sudden", prepared=False))
+        run.strike(MoveBins("m", BINS, WorkerId(owner), time, "sudden", prepared=False))
         for n, (partition, ms) in enumerate([(0, 2000), (1, 1000)]):
             source.give(partition, (ms, stays))
             until(run, lambda: results(run, owner) == n + 1)  # noqa: B023
         before = len(run.world.checkpoints)
-        run.strike(Freeze("unaligned"))
+        run.strike(TakeCheckpoint("unaligned"))
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     source.end()
-    with TestFlow(flow, 1, seed, world=world) as run:
+    with SimulatedFlow(flow, 1, seed, world=world) as run:
         run.run()
     assert sink.values == [(stays, 1), (stays, 2)]
 
@@ -151,12 +151,12 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
     monkeypatch.setattr(transactions, "ROOM", 4)
     source, sink = HandSource(), ListSink()
     flow = numbered(source, sink)
-    with TestFlow(flow, 2, seed) as run:
+    with SimulatedFlow(flow, 2, seed) as run:
         until(run, lambda: taken(run) == 1)
         moves, stays = sorted(KEYS, key=run.owner)
         bin = next(bin for bin in BINS if flow.space.bin_of(codec.encode(moves)) == bin)
         time = from_millis(1500)
-        run.strike(Migrate("m", (bin,), WorkerId(1), time, "sudden", prepared=False))
+        run.strike(MoveBins("m", (bin,), WorkerId(1), time, "sudden", prepared=False))
         source.give(0, (1000, moves), (2000, moves))
         until(run, lambda: results(run, 1) == 1)
         before = len(run.world.checkpoints)
@@ -166,7 +166,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     source.end()
-    with TestFlow(flow, 1, seed, world=world) as run:
+    with SimulatedFlow(flow, 1, seed, world=world) as run:
         run.run()
     came = cast(list[tuple[int, int]], sink.values)
     of = {key: [n for one, n in came if one == key] for key in (moves, stays)}
@@ -184,22 +184,22 @@ def test_results_that_were_held_back_leave_in_order_after_two_recoveries(
     monkeypatch.setattr(writer, "ROWS", 1)
     monkeypatch.setattr(writer, "BYTES", 1)
     moving = Moving(key)
-    with TestFlow(moving.flow, 2) as run:
+    with SimulatedFlow(moving.flow, 2) as run:
         moving.there_and_back(run, RESULTS)
         checkpointed(run)
         world = run.world
-    with TestFlow(moving.flow, workers, world=world) as run:
+    with SimulatedFlow(moving.flow, workers, world=world) as run:
         for _ in range(steps):
             run.act()
         checkpointed(run)
     moving.source.feeds[0].ended = True
-    with TestFlow(moving.flow, workers, world=world) as run:
+    with SimulatedFlow(moving.flow, workers, world=world) as run:
         run.run()
     assert moving.sink.values == [*range(1, 3 * RESULTS + 1)]
 
 
-def checkpointed(run: TestFlow) -> None:
+def checkpointed(run: SimulatedFlow) -> None:
     """Take a checkpoint, of which perhaps nothing of outboxes is out yet."""
     before = len(run.world.checkpoints)
-    run.strike(Freeze())
+    run.strike(TakeCheckpoint())
     until(run, lambda: len(run.world.checkpoints) > before)

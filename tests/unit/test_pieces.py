@@ -9,16 +9,22 @@ import numpy as np
 
 from meander import Flow
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.writer import BYTES, ROWS, CheckpointWriter, Held, _in_pieces
+from meander.dataflow.checkpoint.writer import (
+    BYTES,
+    ROWS,
+    CheckpointWriter,
+    SnapshotContents,
+    _in_pieces,
+)
 from meander.dataflow.graph.graph import Location
-from meander.dataflow.operators.ports import Underway
+from meander.dataflow.operators.ports import InFlight
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import Checkpoint, Piece
 from meander.state.keys.ids import ExecutionId, WorkerId
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.times.time import Time
 
 HERE, THERE = Location(0), Location(1)
@@ -26,18 +32,18 @@ HERE, THERE = Location(0), Location(1)
 
 def lying(
     at: Location, values: Sequence[bytes], time: Time = 7, *, keyed: bool = True, partition: int = 0
-) -> Underway:
+) -> InFlight:
     """Records that an operator holds."""
     n = len(values)
     zeros = np.zeros(n, np.int64)
     keys = [b"k"] * n if keyed else None
     hashes = np.zeros(n, np.uint64) if keyed else None
-    return Underway(
+    return InFlight(
         at, time, Batch(zeros + 7, zeros, zeros + partition, zeros, zeros, [*values], keys, hashes)
     )
 
 
-def values_of(pieces: Sequence[Underway]) -> list[list[object]]:
+def values_of(pieces: Sequence[InFlight]) -> list[list[object]]:
     return [one.batch.values for one in pieces]
 
 
@@ -55,7 +61,7 @@ def test_other_places_rounds_and_keys_are_pieces_of_their_own() -> None:
 
 
 def test_what_has_no_keys_is_together_only_with_what_is_of_its_partition() -> None:
-    def of(value: bytes, partition: int) -> Underway:
+    def of(value: bytes, partition: int) -> InFlight:
         return lying(HERE, [value], keyed=False, partition=partition)
 
     many = [of(b"a", 1), of(b"b", 1), of(b"c", 2), of(b"d", 1)]
@@ -87,8 +93,8 @@ def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> N
     flow.source(ListSource([[]])).key_by(str).sink(ListSink())
     plan, topic, parts = Plan(flow), SimTopic(random.Random(0)), list[Checkpoint]()
     at = plan.input_at("sink", 0)
-    unread = Piece("sink", 0, WorkerId(1), 7, 1, (Place(b"unread", 0, 0, 9),), True)
-    held = Held(
+    unread = Piece("sink", 0, WorkerId(1), 7, 1, (RecordLocation(b"unread", 0, 0, 9),), True)
+    held = SnapshotContents(
         underway=[[lying(at, [b"back"])]], behind=[lying(at, [b"behind"], 8)], deliveries=[],
         parcels=[], notices=[], unread=[unread], unloaded=[], lacking=[], bundles=[], anew=[],
     )  # fmt: skip

@@ -12,9 +12,9 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.backpressure.throttle import MoveThrottle
-from meander.dataflow.control.command import Migrate, Refused
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
-from meander.dataflow.simulation.simulator import Abort, Join, SimTopic
+from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.simulator import AbortMoves, Join, SimTopic
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.topic import Ticket
@@ -46,7 +46,7 @@ class Counting:
         self.run.wait(0.01)
 
     def submit(self, id: str, bins: Sequence[int], worker: int, **how: Any) -> None:
-        self.controller.submit(Migrate(id, tuple(map(Bin, bins)), WorkerId(worker), **how))
+        self.controller.submit(MoveBins(id, tuple(map(Bin, bins)), WorkerId(worker), **how))
 
     def events(self, kind: str) -> list[dict[str, object]]:
         return [event for event in self.run.events if event["type"] == kind]
@@ -254,7 +254,7 @@ def test_an_abort_leaves_what_has_not_moved_where_it_is(
         flow.submit("m", [0, 1], 1)
         flow.run.wait(0.02)
         assert flow.staged(1) == {0, 1}
-        flow.run.sim.submit(Abort("a", "m"))
+        flow.run.sim.submit(AbortMoves("a", "m"))
         flow.run.wait(0.02)
     (ended,) = flow.events("aborted")
     assert (ended["by"], ended["bins"], ended["unmoved"]) == ("a", 0, [0, 1])
@@ -280,7 +280,7 @@ def test_a_round_of_the_least_time_that_is_not_forsworn_is_revoked(start: Start)
 
 def expect_revoked(flow: Counting) -> None:
     """Nothing moves once the command has been aborted, at its time either."""
-    flow.run.sim.submit(Abort("a", "m"))
+    flow.run.sim.submit(AbortMoves("a", "m"))
     flow.run.wait(0.02)
     assert flow.events("aborted")[0]["unmoved"] == [0, 1]
     flow.count(6000)
@@ -294,7 +294,7 @@ def test_a_round_that_is_under_way_comes_to_its_end(
     with unanswered(monkeypatch):
         flow.submit("m", [0, 1], 1, strategy="fluid", prepared=False)
         flow.until(lambda: any(r.awaited for r in flow.controller.conductor.rounds()))
-        flow.run.sim.submit(Abort("a", "m"))
+        flow.run.sim.submit(AbortMoves("a", "m"))
         flow.run.wait(0.02)
         assert not flow.events("aborted")
     flow.until(lambda: bool(flow.events("aborted")))
@@ -439,10 +439,10 @@ def test_a_bin_that_comes_back_soon_has_its_records_wait_for_the_right_arrival(s
     keyed.fold("t", list, lambda seen, v: ([*seen, v], [*seen, v])).sink(sink)
     near = [(100, 1), (103, 0), (106, 1), (109, 0), (112, 1), (200, 0), (203, 1), (206, 0)]
     commands = [
-        Migrate(f"m{n}", (Bin(0),), WorkerId(to), from_millis(ms), prepared=False)
+        MoveBins(f"m{n}", (Bin(0),), WorkerId(to), from_millis(ms), prepared=False)
         for n, (ms, to) in enumerate(near)
     ]
-    with TestFlow(flow, 2, seed, commands) as run:
+    with SimulatedFlow(flow, 2, seed, commands) as run:
         run.run()
     seen, wanted = defaultdict[int, list[object]](list), list[object]()
     for one in sorted(raw.results, key=lambda r: r.place):

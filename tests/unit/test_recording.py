@@ -18,7 +18,7 @@ from meander.state.keys.ids import Bin, ExecutionId
 from meander.state.layers import parts
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.parts import wholes
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 LIFE = ExecutionId(5)
 MANIFESTS = tuple(Manifest("totals", Bin(bin), 0, ()) for bin in range(16))
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_one_record_has_no_parts(topic: SimTopic) -> None:
 def test_values_are_read_as_they_were_cut_or_all_of_them_go(
     topic: SimTopic, given_up: bool
 ) -> None:
-    sending = Sending[tuple[Place, ...]](topic, lambda _, places: places)
+    sending = Sending[tuple[RecordLocation, ...]](topic, lambda _, places: places)
     values = [bytes(size) for size in (0, 49, 50, 51, 240)]
     for number, value in enumerate(values):
         sending.send(b"value/5/%d" % number, value, ())

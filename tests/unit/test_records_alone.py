@@ -11,9 +11,9 @@ from threading import Event
 import pytest
 
 from meander import KafkaSink, KafkaSource, header
-from meander.connectors.kafka.client import Fetched
-from meander.connectors.kafka.sink.sink import HEADERS, OVERHEAD, Rows, Taken
-from meander.connectors.testing.in_memory import Message, Record
+from meander.connectors.kafka.client import ConsumedMessage
+from meander.connectors.kafka.sink.sink import HEADERS, OVERHEAD, RecordEncoder, Taken
+from meander.connectors.testing.in_memory import InMemoryMessage, Record
 from meander.dataflow.interfaces import Chunk, Partition, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.operators.error_policy import Guard
@@ -33,8 +33,8 @@ def unheard() -> None:
 
 def chunk(source: KafkaSource, values: list[bytes], pulse: Keepalive = NO_KEEPALIVE) -> Chunk:
     """What a source makes of records with key `k` and header `at`."""
-    messages: list[Fetched] = [
-        Message(Record(value, b"k", [("at", b"7")], 0, 0, offset))
+    messages: list[ConsumedMessage] = [
+        InMemoryMessage(Record(value, b"k", [("at", b"7")], 0, 0, offset))
         for offset, value in enumerate(values)
     ]
     return source.intake(ListDead(), pulse).chunk(Partition(0), messages)
@@ -105,8 +105,8 @@ def test_fail_fast_names_the_record(source: KafkaSource, value: bytes, reason: s
 # -- results
 
 
-def rows(sink: KafkaSink, pulse: Keepalive = NO_KEEPALIVE) -> Rows:
-    return Rows(sink, WorkerId(0), pulse)
+def rows(sink: KafkaSink, pulse: Keepalive = NO_KEEPALIVE) -> RecordEncoder:
+    return RecordEncoder(sink, WorkerId(0), pulse)
 
 
 def test_a_users_functions_make_value_and_key() -> None:
@@ -157,7 +157,7 @@ def test_whatever_a_users_function_raises_is_one_rows_refusal(raised: BaseExcept
 class Encoding:
     """A sink's writer that only encodes."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RecordEncoder) -> None:
         self._rows = rows
 
     def write(self, batch: Batch) -> int:
@@ -229,7 +229,7 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
 ) -> None:
     given = context(outside, **{name.replace("_", "."): value for name, value in settings.items()})
     sink = KafkaSink("out", "str", headers=headers)
-    one = Rows(sink, WorkerId(0), NO_KEEPALIVE, Taken.by("out", given))
+    one = RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, Taken.by("out", given))
     fitting = 5000 - OVERHEAD - len("key") - (HEADERS if headers else 0)
     keys: list[object] = ["key"] * 3
     one.written(batch(["a" * fitting] * 3, keys))
@@ -252,5 +252,5 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_refused() -> None:
     sink = KafkaSink("out", key=lambda key: None if key == "no" else b"k")  # type: ignore[arg-type,return-value]
     taken = Taken.by("out", context({"cleanup.policy": "compact,delete"}))
     with pytest.raises(RowRefused, match=r"offset 1 has no key, and the topic is comp") as refused:
-        Rows(sink, WorkerId(0), NO_KEEPALIVE, taken).written(batch([1, 2], ["yes", "no"]))
+        RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, taken).written(batch([1, 2], ["yes", "no"]))
     assert refused.value.row == 1

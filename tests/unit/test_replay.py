@@ -14,7 +14,7 @@ from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_history import NOBODY, History, PreviousWorker, Written
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import ReplayFrom
@@ -64,13 +64,15 @@ def test_a_tally_is_another_where_a_result_stands_for_two() -> None:
     assert tally([ROWS[0]] * 3) != tally([ROWS[0], ROWS[1], ROWS[1]])
 
 
-def mark(life: ExecutionId, time: int, since: int, rows: int, worker: WorkerId = ZERO) -> Mark:
+def mark(
+    life: ExecutionId, time: int, since: int, rows: int, worker: WorkerId = ZERO
+) -> CommitMarker:
     out = Out(since, Checksum(rows, 100 * life + rows))
-    return Mark(life, worker, {"sink": time}, out={"sink": out})
+    return CommitMarker(life, worker, {"sink": time}, out={"sink": out})
 
 
 def history(
-    marks: Sequence[Mark], anew: Sequence[ReplayFrom] = (ReplayFrom("sink", 10),)
+    marks: Sequence[CommitMarker], anew: Sequence[ReplayFrom] = (ReplayFrom("sink", 10),)
 ) -> History:
     """Of two lives, and of a third that begins where results come again from a time on."""
     begins = Begins(0, (ZERO, ONE), 2)
@@ -79,7 +81,7 @@ def history(
     return History(BinSpace(1), journal, marks)
 
 
-def claims(*marks: Mark) -> Mapping[PreviousWorker, Out]:
+def claims(*marks: CommitMarker) -> Mapping[PreviousWorker, Out]:
     return history(marks).claims("sink")
 
 
@@ -104,7 +106,7 @@ def test_each_worker_of_each_life_has_its_own() -> None:
 
 
 def test_marks_that_do_not_say_what_is_out_are_not_compared() -> None:
-    older = Mark(FIRST, ZERO, {"sink": 15})
+    older = CommitMarker(FIRST, ZERO, {"sink": 15})
     assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {PreviousWorker(SECOND, ZERO)}
 
 
@@ -171,7 +173,7 @@ def test_a_move_that_was_called_off_moves_nothing_in_a_history() -> None:
     moves = Moves("m", 50, ONE, (Bin(0),))
     decided = Begins(0, (ZERO,) * 2, 2), moves, Revoke("m", 50)
     told: list[Written] = [(FIRST, one) for one in decided]
-    marks = [Mark(FIRST, ZERO, {"sink": 100})]
+    marks = [CommitMarker(FIRST, ZERO, {"sink": 100})]
     for journal, found in ((told, [0, 0]), (told[:2], [0, NOBODY])):
         earlier = History(BinSpace(1), journal, marks).of("sink", 0)
         assert earlier.whose(np.array([0, 0]), np.array([40, 80])).tolist() == found

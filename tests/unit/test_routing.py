@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing, Transfer, evenly_owned
 from meander.dataflow.operators.error_policy import OnError
-from meander.dataflow.operators.exchange import Router
+from meander.dataflow.operators.exchange import Exchange
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
@@ -108,14 +108,14 @@ WINDOW = 1 << 20
 """Bytes that may be kept back before nothing more is taken."""
 
 
-class Exchange:
-    """A router whose control frontier a test moves."""
+class ExchangeBench:
+    """An exchange whose control frontier a test moves."""
 
     def __init__(self, policy: OnError = "dead_letter") -> None:
         self.bench, self.routing = Bench(), Routing(BinSpace(), evenly_owned(BinSpace(), 2))
         self.control = Antichain.of(0)
         errors, self.dead, self.counters = guard(policy, "key_by exchange")
-        self.router = Router(
+        self.router = Exchange(
             WorkerId(0),
             self.bench.inputs[0],
             self.bench.output,
@@ -148,7 +148,7 @@ HOME = {key: int(BinSpace().first_owner(BinSpace().bin_of(codec.encode(key)), 2)
 
 def test_what_an_owner_has_no_credit_for_is_kept_in_order_and_held() -> None:
     """I6, I3: and what goes to others goes on."""
-    exchange, owner = Exchange(), WorkerId(HOME["dog"])
+    exchange, owner = ExchangeBench(), WorkerId(HOME["dog"])
     other = next(key for key in KEYS if HOME[key] != owner)
     exchange.control = Antichain()
     exchange.bench.closed.add(owner)
@@ -167,7 +167,7 @@ def test_what_an_owner_has_no_credit_for_is_kept_in_order_and_held() -> None:
 
 def test_nothing_more_is_taken_while_more_than_a_window_is_kept() -> None:
     """I6: so that who sends waits too."""
-    exchange, owner = Exchange(), WorkerId(HOME["dog"])
+    exchange, owner = ExchangeBench(), WorkerId(HOME["dog"])
     exchange.control = Antichain()
     exchange.bench.closed.add(owner)
     for n in range(3):
@@ -183,7 +183,7 @@ def test_nothing_more_is_taken_while_more_than_a_window_is_kept() -> None:
 
 def test_records_are_stashed_until_the_control_frontier_has_passed_their_time() -> None:
     """I2: and the time that is held for them is the least of theirs."""
-    exchange = Exchange()
+    exchange = ExchangeBench()
     exchange.bench.put(records([1, 2, 3], [5, 6, 8], ["dog", "cat", "dog"]))
     exchange.control = Antichain.of(5)
     exchange.turn()
@@ -202,7 +202,7 @@ def test_records_are_stashed_until_the_control_frontier_has_passed_their_time() 
 
 def test_each_record_goes_to_the_owner_of_its_bin_at_its_time_and_nowhere_else() -> None:
     """I2: whichever side of a change it is on."""
-    exchange = Exchange()
+    exchange = ExchangeBench()
     dog = BinSpace().bin_of(codec.encode("dog"))
     exchange.routing.add(Moves("m", 150, WorkerId(1 - HOME["dog"]), (dog,)))
     exchange.bench.put(records([1, 2, 3, 4], [149, 150, 151, 200], ["dog", "dog", "cat", "dog"]))
@@ -220,7 +220,7 @@ def test_records_of_one_partition_keep_their_order(
     given_: list[tuple[int, str, int]], passed: list[int]
 ) -> None:
     """I3: per key, through any number of stashings."""
-    exchange = Exchange()
+    exchange = ExchangeBench()
     given_.sort(key=lambda record: record[0])
     for first in range(0, len(given_), 4):
         some = given_[first : first + 4]
@@ -251,7 +251,7 @@ class Strange:
 
 def test_what_cannot_travel_is_set_aside_wherever_it_would_go() -> None:
     """I2: what a flow answers does not depend on who owns which bin."""
-    exchange = Exchange()
+    exchange = ExchangeBench()
     values = [1, Strange(), "two", {3: Strange()}]
     exchange.bench.put(records(values, [1, 1, 1, 1], ["dog"] * 4))
     exchange.control = Antichain()
@@ -263,7 +263,7 @@ def test_what_cannot_travel_is_set_aside_wherever_it_would_go() -> None:
 
 
 def test_what_cannot_travel_ends_a_flow_that_asked_for_it() -> None:
-    exchange = Exchange("fail")
+    exchange = ExchangeBench("fail")
     exchange.bench.put(records([Strange()], [1], ["dog"]))
     exchange.control = Antichain()
     with pytest.raises(MeanderError, match=r"operator 'key_by exchange'.*Strange"):
@@ -272,7 +272,7 @@ def test_what_cannot_travel_ends_a_flow_that_asked_for_it() -> None:
 
 def test_a_batch_of_which_nothing_can_travel_holds_nothing_up() -> None:
     """I7."""
-    exchange = Exchange("skip")
+    exchange = ExchangeBench("skip")
     exchange.bench.put(records([Strange()], [1], ["dog"]))
     exchange.bench.pass_to(None)
     exchange.control = Antichain()
@@ -283,7 +283,7 @@ def test_a_batch_of_which_nothing_can_travel_holds_nothing_up() -> None:
 
 def test_the_size_of_what_is_routed_is_known() -> None:
     """I6: what waits downstream is bounded by it."""
-    exchange = Exchange()
+    exchange = ExchangeBench()
     exchange.bench.put(records(["x" * 1000, "y"], [1, 1], ["dog", "dog"]))
     exchange.control = Antichain()
     exchange.turn()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.simulation.simulated_flow import ListSink, TestFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, SimulatedFlow
 from meander.dataflow.simulation.simulator import Join
 from meander.dataflow.simulation.transactions import ListTransactions
 from tests.hand import HandSource
@@ -28,7 +28,7 @@ def test_a_newcomer_is_told_of_rulings_that_are_being_committed(
     source, sink = HandSource(2), ListSink()
     flow = Flow("f", bins=1, delivery="exactly_once")
     flow.source(source).key_by(lambda value: 0).fold("n", int, lambda n, v: (n + 1, n)).sink(sink)
-    with TestFlow(flow, 1, seed) as run:
+    with SimulatedFlow(flow, 1, seed) as run:
         source.give(0, (1000, "a"))
         while not run.world.ledger.open:
             run.act()

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from meander.app.recovery.checkpoint_index import Kept, Known, Writing, earlier, expect_kept
+from meander.app.recovery.checkpoint_index import (
+    Known,
+    RetainedCheckpoints,
+    Writing,
+    earlier,
+    expect_kept,
+)
 from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.control.decisions import Begins, Decision, Drops, Keeps, Takes
@@ -133,7 +139,7 @@ def test_states_written_for_a_flow_are_past_once_it_has_a_checkpoint_of_its_own(
 
 
 def test_what_is_kept_besides_is_as_many_as_are_wanted_and_no_savepoint() -> None:
-    among = Kept({offset: taken_by(5) for offset in range(6)}, {})
+    among = RetainedCheckpoints({offset: taken_by(5) for offset in range(6)}, {})
     known = Known.by([(LIFE, ANEW), (LIFE, Keeps("v1", 0, 7)), (LIFE, Keeps("v2", 3, 7))])
     assert [*earlier(among, known, 5, 2)] == [2, 4]
     assert [*earlier(among, known, 5, 9)] == [1, 2, 4] and not earlier(among, known, 5, 0)

@@ -11,12 +11,12 @@ import pytest
 
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.transaction_buffer import Spool
-from meander.connectors.kafka.sink.transactional_producer import Parcel
+from meander.connectors.kafka.sink.transactional_producer import TopicBatch
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import SetupError
 
 DISK = MemoryLimit("transactions of 'a'", 1 << 20, "max_spill")
-LARGE = Parcel("a", [b"x" * 100_000], [None])
+LARGE = TopicBatch("a", [b"x" * 100_000], [None])
 
 
 @contextmanager
@@ -33,9 +33,9 @@ def files_of_at_most(size: int) -> Iterator[None]:
 def test_parcels_on_disk_come_out_for_every_try(tmp_path: Path) -> None:
     headers: list[Headers] = [[("one", b"1"), ("none", None)], []]
     given = [
-        Parcel("a", [b"1", None], [None, b"key"], headers),
-        Parcel("b", [b"x" * 300], [b""]),
-        Parcel("c", [], []),
+        TopicBatch("a", [b"1", None], [None, b"key"], headers),
+        TopicBatch("b", [b"x" * 300], [b""]),
+        TopicBatch("c", [], []),
     ]
     with closing(Spool(DISK, tmp_path)) as spool:
         for parcel in given:
@@ -57,6 +57,9 @@ def test_a_disk_that_is_full_is_told_of_where_the_parcel_is_added(tmp_path: Path
 
 def test_a_little_that_a_full_disk_does_not_take_is_told_of_too(tmp_path: Path) -> None:
     """Where it would fit into the file's buffer."""
-    little, refused = Parcel("a", [b"x" * 200], [None]), pytest.raises(SetupError, match="written")
+    little, refused = (
+        TopicBatch("a", [b"x" * 200], [None]),
+        pytest.raises(SetupError, match="written"),
+    )
     with closing(Spool(DISK, tmp_path)) as spool, files_of_at_most(100), refused:
         spool.add(little, room=0)

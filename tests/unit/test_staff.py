@@ -14,10 +14,10 @@ from meander import Flow
 from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.dataflow.control.command import Refused
-from meander.dataflow.control.decisions import Decision, Joins, Leaves
-from meander.dataflow.control.partition_handoff import Order
+from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
+from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.simulation.faults import At, Control
-from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, TestFlow
+from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, SimulatedFlow
 from meander.dataflow.simulation.simulator import Join, Simulation
 from meander.schemas.control import Rescale
 from meander.schemas.status import Rescaling
@@ -38,7 +38,7 @@ class Changing:
         records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
         counts = flow.source(ListSource(records)).key_by(lambda k: k)
         counts.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(self.sink)
-        self.run = TestFlow(flow, 1, seed=7)
+        self.run = SimulatedFlow(flow, 1, seed=7)
         self.written: list[Decision] = []
         self.held: type[Decision] | None = None
         """Decisions of this kind do not become durable."""
@@ -112,7 +112,7 @@ def test_a_flow_without_state_hands_its_partitions_over() -> None:
     sink, flow = ListSink(), Flow("f")
     records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     flow.source(ListSource(records)).sink(sink)
-    with TestFlow(flow, workers=2, seed=3) as run:
+    with SimulatedFlow(flow, workers=2, seed=3) as run:
         until(lambda: run.sim.controller.ready, run.sim.act)
         run.sim.controller.leave("l", [ONE])
         run.run()
@@ -127,7 +127,7 @@ def test_a_leaver_gives_away_keys_that_no_state_is_kept_of() -> None:
     lists = [[(n, n % 7) for n in range(1500)] for _ in range(2)]
     flow.source(ListSource(lists)).key_by(lambda n: n).sink(sink)
     leave = {"type": "rescale", "id": "r", "workers": 2}
-    with TestFlow(flow, workers=3, faults=[At(Control(leave), records=1)]) as run:
+    with SimulatedFlow(flow, workers=3, faults=[At(Control(leave), records=1)]) as run:
         run.run()
         assert run.answer("r") == Answer("rescaled")
     assert len(sink.results) == 3000
@@ -139,7 +139,7 @@ def test_a_leaver_gives_all_away_however_late_it_says_what_it_reads() -> None:
         flow = Flow("f")
         records = [[(ms, ms) for ms in range(RECORDS)] for _ in range(PARTITIONS)]
         flow.source(ListSource(records)).sink(ListSink())
-        with TestFlow(flow, workers=3, seed=seed, faults=[leave]) as run:
+        with SimulatedFlow(flow, workers=3, seed=seed, faults=[leave]) as run:
             run.run()
             given = [event for event in run.events if event["type"] == "partition_moved"]
             assert len(given) == 4, f"seed {seed}"
@@ -149,7 +149,7 @@ def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
     """A worker may be heard of before its first report."""
     flow = Flow("f")
     flow.source(ListSource([[], []])).sink(ListSink())
-    with TestFlow(flow, workers=2) as run:
+    with SimulatedFlow(flow, workers=2) as run:
         none = SimpleNamespace(ready=[], lost=list, launch=lambda coming: None)
         crew = SimpleNamespace(hands=[ZERO, ONE], working=True, gone=list, newcomers=none)
         rescaler = Rescaler(run.sim.controller, cast(WorkerPool, crew), run.sim.clock, None)
@@ -197,12 +197,12 @@ def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: Changing) 
 
 def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing) -> None:
     flow.join()
-    flow.held = Order
+    flow.held = ReassignPartition
     flow.sim.controller.share("s", [ONE, TWO])
     flow.acted()
     assert flow.reads() == {0: PARTITIONS, 1: 0, 2: 0}
     assert flow.sim.controller.forsworn == next(
-        order.time for order in flow.written if isinstance(order, Order)
+        order.time for order in flow.written if isinstance(order, ReassignPartition)
     ), "its time is not forsworn meanwhile"
     flow.held = None
     flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
@@ -210,9 +210,9 @@ def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing
 
 def test_a_leaver_goes_on_until_its_leaving_is_durable(flow: Changing) -> None:
     flow.join()
-    flow.held = Leaves
+    flow.held = LeaveDecision
     flow.sim.controller.leave("l", [ONE, TWO])
-    flow.until(lambda: flow.written[-1:] != [] and isinstance(flow.written[-1], Leaves))
+    flow.until(lambda: flow.written[-1:] != [] and isinstance(flow.written[-1], LeaveDecision))
     flow.acted()
     assert all(worker._progress._parts_at is None for worker in flow.run.workers)
     flow.held = None

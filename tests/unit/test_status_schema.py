@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from meander.schemas.status import (
     Accepted,
     BinMoved,
+    BlockedFrontier,
     CheckpointAccepted,
     Claimed,
     CommandRejected,
@@ -18,7 +19,6 @@ from meander.schemas.status import (
     Failed,
     Finished,
     Heartbeat,
-    HeldBack,
     Joined,
     Latency,
     Left,
@@ -74,7 +74,7 @@ def test_fields_of_newer_writers_are_passed_over() -> None:
 
 def test_kinds_of_newer_writers_are_kept_as_they_are() -> None:
     """An older `meander status` shows all else that a newer flow says."""
-    held = HeldBack(probe="s", by="the moon", since_ms=5, awaited=True, kind="moon", name="")
+    held = BlockedFrontier(probe="s", by="the moon", since_ms=5, awaited=True, kind="moon", name="")
     took = Latency(of="eclipse", name="s", count=1, seconds=0.1, p50=0.1, p99=0.1)
     newer = EVENTS[4].model_copy(update={"held": [held], "latencies": [took]})
     assert parse_event(newer.to_bytes()) == newer

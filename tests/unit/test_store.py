@@ -20,7 +20,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding.cells import FIRST, SealedCells, weigh
 from meander.state.encoding.codec import PLAIN, Sealed, decode, encode, seal, unseal
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
 from meander.state.store.sst_writer import TableWriter
 from meander.state.store.store import Database, Store
@@ -259,9 +259,9 @@ def test_many_operators_and_bins_share_one_budget(tmp_path: Path) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("layout", [None, Layout((0.0,) * 20, ("float64",) * 20)])
+@pytest.mark.parametrize("layout", [None, ColumnLayout((0.0,) * 20, ("float64",) * 20)])
 def test_what_one_operator_has_had_is_free_for_the_others(
-    tmp_path: Path, layout: Layout | None
+    tmp_path: Path, layout: ColumnLayout | None
 ) -> None:
     """I6: as Python counts it; each of four operators alone would fill the memtable."""
     half = 4 << 20

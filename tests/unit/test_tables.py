@@ -7,9 +7,9 @@ from io import StringIO
 from rich.console import Console
 
 from meander.app.cli.views.status import fields, tables
-from meander.app.common.output import Output
+from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE, Overview
-from meander.schemas.status import HeldBack, Latency, LongCall, Migration, Throughput
+from meander.schemas.status import BlockedFrontier, Latency, LongCall, Migration, Throughput
 
 
 def said(**fields: object) -> Overview:
@@ -20,13 +20,15 @@ def said(**fields: object) -> Overview:
 def printed(seen: Overview) -> str:
     """As a terminal shows it."""
     console = Console(file=StringIO(), width=200)
-    tables(Output(console, as_json=False), seen, "running", 9)
+    tables(CommandOutput(console, as_json=False), seen, "running", 9)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def test_what_a_newer_flow_waits_for_and_times_is_shown_as_it_says() -> None:
-    held = HeldBack(probe="out", by="the moon", since_ms=5, awaited=True, kind="moon", name="")
+    held = BlockedFrontier(
+        probe="out", by="the moon", since_ms=5, awaited=True, kind="moon", name=""
+    )
     took = Latency(of="eclipse", name="sun", count=1, seconds=0.1, p50=0.1, p99=0.1)
     seen = said(frontiers={"out": 5}, held=[held], latencies=[took])
     assert "the moon" in printed(seen)

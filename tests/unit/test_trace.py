@@ -22,12 +22,12 @@ from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
 from meander.state.layers.retention import Retention
-from meander.state.layers.topic import Place, RecordGone
+from meander.state.layers.topic import RecordGone, RecordLocation
 from meander.state.store.store import Store
 from tests.bins_on_the_way import BIN, MemoryTopic, drive, install
 from tests.lent import put
 
-PLACE = Place(b"", 0, 0, 0)
+PLACE = RecordLocation(b"", 0, 0, 0)
 
 
 class Traced:

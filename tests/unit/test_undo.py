@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meander.state.encoding.codec import encode, encoded, seal
-from meander.state.encoding.columns import Layout
+from meander.state.encoding.columns import ColumnLayout
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId, ExecutionId
 from meander.state.store.spill import Shelf
@@ -135,7 +135,7 @@ def test_bins_are_again_what_they_were_at_any_checkpoint_that_still_counts(
 
 
 def test_columns_go_back_too(database: Database) -> None:
-    store = database.store("columns", layout=Layout((0,), ("int64",)))
+    store = database.store("columns", layout=ColumnLayout((0,), ("int64",)))
     keys = [key(BINS[0], n) for n in range(KEYS)]
     count(store, keys, 1)
     store.remember(at(1), {BINS[0]: ()})

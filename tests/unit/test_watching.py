@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from meander.app.cli.views.run import EVERY, Watch
-from meander.app.common.output import Output
+from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
 from meander.schemas.status import CheckpointAccepted
 
@@ -19,7 +19,7 @@ def test_one_heartbeat_of_many_is_printed_where_no_terminal_reads(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with Watch(Output(Console(), as_json=True), bounded=False) as watch:
+    with Watch(CommandOutput(Console(), as_json=True), bounded=False) as watch:
         for second in range(int(3 * EVERY)):
             now = 1000.0 + second
             watch.show(SILENCE)

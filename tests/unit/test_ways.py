@@ -19,7 +19,7 @@ from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId, WorkerId
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 Lines = Stream[Any]
 Define = Callable[[Lines], None]
@@ -35,7 +35,7 @@ def plan(define: Define, source: str = "lines", delivery: Guarantee = "at_least_
 def cut_at(was: Plan, *places: tuple[str, int]) -> Checkpoint:
     """A checkpoint of a flow with four records in flight at each of these."""
     pieces = tuple(
-        Piece(*at, ONE, 3, 4, (Place(b"p", 0, n, 9),), was.input_at(*at) in was.with_keys)
+        Piece(*at, ONE, 3, 4, (RecordLocation(b"p", 0, n, 9),), was.input_at(*at) in was.with_keys)
         for n, at in enumerate(places)
     )
     owners = (ONE,) * was.groups.total

@@ -20,9 +20,9 @@ from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import (
     CancelMove,
     Instruction,
+    Prefetch,
     Revoke,
     Rewrite,
-    Stage,
     StartPreCopy,
 )
 from meander.dataflow.control.reassignment import Moves
@@ -46,7 +46,7 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 from meander.state.times.time import Time
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -74,7 +74,7 @@ MANIFEST = Manifest(
     (
         LayerPointer(
             LayerId(ExecutionId(1), WorkerId(0), 7), Description(0, 7, 7), "base", 3, 99, "msgpack",
-            (Place(b"k", 0, 1, 2),),
+            (RecordLocation(b"k", 0, 1, 2),),
         ),
     ),
 )  # fmt: skip
@@ -86,7 +86,7 @@ DELIVERIES = [
 ]
 INSTRUCTIONS: list[Instruction] = [
     StartPreCopy(1 << 40, Bin(3)),
-    Stage(5, MANIFEST),
+    Prefetch(5, MANIFEST),
     CancelMove(Bin(3)),
     Rewrite("total", Bin(3), None),
     Rewrite("total", Bin(3), 7),
@@ -288,8 +288,8 @@ TWO = codec.encode([1, 2])
         [_head(0, 5, "Prepare"), msgpack.packb([1, -3])],
         [_head(0, 5, "Prepare"), msgpack.packb([True, 3])],
         [_head(0, 5, "Prepare"), msgpack.packb([1, 3, 7])],
-        [_head(0, 5, "Stage"), msgpack.packb([1, MANIFEST.to_bytes()[:-1]])],
-        [_head(0, 5, "Stage"), msgpack.packb([-1, MANIFEST.to_bytes()])],
+        [_head(0, 5, "Prefetch"), msgpack.packb([1, MANIFEST.to_bytes()[:-1]])],
+        [_head(0, 5, "Prefetch"), msgpack.packb([-1, MANIFEST.to_bytes()])],
         [_head(0, 5, "Spare"), msgpack.packb("3")],
         [_head(0, 5, "Spare"), CancelMove(Bin(3)).to_bytes() + b"\0"],
         [_head(0, 5, "Rewrite"), msgpack.packb([b"total", 3, 7])],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.control.command import Migrate
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
@@ -47,7 +47,7 @@ class Example:
         for feed in self.source.feeds:
             feed.busy = True
         every = tuple(map(Bin, range(SPACE.count)))
-        self.run.sim.submit(Migrate("all at 0", every, WorkerId(0), 0, "sudden", prepared=False))
+        self.run.sim.submit(MoveBins("all at 0", every, WorkerId(0), 0, "sudden", prepared=False))
         self.run.settle()
 
     def hand(self, ms: int) -> None:
@@ -61,7 +61,9 @@ class Example:
         self.source.feeds[WORDS].busy = True
 
     def ask(self, word: str, ms: int) -> None:
-        self.run.sim.submit(Migrate(word, (bin_of(word),), SECOND, from_millis(ms), prepared=False))
+        self.run.sim.submit(
+            MoveBins(word, (bin_of(word),), SECOND, from_millis(ms), prepared=False)
+        )
 
     def stashed(self) -> list[object]:
         """What F stashes, on either worker."""
@@ -221,8 +223,8 @@ def test_no_request_is_carried_out_before_those_of_earlier_times_are_known(
     example.ask("dog", 200)
     run.settle()
     assert example.undecided() == ["dog"]
-    run.sim.submit(Migrate("back", (bin_of("dog"),), WorkerId(0), from_millis(300)))
-    run.sim.submit(Migrate("first", (bin_of("dog"),), SECOND, from_millis(150)))
+    run.sim.submit(MoveBins("back", (bin_of("dog"),), WorkerId(0), from_millis(300)))
+    run.sim.submit(MoveBins("first", (bin_of("dog"),), SECOND, from_millis(150)))
     run.settle()
     assert sorted(example.undecided()) == ["back", "dog", "first"]
     example.source.give(WORDS, *((ms, ("dog", 1)) for ms in (149, 150, 200, 299, 300)))

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meander.app.cli.follow import show_end
-from meander.app.common.output import Output, size
+from meander.app.common.output import CommandOutput, size
 from meander.app.recovery.checkpoint_index import Known, kept
 from meander.app.recovery.restart import journal
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
-from meander.connectors.topics.checkpoints import CheckpointsReader, Unreadable, reading
+from meander.connectors.topics.checkpoints import CheckpointsReader, CheckpointUnreadable, reading
 from meander.connectors.topics.topics import Names, expect_ran
 from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -24,7 +24,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class CheckpointRow:
     """One that a flow can go on from; programs read these names."""
 
     number: int
@@ -44,9 +44,9 @@ class Listed:
     bins: int
 
     @staticmethod
-    def of(one: Checkpoint, savepoint: str, next_run: bool, now: float) -> Listed:
+    def of(one: Checkpoint, savepoint: str, next_run: bool, now: float) -> CheckpointRow:
         """`now` is in milliseconds since 1970."""
-        return Listed(
+        return CheckpointRow(
             number=one.number,
             savepoint=savepoint,
             next_run=next_run,
@@ -72,7 +72,7 @@ class Listed:
         )  # fmt: skip
 
 
-def show_checkpoint(output: Output, events: Iterator[Event]) -> int:
+def show_checkpoint(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print how a command ends that takes one; the exit code."""
     return show_end(output, events, _end)
 
@@ -115,7 +115,7 @@ def taken(event: Checkpointed) -> str:
     )
 
 
-def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], list[str]]:
+def listed(settings: Settings, names: Names, flow: str) -> tuple[list[CheckpointRow], list[str]]:
     """The checkpoints that a flow can go on from, the newest first; and why others cannot be.
     Raises SetupError for a flow that has never run."""
     expect_ran(client.admin(settings), names.control, flow)
@@ -125,7 +125,8 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Listed], l
     with reading(settings, names) as there:
         among, begins = kept(there, known), _begins(there, known)
     rows = [
-        Listed.of(one, called.get(at, ""), at == begins, now) for at, one in among.found.items()
+        CheckpointRow.of(one, called.get(at, ""), at == begins, now)
+        for at, one in among.found.items()
     ][::-1]
     return rows, [
         f"{f'savepoint {called[at]!r} is ' if at in called else ''}no checkpoint to go on from:"
@@ -139,6 +140,6 @@ def _begins(there: CheckpointsReader, known: Known) -> int | None:
     newest cannot be read, which is told of beside the list."""
     try:
         found = there.newest(known.counts)
-    except Unreadable:
+    except CheckpointUnreadable:
         return None
     return None if found is None else found[0]

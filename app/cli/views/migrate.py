@@ -9,7 +9,7 @@ from rich.progress import Progress, TaskID
 
 from meander.app.cli.follow import show_end
 from meander.app.cli.views.rescale import sentence
-from meander.app.common.output import Output, at_millis, size
+from meander.app.common.output import CommandOutput, at_millis, size
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (
     Aborted,
@@ -65,7 +65,7 @@ def begins(accepted: Accepted) -> str:
     return f"from {at_millis(accepted.time)} on"
 
 
-def show(output: Output, events: Iterator[Event]) -> int:
+def show(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a bar while bins move; the exit code, which is 0 where all
     bins are where they should be."""
     with output.bar("bins") as progress:
@@ -81,7 +81,7 @@ def show(output: Output, events: Iterator[Event]) -> int:
 class _Shown:
     """A command as far as it has come."""
 
-    output: Output
+    output: CommandOutput
     progress: Progress
     task: TaskID
     code: int = 0
@@ -169,7 +169,7 @@ def _ended(event: Aborted) -> str:
     return f" by {event.by}: {moved}; {len(event.unmoved)} stay"
 
 
-def show_plan(output: Output, events: Iterator[Event]) -> int:
+def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print what a command would do; the exit code."""
     rows: list[list[object]] = []
     for event in events:
@@ -194,7 +194,7 @@ def _estimate(planned: Planned, bins: int) -> str:
     return f"Nothing has moved: {bins} bins in {planned.rounds} rounds would take {took}."
 
 
-def show_abort(output: Output, events: Iterator[Event]) -> int:
+def show_abort(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print how a command ends that is aborted; the exit code."""
     return show_end(output, events, _aborted)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meander.app.common.output import Output
+from meander.app.common.output import CommandOutput
 from meander.schemas.status import (
     Accepted,
     BinMoved,
@@ -19,7 +19,7 @@ from meander.schemas.status import (
 )
 
 
-def show_staff(output: Output, events: Iterator[Event]) -> int:
+def show_staff(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a bar of the workers and bins that are awaited; the exit
     code, which is 1 where not all have come, or they got no share."""
     with output.bar("steps") as progress:

@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from meander.app.cli.views.checkpoints import given_up, taken
 from meander.app.cli.views.migrate import begins
 from meander.app.cli.views.rescale import sentence
-from meander.app.common.output import Output, at_millis, size
+from meander.app.common.output import CommandOutput, at_millis, size
 from meander.schemas.status import (
     Accepted,
     BinMoved,
@@ -47,7 +47,7 @@ has each."""
 class Watch:
     """Shows events; a context manager for the line that moves."""
 
-    def __init__(self, output: Output, bounded: bool) -> None:
+    def __init__(self, output: CommandOutput, bounded: bool) -> None:
         self._output, self._bounded = output, bounded
         self._line = Progress(
             SpinnerColumn(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meander.app.cli.views.rescale import sentence
-from meander.app.common.output import Output, at_millis, size
+from meander.app.common.output import CommandOutput, at_millis, size
 from meander.app.status.overview import Overview
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
@@ -27,7 +27,7 @@ def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def tables(output: Output, seen: Overview, state: str, now: int) -> None:
+def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     """As people read it."""
     age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
     output.table(
@@ -144,7 +144,7 @@ def _when(one: Migration) -> str:
     return one.reason if one.at_ms is None else at_millis(one.at_ms)
 
 
-def _frontier_table(output: Output, seen: Overview) -> None:
+def _frontier_table(output: CommandOutput, seen: Overview) -> None:
     held = {one.probe: one for one in seen.beat.held}
     rows: list[list[object]] = []
     for name, millis in seen.beat.frontiers.items():
@@ -157,7 +157,7 @@ def _frontier_table(output: Output, seen: Overview) -> None:
     output.table("frontiers", columns, rows)
 
 
-def _operator_table(output: Output, seen: Overview) -> None:
+def _operator_table(output: CommandOutput, seen: Overview) -> None:
     rows: list[list[object]] = []
     for one in seen.beat.throughput:
         took = (_ms(one.p50), _ms(one.p99)) if one.count else (None, None)
@@ -166,7 +166,7 @@ def _operator_table(output: Output, seen: Overview) -> None:
     output.table("operators", columns, rows)
 
 
-def _latency_table(output: Output, seen: Overview) -> None:
+def _latency_table(output: CommandOutput, seen: Overview) -> None:
     rows = [[f"{one.of} of {one.name}", one.count, _ms(one.p50), _ms(one.p99)]
             for one in seen.beat.latencies]  # fmt: skip
     output.table("latency", ["what", "chunks of records", "p50 ms", "p99 ms"], rows)
@@ -176,7 +176,7 @@ def _ms(seconds: float | None) -> object:
     return f"over {BOUNDS[-1] * 1000:,.0f}" if seconds is None else seconds * 1000
 
 
-def _place_tables(output: Output, seen: Overview) -> None:
+def _place_tables(output: CommandOutput, seen: Overview) -> None:
     places = [[one.source, str(one.partition), str(one.worker), at_millis(one.millis)]
               for one in seen.beat.partitions]  # fmt: skip
     columns = ["source", "partition", "worker", "nothing comes before (UTC)"]

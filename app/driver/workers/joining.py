@@ -16,7 +16,7 @@ from enum import IntEnum
 
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
-from meander.app.protocol.messages import AddPeer, Bye, Forget, Stop, ToWorker
+from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution, ToWorker
 from meander.app.protocol.registration import RegistrationServer, listed
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
@@ -24,7 +24,7 @@ from meander.state.keys.ids import WorkerId
 log = logging.getLogger(__name__)
 
 
-class Stage(IntEnum):
+class JoinStage(IntEnum):
     """How far a newcomer has come."""
 
     LAUNCHED = 0
@@ -39,7 +39,7 @@ class Newcomer:
 
     hand: WorkerHandle
     deadline: float
-    stage: Stage = Stage.LAUNCHED
+    stage: JoinStage = JoinStage.LAUNCHED
     unmet: set[WorkerId] = field(default_factory=set)
     """The members that have not opened their ends yet."""
 
@@ -71,7 +71,7 @@ class Newcomers:
     @property
     def linked(self) -> list[WorkerId]:
         """Those that hear what is told to them."""
-        return [worker for worker, one in self._coming.items() if one.stage is Stage.INSIDE]
+        return [worker for worker, one in self._coming.items() if one.stage is JoinStage.INSIDE]
 
     @property
     def ready(self) -> list[WorkerId]:
@@ -101,10 +101,10 @@ class Newcomers:
         for worker, newcomer in list(self._coming.items()):
             if why := self._why_lost(newcomer, now):
                 self.give_up(worker, why, members)
-        on_the_way = [one for one in self._coming.items() if one[1].stage is not Stage.LAUNCHED]
+        on_the_way = [one for one in self._coming.items() if one[1].stage is not JoinStage.LAUNCHED]
         for worker, newcomer in on_the_way or self._coming.items():
             self._step(worker, newcomer, members)
-            if newcomer.stage is not Stage.LAUNCHED:
+            if newcomer.stage is not JoinStage.LAUNCHED:
                 break
 
     def enlist(self, worker: WorkerId) -> WorkerHandle:
@@ -119,16 +119,16 @@ class Newcomers:
         # First of all: a link to a member may turn out to be broken below, and the task must end.
         self.past.append(newcomer.hand)
         self._given_up.append((worker, why))
-        if newcomer.stage is Stage.INSIDE:
-            self._tell(worker, Stop())
-            self._tell(worker, Bye())
+        if newcomer.stage is JoinStage.INSIDE:
+            self._tell(worker, StopExecution())
+            self._tell(worker, Exit())
         self._door.dismiss(worker, "it is not waited for any more")
         if newcomer.hand.task.ended is None:
             newcomer.hand.task.cancel()
-        if newcomer.stage >= Stage.MET:
+        if newcomer.stage >= JoinStage.MET:
             self._links.loosen(worker)
             for member in members:
-                self._tell(member, Forget(worker=worker))
+                self._tell(member, DropPeer(worker=worker))
 
     def lost(self) -> list[tuple[WorkerId, str]]:
         """Who has been given up since the last call, and why."""
@@ -137,19 +137,19 @@ class Newcomers:
 
     def _step(self, worker: WorkerId, newcomer: Newcomer, members: Collection[WorkerId]) -> None:
         match newcomer.stage:
-            case Stage.LAUNCHED if worker in self._door.guests:
+            case JoinStage.LAUNCHED if worker in self._door.guests:
                 self._door.introduce(worker, members)
-                newcomer.stage = Stage.INTRODUCED
-            case Stage.INTRODUCED if self._door.guests[worker].ready:
+                newcomer.stage = JoinStage.INTRODUCED
+            case JoinStage.INTRODUCED if self._door.guests[worker].ready:
                 peer = self._door.guests[worker].peer
                 self._links.admit([peer])
                 self._links.connect([peer], joining=True)
-                newcomer.unmet, newcomer.stage = set(members), Stage.MET
+                newcomer.unmet, newcomer.stage = set(members), JoinStage.MET
                 for member in members:
                     self._tell(member, AddPeer(peer=listed(peer)))
-            case Stage.MET if not newcomer.unmet:
+            case JoinStage.MET if not newcomer.unmet:
                 now = time.monotonic()
-                newcomer.stage, newcomer.deadline = Stage.INSIDE, now + self._patience
+                newcomer.stage, newcomer.deadline = JoinStage.INSIDE, now + self._patience
                 newcomer.hand.heard = now
                 self._door.let_in(worker)
 
@@ -164,7 +164,7 @@ class Newcomers:
         if hand.working or now <= newcomer.deadline:
             return ""
         waited, name = f"within {self._patience:g} s", member_name(hand.id)
-        if newcomer.stage is Stage.INSIDE:
+        if newcomer.stage is JoinStage.INSIDE:
             return f"{name}: it registered, but did not begin its work {waited}"
         if hand.id in self._door.guests:
             return f"{name}: it registered, but the others did not open their links to it {waited}"

@@ -240,7 +240,7 @@ def capacity(spark: SparkContext) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TaskEnd:
     """Why a task is over; None is as it should be."""
 
     error: MeanderError | None
@@ -257,7 +257,7 @@ class SparkTask:
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
         self.started = False
-        self.ended: Ended | None = None
+        self.ended: TaskEnd | None = None
         self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -295,12 +295,12 @@ class SparkTask:
             self._spark.setJobGroup(self._group, self._name, interruptOnCancel=True)
             (failure,) = self._spark.range(1, numSlices=1).map(entry(self._blob)).collect()
             told = Failure.from_bytes(failure).error() if failure else None
-            self.ended = Ended(told)
+            self.ended = TaskEnd(told)
         except (Py4JNetworkError, OSError, EOFError) as error:
             said = f"{type(error).__name__}: {error}"
-            self.ended = Ended(_why(self._name, self._jvm, said))
+            self.ended = TaskEnd(_why(self._name, self._jvm, said))
         except (PySparkException, Py4JError) as error:
-            self.ended = Ended(translate(self._name, str(error)))
+            self.ended = TaskEnd(translate(self._name, str(error)))
             self._tell_stderr()
         finally:
             self._on_end()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.launch_arguments import Arguments
-from meander.app.protocol.messages import Bye, WorkerHeartbeat
+from meander.app.protocol.messages import Exit, WorkerHeartbeat
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
 
@@ -62,7 +62,7 @@ class Survivors:
         hands = list(self._hands.values())
         self._hands.clear()
         for hand in hands:
-            self._links.tell(hand.id, Bye().to_bytes())
+            self._links.tell(hand.id, Exit().to_bytes())
         end(hands)
         self._links.close()
 

@@ -22,21 +22,21 @@ from meander.app.driver.workers.survivors import Survivors, end
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import (
     FROM_WORKER,
-    Bye,
     Done,
+    Exit,
     Failure,
     FromWorker,
     Log,
     PeerAdded,
     Released,
     Report,
-    Stop,
+    StopExecution,
     Stopped,
     ToWorker,
     WorkerHeartbeat,
 )
 from meander.app.protocol.registration import RegistrationServer
-from meander.app.status.worker_stats import Heard
+from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
 from meander.dataflow.errors import lost
 from meander.dataflow.metrics.stall_log import Wait
@@ -77,7 +77,7 @@ class WorkerPool:
         self._beat_every = min(1.0, lease / 5)
         self.hands = {worker: WorkerHandle(worker, task_of(worker)) for worker in workers}
         self.newcomers = Newcomers(links, door, task_of, lease, patience, slots)
-        self._past = Heard()
+        self._past = WorkerStats()
         self._gone: list[tuple[WorkerId, dict[str, int]]] = []
         self._causes: list[tuple[Rank, MeanderError]] = []
         self._deadline = time.monotonic() + patience
@@ -106,7 +106,7 @@ class WorkerPool:
         """Whether every worker has done all there was to do."""
         return all(hand.done for hand in self.hands.values())
 
-    def heard(self) -> Heard:
+    def heard(self) -> WorkerStats:
         """How each worker stands, as of its last words."""
         return replace(self._past, working={hand.id: hand.beat for hand in self.hands.values()})
 
@@ -193,7 +193,7 @@ class WorkerPool:
         self._links.part()
         self._door.turn_all("this life of the flow is over")
         if self._door.open:
-            self._tell_all(Stop())
+            self._tell_all(StopExecution())
         deadline = time.monotonic() + within
         while time.monotonic() < deadline and not all(map(_ended, self.hands.values())):
             self._links.wait(0.05)
@@ -213,7 +213,7 @@ class WorkerPool:
         ending = list(members)
         if self._door.open:
             for worker in (*(hand.id for hand in ending), *self.newcomers.linked):
-                self._links.tell(worker, Bye().to_bytes())
+                self._links.tell(worker, Exit().to_bytes())
         end([*ending, *self.newcomers.hands, *self.newcomers.past])
         self._note_ends()
 
@@ -258,7 +258,7 @@ class WorkerPool:
         """Say good-bye to those whose last word all have heard."""
         for worker, hand in list(self.hands.items()):
             if hand.leaves and hand.done and hand.released >= self.hands.keys() - {worker}:
-                self._links.tell(worker, Bye().to_bytes())
+                self._links.tell(worker, Exit().to_bytes())
                 self._links.loosen(worker)
                 self._door.dismiss(worker, "it has left")
                 del self.hands[worker]

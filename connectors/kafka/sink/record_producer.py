@@ -23,7 +23,7 @@ from meander.connectors.kafka.sink.producer import (
     Producing,
     Report,
 )
-from meander.state.layers.topic import Place
+from meander.state.layers.topic import RecordLocation
 
 Delivered = Callable[[Message], None]
 """Called once a record is durable; the message has its partition and offset."""
@@ -82,7 +82,7 @@ class Sender(Producing):
 
         self.send(value, key, placed, [], partition)
 
-    def forget(self, places: Iterable[Place]) -> None:
+    def forget(self, places: Iterable[RecordLocation]) -> None:
         """Put a tombstone for each of some records behind it; nothing waits for these."""
         for place in places:
             self.send(None, place.key, noted, [], place.partition)

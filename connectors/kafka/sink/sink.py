@@ -84,7 +84,9 @@ class KafkaWriter:
     """Implements `SinkWriter`."""
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
-        self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
+        self._rows = RecordEncoder(
+            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+        )
         most = batch_bytes([spec.topic], context.outside)
         self._freight = BatchProducer(context.settings, spec.topic, context.max_waiting, most)
 
@@ -213,7 +215,7 @@ def _compressed(codec: pa.Codec, parts: tuple[bytes, bytes]) -> int:
     return min(len(given), packed + packed // COMPRESSED_APART)
 
 
-class Rows:
+class RecordEncoder:
     """How one worker's results become records of a topic; knows no producer."""
 
     def __init__(
@@ -221,8 +223,8 @@ class Rows:
     ) -> None:
         self._taken, self._around = taken, HEADERS if spec.headers else 0
         self._topic, self._with_headers = spec.topic, spec.headers
-        self._value = _Part("value", encoder(spec.value), callable(spec.value))
-        self._key = _Part("key", _key_writer(spec.key), callable(spec.key))
+        self._value = _FieldEncoder("value", encoder(spec.value), callable(spec.value))
+        self._key = _FieldEncoder("key", _key_writer(spec.key), callable(spec.key))
         self._pulse = pulse
         self._worker = _header("meander.worker", worker)
 
@@ -276,7 +278,11 @@ class Rows:
         return list(map(list, zip(*columns, strict=False)))
 
     def _encoded(
-        self, part: _Part[T], column: Sequence[T], batch: Batch, refused: dict[int, RowRefused]
+        self,
+        part: _FieldEncoder[T],
+        column: Sequence[T],
+        batch: Batch,
+        refused: dict[int, RowRefused],
     ) -> list[bytes | None]:
         """A column as it is written; None, and a refusal, for what cannot be."""
         encoded: list[bytes | None] = []
@@ -310,7 +316,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part(Generic[T]):
+class _FieldEncoder(Generic[T]):
     """How the value or the key of a record is written."""
 
     name: str

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from typing import IO, cast
 
 from meander.connectors.kafka.sink.producer import Headers
-from meander.connectors.kafka.sink.transactional_producer import Parcel
+from meander.connectors.kafka.sink.transactional_producer import TopicBatch
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
@@ -39,7 +39,7 @@ class Spool:
 
     def __init__(self, disk: MemoryLimit, folder: Path) -> None:
         self._disk, self._folder = disk, folder
-        self._near: list[Parcel] = []
+        self._near: list[TopicBatch] = []
         self._file: IO[bytes] | None = None
         self.size = 0
         """About how many bytes all parcels take."""
@@ -57,7 +57,7 @@ class Spool:
     def __bool__(self) -> bool:
         return bool(self._near) or self.spilled
 
-    def add(self, parcel: Parcel, room: int) -> None:
+    def add(self, parcel: TopicBatch, room: int) -> None:
         """Take a parcel over; memory has so much room for all. Raises MeanderError where the disk
         has none."""
         self.size += parcel.size
@@ -74,7 +74,7 @@ class Spool:
                 "see whether its disk has room, and run the flow again",
             ) from error
 
-    def __iter__(self) -> Iterator[Parcel]:
+    def __iter__(self) -> Iterator[TopicBatch]:
         """All parcels; none is added meanwhile."""
         if self._file is None:
             yield from self._near
@@ -83,7 +83,7 @@ class Spool:
         while head := self._file.read(_LENGTH.size):
             (length,) = _LENGTH.unpack(head)
             whole = codec.decode(self._file.read(length))
-            yield Parcel(*cast(tuple[str, _Column, _Column, list[Headers] | None], whole))
+            yield TopicBatch(*cast(tuple[str, _Column, _Column, list[Headers] | None], whole))
 
     def close(self) -> None:
         """Forget all parcels."""

@@ -47,7 +47,7 @@ which Kafka has missed some: none of them is there once it has confirmed that.""
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class TopicBatch:
     """Records for one topic; `headers` is None where they have none. Shapes (n,)."""
 
     topic: str
@@ -61,7 +61,7 @@ class Parcel:
         return size_of(self.values, self.keys, self.headers)
 
 
-Lot = Iterable[Parcel]
+TransactionBatch = Iterable[TopicBatch]
 """Asked for its parcels once for each try, in the thread."""
 
 
@@ -75,7 +75,7 @@ class TransactionalProducer:
         self._id, self._done = id, done
         self._contact = contact(settings)
         self._producer = transactional(settings, id, **tuning)
-        self._lots = SimpleQueue[Lot | None]()
+        self._lots = SimpleQueue[TransactionBatch | None]()
         self._begun = self._ended = 0
         self._failure: Exception | None = None
         self._refused: tuple[KafkaError, str] | None = None
@@ -90,7 +90,7 @@ class TransactionalProducer:
         self._contact.check()
         return self._begun != self._ended
 
-    def commit(self, lot: Lot) -> None:
+    def commit(self, lot: TransactionBatch) -> None:
         """Begin to commit, while it is not `busy`."""
         self._begun += 1
         self._lots.put(lot)
@@ -112,7 +112,7 @@ class TransactionalProducer:
             self._done()
         del self._producer
 
-    def _committed(self, lot: Lot) -> bool:
+    def _committed(self, lot: TransactionBatch) -> bool:
         """Whether a lot is out; else Kafka has given it back whole, and may take it later. Raises
         MeanderError for what it refuses, WorkerLost where nobody knows what has become of it."""
         self._refused, begun = None, time.monotonic()
@@ -145,7 +145,7 @@ class TransactionalProducer:
         if not _comes_back(error.args[0]):
             raise translate(error, where)
 
-    def _send(self, parcel: Parcel) -> None:
+    def _send(self, parcel: TopicBatch) -> None:
         headers, report = parcel.headers, partial(self._report, parcel.topic)
         for row, (value, key) in enumerate(zip(parcel.values, parcel.keys, strict=True)):
             theirs = None if headers is None else headers[row]

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.sink.sink import KafkaSink, Rows, Taken
+from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder, Taken
 from meander.connectors.kafka.sink.transaction_buffer import Spool
-from meander.connectors.kafka.sink.transactional_producer import Parcel, TransactionalProducer
+from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.exactly_once.checksum import Checksum
-from meander.dataflow.exactly_once.commit_markers import Mark
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Keeper
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.records.batch import Batch
@@ -86,14 +86,14 @@ class KafkaTransactions:
         """How many have been."""
         return self._begun - self.busy
 
-    def commit(self, mark: Mark) -> None:
+    def commit(self, mark: CommitMarker) -> None:
         """Begin to make visible what has been taken over, with its mark, while none is `busy`."""
-        self.leave(Parcel(self._marks, [mark.to_bytes()], [None]))
+        self.leave(TopicBatch(self._marks, [mark.to_bytes()], [None]))
         self._begun += 1
         self._leaving, self._written = self._written, self._spools()
         self._committer.commit(self._leaving)
 
-    def leave(self, parcel: Parcel) -> int:
+    def leave(self, parcel: TopicBatch) -> int:
         """Take records over that leave with the next; the number of that."""
         self._written.add(parcel, self._most - self._leaving.near)
         return self._begun + 1
@@ -125,14 +125,16 @@ class _Writer:
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
+        self._rows = RecordEncoder(
+            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+        )
         self.taken = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Take over one batch. Raises RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
         self.taken += Checksum.of(batch.times, keys, values)
-        return self._transactions.leave(Parcel(self._topic, values, keys, headers))
+        return self._transactions.leave(TopicBatch(self._topic, values, keys, headers))
 
     def tally(self, batch: Batch) -> Checksum:
         """Of a batch, were it written. Raises RowRefused as `write`."""
@@ -154,7 +156,7 @@ class _Writer:
 class _Waiting(NamedTuple):
     """What lies in an outbox."""
 
-    parcel: Parcel
+    parcel: TopicBatch
     size: int
     """Bytes that are held for it."""
 
@@ -166,12 +168,14 @@ class _Outbox:
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._rows = Rows(spec, context.worker, context.pulse, Taken.by(spec.topic, context))
+        self._rows = RecordEncoder(
+            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+        )
         self._keeper = Keeper[_Waiting](self._leave)
 
     def write(self, batch: Batch) -> int:
         """Keep one batch, as it will be sent. Raises RowRefused for a row that cannot be."""
-        parcel = Parcel(self._topic, *self._rows.written(batch))
+        parcel = TopicBatch(self._topic, *self._rows.written(batch))
         # The sink has the batch itself as long, for checkpoints, and its values are no smaller.
         waiting = _Waiting(parcel, 2 * parcel.size + batch.weight)
         self._transactions.keep(waiting.size)

@@ -12,9 +12,9 @@ from operator import methodcaller
 
 import numpy as np
 
-from meander.connectors.kafka.client import Fetched
-from meander.connectors.kafka.dead_letter import Unreadable
-from meander.connectors.kafka.source.deserializer import Readable, Reading
+from meander.connectors.kafka.client import ConsumedMessage
+from meander.connectors.kafka.dead_letter import MalformedRecord
+from meander.connectors.kafka.source.deserializer import Deserializer, Readable
 from meander.dataflow.interfaces import Chunk, DeadLetters, Partition
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.control import MAX_MILLIS
@@ -33,7 +33,7 @@ class Intake:
     def __init__(
         self,
         topic: str,
-        read: Reading,
+        read: Deserializer,
         fail_fast: bool,
         dead: DeadLetters,
     ) -> None:
@@ -41,7 +41,7 @@ class Intake:
         """Records set aside so far."""
         self._topic, self._read, self._fail_fast, self._dead = topic, read, fail_fast, dead
 
-    def chunk(self, partition: Partition, messages: list[Fetched]) -> Chunk:
+    def chunk(self, partition: Partition, messages: list[ConsumedMessage]) -> Chunk:
         """What can be read of a partition's next messages.
 
         Raises MeanderError for what cannot, where that is to end the flow.
@@ -56,7 +56,7 @@ class Intake:
         offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
         return Chunk(partition, offsets, times_of(times), values, size)
 
-    def _read_one(self, message: Fetched) -> Readable | None:
+    def _read_one(self, message: ConsumedMessage) -> Readable | None:
         try:
             return self._read.one(message)
         except ValueError as error:
@@ -68,7 +68,7 @@ class Intake:
         """Whether what was set aside is durable."""
         return not self.unreadable or not self._dead.pending()
 
-    def _set_aside(self, message: Fetched, reason: str) -> None:
+    def _set_aside(self, message: ConsumedMessage, reason: str) -> None:
         partition, offset = message.partition(), message.offset()
         if self._fail_fast:
             raise MeanderError(
@@ -78,7 +78,7 @@ class Intake:
                 "(fail_fast=False)",
             )
         self.unreadable += 1
-        record = Unreadable(
+        record = MalformedRecord(
             self._topic, message.key(), message.value(), list(message.headers() or ())
         )
         one = np.array([0], np.int64)
@@ -97,6 +97,6 @@ def times_of(millis: Sequence[int]) -> Int64s:
     return from_millis(1) * np.clip(np.array(millis, np.int64), MIN_TIME, MAX_MILLIS)
 
 
-def size_of(messages: Sequence[Fetched]) -> int:
+def size_of(messages: Sequence[ConsumedMessage]) -> int:
     """About how many bytes messages take."""
     return sum(map(len, messages)) + RECORD * len(messages)

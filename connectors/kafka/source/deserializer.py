@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter, methodcaller
 
-from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.formats import (
     Decoder,
     FieldTime,
@@ -31,7 +31,7 @@ _MILLIS = itemgetter(1)
 _VALUE, _KEY, _TIMESTAMP = map(methodcaller, ("value", "key", "timestamp"))
 
 
-class Reading:
+class Deserializer:
     """How one source reads its records; with `pairs` a value is the tuple (key, value)."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Reading:
         self._pairs, self._pulse = pairs, pulse
         self._own = callable(value) or (pairs and callable(key)) or callable(time)
 
-    def one(self, message: Fetched) -> Readable:
+    def one(self, message: ConsumedMessage) -> Readable:
         """A record's value and time. Raises ValueError where it has none."""
         if self._own and self._pulse.due:
             self._pulse.beat()
@@ -63,7 +63,7 @@ class Reading:
             cause = f"its {part} cannot be read: {told(error)}"
             raise ValueError(cause) from error
 
-    def all(self, messages: Sequence[Fetched]) -> tuple[list[object], list[int]] | None:
+    def all(self, messages: Sequence[ConsumedMessage]) -> tuple[list[object], list[int]] | None:
         """The values and times of many; None where they have to be read one by one."""
         if self._own:
             return None
@@ -77,7 +77,7 @@ class Reading:
             return None
         return values, times
 
-    def _times(self, messages: Sequence[Fetched], values: Sequence[object]) -> list[int]:
+    def _times(self, messages: Sequence[ConsumedMessage], values: Sequence[object]) -> list[int]:
         extract = self._time
         if extract is None:
             return list(map(_MILLIS, map(_TIMESTAMP, messages)))

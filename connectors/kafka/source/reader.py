@@ -23,7 +23,7 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from meander.connectors.kafka import client
-from meander.connectors.kafka.client import Fetched
+from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.source.chunks import Intake, size_of
 from meander.connectors.kafka.source.lost_records import Lost
 from meander.connectors.kafka.source.topic_ids import TopicIds
@@ -61,7 +61,7 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Lane:
+class FetchPartition:
     """One partition on its way to the flow."""
 
     partition: Partition
@@ -72,7 +72,7 @@ class Lane:
     """The last record handed out lies just before it."""
     passed: int
     """All before it has passed the flow."""
-    held: deque[Fetched] = field(default_factory=deque)
+    held: deque[ConsumedMessage] = field(default_factory=deque)
     bytes: int = 0
     at_end: bool = False
     """Whether the last that was heard of it is that there is no more."""
@@ -107,7 +107,8 @@ class KafkaReader:
         self._wakeup = context.wakeup
         self._contact = client.contact(context.settings)
         self._lanes = {
-            b.partition: Lane(b.partition, b.start, b.end, b.start, b.start) for b in bounds
+            b.partition: FetchPartition(b.partition, b.start, b.end, b.start, b.start)
+            for b in bounds
         }
         # Guessed too high, so that the first poll is a careful one.
         self._average = TAKE / _CAREFUL
@@ -115,7 +116,7 @@ class KafkaReader:
         self._look, self._bounded = Look(context.settings, topic, known), context.until_end
         self._total = known.partitions
         self._orders: deque[Callable[[], None]] = deque()
-        self._handover: Fetched | None = None
+        self._handover: ConsumedMessage | None = None
         self._ours = True
         self._turn = threading.Semaphore(0)
         self._closing = False
@@ -202,7 +203,7 @@ class KafkaReader:
     def adopt(self, partition: Partition, rest: Rest) -> None:
         """Read what is left of a partition that another worker has released, or all of a new."""
         start = rest.offset
-        lane = self._lanes[partition] = Lane(partition, start, rest.end, start, start)
+        lane = self._lanes[partition] = FetchPartition(partition, start, rest.end, start, start)
         self.partitions.append(partition)
         # At the waiter's next nap: beside one that polls again and again the call takes seconds.
         self._order(partial(self._consumer.incremental_assign, [self._place(lane, start)]))
@@ -234,7 +235,7 @@ class KafkaReader:
         self._obey()
         first, self._handover = self._handover, None
         rows = max(1, min(ROWS, int(TAKE / self._average)))
-        messages = cast(list[Fetched], self._consumer.consume(rows, 0))
+        messages = cast(list[ConsumedMessage], self._consumer.consume(rows, 0))
         # Before any of them is handed out: they may be another topic's.
         self._ids.expect(self._topic, self._id)
         if first is not None:
@@ -248,7 +249,7 @@ class KafkaReader:
         if messages and self._contact.lost:
             self._contact.heard()
 
-    def _sort_run(self, partition: Partition, run: list[Fetched]) -> None:
+    def _sort_run(self, partition: Partition, run: list[ConsumedMessage]) -> None:
         """As `_sort` for each, but all at once where nothing is special about them."""
         lane = self._lanes.get(partition)
         last = run[-1].offset()
@@ -260,7 +261,7 @@ class KafkaReader:
         lane.position, lane.at_end = last + 1, False
         self._hold(lane, run)
 
-    def _sort(self, message: Fetched) -> None:
+    def _sort(self, message: ConsumedMessage) -> None:
         error = message.error()
         if error is not None:
             self._sort_error(message, error)
@@ -276,7 +277,7 @@ class KafkaReader:
         lane.position, lane.at_end = offset + 1, False
         self._hold(lane, [message])
 
-    def _hold(self, lane: Lane, run: list[Fetched]) -> None:
+    def _hold(self, lane: FetchPartition, run: list[ConsumedMessage]) -> None:
         lane.held.extend(run)
         size = size_of(run)
         lane.bytes += size
@@ -284,7 +285,7 @@ class KafkaReader:
         if lane.paused and lane.bytes > HELD:
             self._stop(lane)
 
-    def _sort_error(self, message: Fetched, error: KafkaError) -> None:
+    def _sort_error(self, message: ConsumedMessage, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if (lane := self._lanes.get(Partition(message.partition()))) is not None:
                 lane.position, lane.at_end = max(lane.position, message.offset()), True
@@ -294,7 +295,7 @@ class KafkaReader:
         elif not client.transient(error):
             raise client.translate(error, f"topic {self._topic!r}")
 
-    def _pass_over(self, lane: Lane) -> None:
+    def _pass_over(self, lane: FetchPartition) -> None:
         """Read a partition on behind what retention has deleted. Raises SetupError where that is
         not allowed. The broker has just answered, so the loop waits for it for some milliseconds.
         """
@@ -305,14 +306,14 @@ class KafkaReader:
         self._consumer.incremental_unassign([self._place(lane)])
         self._consumer.incremental_assign([self._place(lane, lane.position)])
 
-    def _stop(self, lane: Lane) -> None:
+    def _stop(self, lane: FetchPartition) -> None:
         if not lane.stopped:
             lane.stopped = True
             self._consumer.pause([self._place(lane)])
 
     # -- handing out
 
-    def _decode(self, lane: Lane) -> Chunk:
+    def _decode(self, lane: FetchPartition) -> Chunk:
         if len(lane.held) <= ROWS:
             taken = list(lane.held)
             lane.held.clear()
@@ -334,7 +335,7 @@ class KafkaReader:
             for lane in self._lanes.values()
         }
 
-    def _place(self, lane: Lane, offset: int = -1001) -> TopicPartition:
+    def _place(self, lane: FetchPartition, offset: int = -1001) -> TopicPartition:
         return TopicPartition(self._topic, lane.partition, offset)
 
     # -- the waiter's side
@@ -352,12 +353,12 @@ class KafkaReader:
         except KafkaException as error:
             self._fail(client.translate(error, f"topic {self._topic!r}"))
 
-    def _await_message(self) -> Fetched | None:
+    def _await_message(self) -> ConsumedMessage | None:
         while not self._closing:
             self._obey()
             lanes = list(self._lanes.values())
             nap = _SHORT_NAP if not lanes or any(lane.stopped for lane in lanes) else _NAP
-            message = cast(Fetched | None, self._consumer.poll(nap))
+            message = cast(ConsumedMessage | None, self._consumer.poll(nap))
             if message is not None:
                 return message
             self._look_around()
@@ -397,7 +398,7 @@ class KafkaReader:
         while self._orders:
             self._orders.popleft()()
 
-    def _unassign(self, lane: Lane) -> None:
+    def _unassign(self, lane: FetchPartition) -> None:
         self._consumer.incremental_unassign([self._place(lane)])
         if self._handover is not None and self._handover.partition() == lane.partition:
             # It was fetched before this; should the partition come back, it is fetched again.

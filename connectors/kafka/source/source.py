@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from meander.connectors.kafka import client, topics
 from meander.connectors.kafka.formats import Decoder, Format, TimeExtractor, check_format
 from meander.connectors.kafka.source.chunks import Intake
-from meander.connectors.kafka.source.deserializer import Reading
+from meander.connectors.kafka.source.deserializer import Deserializer
 from meander.connectors.kafka.source.lost_records import Lost
 from meander.connectors.kafka.source.reader import Bounds, KafkaReader
 from meander.connectors.kafka.source.topic_ids import TopicIds, made_anew
@@ -116,7 +116,7 @@ class KafkaSource:
 
     def intake(self, dead: DeadLetters, pulse: Keepalive) -> Intake:
         """How one worker reads the topic's records."""
-        reading = Reading(self.value, self.key, self.time, self.pairs, pulse)
+        reading = Deserializer(self.value, self.key, self.time, self.pairs, pulse)
         return Intake(self.topic, reading, self.fail_fast, dead)
 
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from meander.dataflow.operators.keyed.notifications import Notices
+from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import Rounds, at, outer, rounds_of
@@ -44,7 +44,7 @@ class Calls:
         origin: int,
         space: BinSpace,
         timers: Timers,
-        notices: Notices,
+        notices: Notifications,
         answers: Collection[Why],
         rounds: Rounds,
         until: Antichain,

@@ -25,8 +25,8 @@ from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, pick
 from meander.state.encoding.columns import Column as Column
+from meander.state.encoding.columns import ColumnLayout, column_of, exact, fitting
 from meander.state.encoding.columns import Columns as Columns
-from meander.state.encoding.columns import Layout, column_of, exact, fitting
 from meander.state.store.store import Bins, StateBatch, Store
 
 ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
@@ -55,9 +55,9 @@ class ColumnFold:
     of: str | None = None
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ColumnLayout:
         """The columns of its states."""
-        return Layout(self.init, self.dtypes)
+        return ColumnLayout(self.init, self.dtypes)
 
     def __post_init__(self) -> None:
         if not self.dtypes:
@@ -148,7 +148,7 @@ class _Sealed:
     """The same where states are no mere numbers: they are kept sealed, each as a tuple."""
 
     def __init__(
-        self, lent: StateBatch, keys: list[bytes], layout: Layout, sealing: Sealing
+        self, lent: StateBatch, keys: list[bytes], layout: ColumnLayout, sealing: Sealing
     ) -> None:
         self._states, self._slots, self._keys = lent.sealed, lent.slots, keys
         self._layout, self._sealing = layout, sealing

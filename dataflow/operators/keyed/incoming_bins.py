@@ -18,10 +18,10 @@ from itertools import chain
 
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.bin_handoff import BinHandoff
-from meander.dataflow.control.instructions import Stage
+from meander.dataflow.control.instructions import Prefetch
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.keyed.prefetch import Fetched, PrefetchedBins, spoilt
+from meander.dataflow.operators.keyed.prefetch import FetchedBin, PrefetchedBins, spoilt
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message
 from meander.dataflow.records.batch import Int64s
@@ -42,13 +42,13 @@ ENTRIES = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class IncomingBin:
     """A bin whose last layers are being installed."""
 
     time: Time
     delivery: BinHandoff
     installation: LayerLoader
-    ahead: Fetched
+    ahead: FetchedBin
 
 
 class IncomingBins:
@@ -79,7 +79,7 @@ class IncomingBins:
         self._stashed: dict[Bin, SpillBuffer] = {}
         self._released: set[Bin] = set()
         self._queued: list[tuple[Time, BinHandoff]] = []
-        self._installing: list[Incoming] = []
+        self._installing: list[IncomingBin] = []
         self._staging = PrefetchedBins(store, topic, pace, report)
         self._spoilt: dict[tuple[Bin, int], tuple[Time, BinHandoff]] = {}
         """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
@@ -156,7 +156,7 @@ class IncomingBins:
                 worked = True
         return self._staging.step() or worked
 
-    def stage(self, stage: Stage, time: Time) -> None:
+    def stage(self, stage: Prefetch, time: Time) -> None:
         """Fetch ahead what lies on the topic of a bin that is to come; told at a time."""
         # An older copy may still be here, until its leaving is acknowledged.
         bin = stage.manifest.bin
@@ -253,7 +253,7 @@ class IncomingBins:
         queued = (delivery.manifest.bin for _, delivery in self._queued)
         return [bin for bin in queued if self._staging.under_way(bin)]
 
-    def _begin(self, time: Time, delivery: BinHandoff) -> Incoming:
+    def _begin(self, time: Time, delivery: BinHandoff) -> IncomingBin:
         """The last of a bin has come. What is written anew was first told of at an earlier time."""
         manifest = delivery.manifest
         self._newest[manifest.bin] = manifest.epoch
@@ -262,9 +262,9 @@ class IncomingBins:
         rest = self._pace.due.admit(
             LayerLoader(self._store, manifest, self._topic, ahead.layers, ahead.timers)
         )
-        return Incoming(first, delivery, rest, ahead)
+        return IncomingBin(first, delivery, rest, ahead)
 
-    def _install(self, incoming: Incoming) -> bool:
+    def _install(self, incoming: IncomingBin) -> bool:
         """Install a little; whether it is over. Raises what cannot be read when it comes again."""
         manifest, rest = incoming.delivery.manifest, incoming.installation
         move = manifest.bin, manifest.epoch

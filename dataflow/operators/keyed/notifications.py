@@ -21,7 +21,7 @@ Notice = tuple[Time, bytes]
 """A time, and the encoded key that wants to be called once all of it has come."""
 
 
-class Notices:
+class Notifications:
     """At most one per key and time, a time of any scope.
 
     >>> notices = Notices()

@@ -27,10 +27,10 @@ from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
 from meander.dataflow.operators.keyed.callbacks import Calls
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Logic
-from meander.dataflow.operators.keyed.notifications import Notices
+from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.output_group import Outputs
-from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort, Underway, least_of
+from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import (
     Rounds,
@@ -57,7 +57,7 @@ SLICE = 3072
 """Records applied per turn, so that no turn is long."""
 
 
-class Keyed(BaseOperator):
+class KeyedOperator(BaseOperator):
     """One stateful operator on one worker."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Keyed(BaseOperator):
     ) -> None:
         """`out` says whether all results of before a time have left by the sinks behind it."""
         self.name, self.store, self.timers = name, store, Timers()
-        self._notices = Notices()
+        self._notices = Notifications()
         self.heat: Int64s = np.zeros(space.count, np.int64)
         """Records applied so far, by bin."""
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
@@ -195,16 +195,16 @@ class Keyed(BaseOperator):
     def _held(self) -> set[Bin]:
         return {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """What waits for its time, for its bin, or in line."""
         queued = [rows.isolated() for _, rows in self._queue]
         waiting = chain(queued, self.arrivals.stashed, self._waiting.rows())
         return chain.from_iterable(map(self._by_input, waiting))
 
-    def _by_input(self, rows: Rows) -> Iterator[Underway]:
+    def _by_input(self, rows: Rows) -> Iterator[InFlight]:
         for side in np.unique(rows.sides).tolist():
             some, _ = rows.split(rows.sides == side)
-            yield Underway(self._inputs[side].location, some.least_time, some.batch)
+            yield InFlight(self._inputs[side].location, some.least_time, some.batch)
 
     @property
     def notices(self) -> list[tuple[Time, bytes]]:

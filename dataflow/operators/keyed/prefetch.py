@@ -38,7 +38,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBin:
     """What has been fetched of a bin that has come."""
 
     layers: tuple[LayerId, ...]
@@ -47,7 +47,7 @@ class Fetched:
     keys: int
 
 
-NOTHING = Fetched((), (), 0, 0)
+NOTHING = FetchedBin((), (), 0, 0)
 
 
 class PrefetchedBins:
@@ -90,14 +90,14 @@ class PrefetchedBins:
         staged = self._bins.get(bin)
         return staged is not None and staged.installation is not None and not staged.done
 
-    def claim(self, bin: Bin) -> Fetched:
+    def claim(self, bin: Bin) -> FetchedBin:
         """A bin has come: what of it has been fetched."""
         staged = self._bins.pop(bin, None)
         if staged is None or staged.installation is None:
             return NOTHING
         layers = tuple(layer.id for layer in staged.manifest.layers)
         ahead = staged.installation
-        return Fetched(layers, tuple(ahead.timers), ahead.bytes, ahead.count)
+        return FetchedBin(layers, tuple(ahead.timers), ahead.bytes, ahead.count)
 
     def push(self, bin: Bin) -> bool:
         """Fetch a little of a bin that is waited for; whether anything of it came."""

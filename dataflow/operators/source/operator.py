@@ -19,8 +19,8 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from meander.dataflow.backpressure.inflight import ROW, Inflight, Sent
-from meander.dataflow.control.partition_handoff import Parcel
+from meander.dataflow.backpressure.inflight import ROW, Inflight, SentBatch
+from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.timestamp_overrides import (
     BEHIND_ALL,
     OverrideHistory,
@@ -29,8 +29,8 @@ from meander.dataflow.control.timestamp_overrides import (
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Partition, Rest, SourceOptions, SourceReader
 from meander.dataflow.metrics.histogram import Histogram
-from meander.dataflow.operators.ports import InputPort, OutputPort, Underway
-from meander.dataflow.operators.source.partitions import Lane, Pending, Standing
+from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
+from meander.dataflow.operators.source.partitions import PendingChunk, SourcePartition, Standing
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, Int64s
@@ -79,7 +79,7 @@ class SourceOperator:
         inflight: Inflight,
         counters: Counter[str],
         past: OverrideHistory,
-        resumed: Iterable[Parcel] = (),
+        resumed: Iterable[PartitionHandoff] = (),
     ) -> None:
         self._origin, self._reader, self._options = origin, reader, options
         self._parcels, self._output, self._held, self._around = parcels, output, held, around
@@ -98,11 +98,11 @@ class SourceOperator:
         now = clock.monotonic()
         known = {parcel.partition: parcel for parcel in resumed}
         self._lanes = {
-            p: Lane(p, output.open(MIN_TIME), now, now, past.of(origin, p))
+            p: SourcePartition(p, output.open(MIN_TIME), now, now, past.of(origin, p))
             for p in reader.partitions
             if p not in known
         }
-        self._ended: dict[Partition, Parcel] = {}
+        self._ended: dict[Partition, PartitionHandoff] = {}
         """The partitions that have come to their ends."""
         for parcel in known.values():
             lane = self._go_on(parcel, output.open(parcel.frontier))
@@ -157,7 +157,7 @@ class SourceOperator:
         """Whether a partition is read here, or has been to its end."""
         return partition in self._lanes or partition in self._ended
 
-    def release(self, partition: Partition, at: int) -> Parcel | None:
+    def release(self, partition: Partition, at: int) -> PartitionHandoff | None:
         """Let go of a partition once its frontier has come to `at`; None before."""
         if (parcel := self._ended.pop(partition, None)) is not None:
             # Nothing of it comes any more, but somebody has to say so to the next checkpoint.
@@ -176,7 +176,7 @@ class SourceOperator:
         lane.capability.drop()
         return parcel
 
-    def _give_back(self, lane: Lane) -> None:
+    def _give_back(self, lane: SourcePartition) -> None:
         for pending in lane.queue:
             self._inflight.unread(pending.size)
 
@@ -185,29 +185,29 @@ class SourceOperator:
         for message in self._parcels.drain():
             adopted = True
             parcel = message.payload
-            assert isinstance(parcel, Parcel)
+            assert isinstance(parcel, PartitionHandoff)
             capability = self._output.mint(message)
             capability.downgrade(parcel.frontier)
             self._await_before(self._go_on(parcel, capability))
             self._reader.adopt(parcel.partition, parcel.rest)
         return adopted
 
-    def _move_beyond(self, lane: Lane) -> None:
+    def _move_beyond(self, lane: SourcePartition) -> None:
         """Where nothing sorts it, what is sent of a partition later must not be of the time of what
         has been; but who follows a past rules nothing else."""
         if self._around.unsorted and not lane.replays:
             self._rule(lane, lane.newest + 1)
 
-    def _await_before(self, lane: Lane) -> None:
+    def _await_before(self, lane: SourcePartition) -> None:
         """Have a partition wait until all is through that was sent of it before, as its times
         tell."""
         if self._around.unsorted and lane.time > lane.newest:
             lane.after = lane.newest
 
-    def _go_on(self, parcel: Parcel, capability: Capability) -> Lane:
+    def _go_on(self, parcel: PartitionHandoff, capability: Capability) -> SourcePartition:
         """Read a partition from where it was left."""
         now, track = self._clock.monotonic(), self._past.of(self._origin, parcel.partition)
-        lane = Lane(
+        lane = SourcePartition(
             parcel.partition, capability, now, now, track, parcel.rest.offset,
             parcel.maximum, parcel.newest, parcel.frontier,
         )  # fmt: skip
@@ -215,19 +215,23 @@ class SourceOperator:
         self.furthest = max(self.furthest, parcel.newest)
         return lane
 
-    def parcels(self) -> list[Parcel]:
+    def parcels(self) -> list[PartitionHandoff]:
         """Where another reader would have to go on, with each partition that is read here, or has
         been to its end."""
         here = [self._parcel(lane, self._reader.rest(p)) for p, lane in self._lanes.items()]
         to_come = [message.payload for message in self._parcels.waiting]
-        return [*here, *self._ended.values(), *(one for one in to_come if isinstance(one, Parcel))]
+        return [
+            *here,
+            *self._ended.values(),
+            *(one for one in to_come if isinstance(one, PartitionHandoff)),
+        ]
 
     @staticmethod
-    def _parcel(lane: Lane, rest: Rest) -> Parcel:
+    def _parcel(lane: SourcePartition, rest: Rest) -> PartitionHandoff:
         """Of a partition of which a reader has handed out all but the rest."""
         if lane.queue:
             rest = Rest(lane.queue[0].offset, rest.end)
-        return Parcel(lane.partition, rest, lane.maximum, lane.newest, lane.time)
+        return PartitionHandoff(lane.partition, rest, lane.maximum, lane.newest, lane.time)
 
     def sent_up_to(self, limit: int) -> bool:
         """Whether nothing of that time or earlier is left to be sent, of what there is."""
@@ -244,7 +248,7 @@ class SourceOperator:
         """Until the next call nothing later than this is sent; None for no limit."""
         self._limit = limit
 
-    def underway(self) -> Iterable[Underway]:
+    def underway(self) -> Iterable[InFlight]:
         """Nothing: what it has not sent is read again."""
         return ()
 
@@ -300,7 +304,7 @@ class SourceOperator:
                 lane.held = self._held.open(lane.next_time)
         return sent
 
-    def _may_go_on(self, lane: Lane) -> bool:
+    def _may_go_on(self, lane: SourcePartition) -> bool:
         """Whether there is room in the flow for more of this partition, or nothing drains without
         it, and all is through that another worker, or an earlier life, sent of it."""
         enough = self._inflight.enough(self._reader, lane.partition)
@@ -313,12 +317,12 @@ class SourceOperator:
             lane.after = None
         return True
 
-    def _alone(self, lane: Lane) -> bool:
+    def _alone(self, lane: SourcePartition) -> bool:
         """Whether it holds back the flow, and all others have passed what can pass without it."""
         floor = self._floor()
         return lane.time == floor and self._drained(floor)
 
-    def _send_lane(self, lane: Lane) -> bool:
+    def _send_lane(self, lane: SourcePartition) -> bool:
         near = min(self._floor() + self._skew, LATEST)
         budget, waits = ROWS, False
         while lane.queue and budget and not waits:
@@ -331,7 +335,7 @@ class SourceOperator:
         self._announce(lane, waits)
         return budget < ROWS
 
-    def _count(self, lane: Lane, times: Int64s, near: int) -> int:
+    def _count(self, lane: SourcePartition, times: Int64s, near: int) -> int:
         """How many of the next records, which have these times, may leave: those that are near, or
         little, and not beyond what a checkpoint waits for."""
         head = lane.queue[0]
@@ -340,7 +344,9 @@ class SourceOperator:
         rows = max(_up_to(near, times), min(little, len(times)))
         return rows if self._limit is None else min(rows, _up_to(self._limit, times))
 
-    def _send_rows(self, lane: Lane, head: Pending, times: Int64s, natural: Int64s) -> None:
+    def _send_rows(
+        self, lane: SourcePartition, head: PendingChunk, times: Int64s, natural: Int64s
+    ) -> None:
         rows, chunk = len(times), head.chunk
         until = head.row + rows
         batch = Batch(
@@ -360,7 +366,7 @@ class SourceOperator:
         lane.next_offset = int(chunk.offsets[until - 1]) + 1
         whole = until == len(chunk.values)
         self._inflight.sent(
-            Sent(
+            SentBatch(
                 last, head.take(rows), rows, self._reader, lane.partition, lane.next_offset,
                 head.read_at, self.delays if whole else None,
             )
@@ -379,7 +385,7 @@ class SourceOperator:
         self._counters["bumps"] += int(np.count_nonzero(raised))
         self._counters["bumped_ms"] += int(raised.sum())
 
-    def _announce(self, lane: Lane, waits: bool) -> None:
+    def _announce(self, lane: SourcePartition, waits: bool) -> None:
         """Move on to the next record's time, which is known; say so if it has to wait."""
         upcoming = lane.next_time
         self._move(lane, upcoming)
@@ -391,7 +397,7 @@ class SourceOperator:
 
     # -- moving on
 
-    def _move(self, lane: Lane, time: int) -> bool:
+    def _move(self, lane: SourcePartition, time: int) -> bool:
         """Whether it stood before that time, and so has moved."""
         if time <= lane.time:
             return False
@@ -399,13 +405,13 @@ class SourceOperator:
         lane.moved_at = self._clock.monotonic()
         return True
 
-    def _rule(self, lane: Lane, time: int) -> None:
+    def _rule(self, lane: SourcePartition, time: int) -> None:
         """Move a partition on by itself, and say so: what comes next has at least that time."""
         if self._move(lane, time):
             ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, time)
             self._progress.rulings.append(ruling)
 
-    def _rule_future(self, lane: Lane, head: Pending, times: Int64s) -> None:
+    def _rule_future(self, lane: SourcePartition, head: PendingChunk, times: Int64s) -> None:
         """Say which of the records that are about to leave count for nothing."""
         rows = slice(head.row, head.row + len(times))
         offsets = head.chunk.offsets[rows]
@@ -456,7 +462,7 @@ class SourceOperator:
                 moved = True
         return moved
 
-    def _stale(self) -> list[tuple[Lane, int, float]]:
+    def _stale(self) -> list[tuple[SourcePartition, int, float]]:
         """Who holds back what waits, where each would have to move, and since when it stands."""
         furthest = self._progress.furthest(self._around.read)
         demand = self._progress.furthest(self._around.demands)
@@ -473,7 +479,7 @@ class SourceOperator:
                 stale.append((lane, target, lane.moved_at if lane.queue else lane.active_at))
         return stale
 
-    def _target(self, lane: Lane, furthest: int, demand: int | None) -> int:
+    def _target(self, lane: SourcePartition, furthest: int, demand: int | None) -> int:
         if lane.replays:
             return lane.time
         if lane.queue:

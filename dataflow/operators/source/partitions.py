@@ -36,7 +36,7 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingChunk:
     """A chunk that has been read and not yet wholly sent."""
 
     chunk: Chunk
@@ -68,7 +68,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Lane:
+class SourcePartition:
     """One partition, from its reader to the flow."""
 
     partition: Partition
@@ -88,7 +88,7 @@ class Lane:
     reached: int = MIN_TIME
     """The time of the last record read, as far as it is before the mark."""
     held: Capability | None = None
-    queue: deque[Pending] = field(default_factory=deque)
+    queue: deque[PendingChunk] = field(default_factory=deque)
     paused: bool = False
     after: int | None = None
     """What another worker, or an earlier life, sent of it, up to this time, has to be through
@@ -125,7 +125,7 @@ class Lane:
             state = "sending" if self.queue else "paused"
         return Standing(self.partition, self.time, state)
 
-    def queue_up(self, chunk: Chunk, limit: int, now: float) -> Pending:
+    def queue_up(self, chunk: Chunk, limit: int, now: float) -> PendingChunk:
         """Take in what has been read; what asks for more than `limit` asks for nothing."""
         future = chunk.times > limit
         if self.reached < self.track.mark:
@@ -133,7 +133,7 @@ class Lane:
         if self.next_offset < self.track.end:
             future |= self.track.future(chunk.offsets)
         asked = np.where(future, MIN_TIME, chunk.times)
-        pending = Pending(chunk, future, asked, now, chunk.size)
+        pending = PendingChunk(chunk, future, asked, now, chunk.size)
         self.queue.append(pending)
         self.active_at = now
         return pending
