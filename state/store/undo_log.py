@@ -4,8 +4,8 @@ So that a worker which outlives another goes back to the newest one by what is h
 of its own states from the state topic. Invariant: of a bin that is known at a checkpoint, each key
 that has changed since is noted at that one or a later one, the first of which has what it was then;
 a bin that is installed or dropped is known no longer. Cost: that of `BeforeImages`, and about 100
-bytes for the first change of a key since the last checkpoint; where these take more than their share of the
-memory (I6), whole bins are forgotten.
+bytes for the first change of a key since the last checkpoint; where these take more than their
+share of the memory (I6), whole bins are forgotten.
 """
 
 from __future__ import annotations

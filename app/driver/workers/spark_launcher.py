@@ -134,7 +134,7 @@ def expect_master(master: str) -> None:
 
     >>> expect_master("bogus")
     Traceback (most recent call last):
-    meander.schemas.errors.SetupError: Spark master 'bogus': there is no such kind; write local[4], ...
+    meander.schemas.errors.SetupError: Spark master 'bogus': there is no such kind; ...
     """
     if re.fullmatch(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+", master):
         return

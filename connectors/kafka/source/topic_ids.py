@@ -29,7 +29,7 @@ class TopicIds:
     (None, None)
     >>> ids.expect("lines", "d2q0")
     Traceback (most recent call last):
-    meander.schemas.errors.SetupError: topic 'lines': it has been deleted and made anew: its records ...
+    meander.schemas.errors.SetupError: topic 'lines': it has been deleted and made anew: ...
     """
 
     def __init__(self, debug: str) -> None:
