@@ -270,7 +270,7 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
         return restart.begin(*given)
 
     monkeypatch.setattr(driver, "begin", begun)
-    monkeypatch.setattr(driver, "Crew", Seen)
+    monkeypatch.setattr(driver, "WorkerPool", Seen)
     monkeypatch.setattr(driver, "Journal", Read)
     return flow
 

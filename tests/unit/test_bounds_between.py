@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow import operators
 from meander.dataflow.backpressure.credit import Credit
 from meander.dataflow.graph.graph import EdgeId
+from meander.dataflow.operators.keyed import operator
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
@@ -124,7 +124,7 @@ def test_a_sink_that_takes_nothing_stops_all_that_is_behind_it(
 ) -> None:
     """I6, I7: waiting follows the dataflow to the source, through folds and exchanges."""
     credit, message = 2 * KIB, 20 * KIB
-    monkeypatch.setattr(operators.keyed, "SLICE", 8)
+    monkeypatch.setattr(operator, "SLICE", 8)
     source, sink = HandSource(record_size=KIB), HandSink()
     sink.takes = False
     flow = Flow("f", bins=3, max_inflight=1 << 30, link_credit=credit)
