@@ -167,7 +167,7 @@ class ReplayChecked(_Event):
     """What was out of a sink's results when this life began has been compared with what the replay
     has given.
 
-    >>> Replayed(sink="counts", results=5, wrong=[]).key
+    >>> ReplayChecked(sink="counts", results=5, wrong=[]).key
     'counts'
     """
 

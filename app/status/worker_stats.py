@@ -23,7 +23,7 @@ class WorkerStats:
 
     >>> one = WorkerHeartbeat(counters={"read": 3})
     >>> two = WorkerHeartbeat(counters={"read": 4}, inflight=9)
-    >>> heard = Heard({WorkerId(0): one}).without(two)
+    >>> heard = WorkerStats({WorkerId(0): one}).without(two)
     >>> heard.counters, heard.left.inflight, list(heard.everyone)
     ({'read': 7}, 0, ['0', 'left'])
     """

@@ -121,7 +121,8 @@ class Stream(Generic[T]):
         (time, round, ...), so results do not depend on how the loop's workers run.
 
         >>> from meander import Flow
-        >>> from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, TestFlow
+        >>> from meander.dataflow.simulation.in_memory import ListSink, ListSource
+        >>> from meander.dataflow.simulation.simulated_flow import SimulatedFlow
         >>> flow, sink = Flow("collatz"), ListSink()
         >>> def step(value):
         ...     start, steps, n = value
@@ -131,7 +132,7 @@ class Stream(Generic[T]):
         ...     return stepped.split(lambda v: "done" if v[2] == 1 else "again", "again", "done")
         >>> starts = flow.source(ListSource([[(1, 6), (2, 27)]])).map(lambda n: (n, 0, n))
         >>> starts.iterate("steps", body).sink(sink)
-        >>> with TestFlow(flow, workers=2) as run:
+        >>> with SimulatedFlow(flow, workers=2) as run:
         ...     run.run()
         >>> sorted(sink.values)
         [(6, 8, 1), (27, 111, 1)]

@@ -51,7 +51,7 @@ class MoveBins:
         """What a command of the control topic asks of a flow with these bins.
 
         >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
-        >>> Migrate.asked(move, BinSpace(1)).bins
+        >>> MoveBins.asked(move, BinSpace(1)).bins
         (0, 1)
         """
         return MoveBins(

@@ -122,7 +122,7 @@ class PendingDecisions:
     """Those that have not been sent.
 
     >>> durable, sent = [], []
-    >>> decisions = Decisions(lambda decision: lambda: bool(durable))
+    >>> decisions = PendingDecisions(lambda decision: lambda: bool(durable))
     >>> decisions.take(Joins(WorkerId(2), 7), lambda: sent.append("joins"))
     >>> decisions.send(), sent, decisions.least
     (None, [], 7)

@@ -17,8 +17,8 @@ class ReassignPartition:
 
     One that nobody has read yet begins at `time`, and says where in its log.
 
-    >>> order = Order(0, Partition(3), 7, WorkerId(1))
-    >>> Order.from_bytes(order.to_bytes()) == order
+    >>> order = ReassignPartition(0, Partition(3), 7, WorkerId(1))
+    >>> ReassignPartition.from_bytes(order.to_bytes()) == order
     True
     """
 
@@ -53,8 +53,8 @@ class ReassignPartition:
 class PartitionHandoff:
     """From the old reader of a partition to the new one.
 
-    >>> parcel = Parcel(Partition(3), Rest(100, None), 7, 8, 9)
-    >>> Parcel.from_bytes(parcel.to_bytes()) == parcel
+    >>> parcel = PartitionHandoff(Partition(3), Rest(100, None), 7, 8, 9)
+    >>> PartitionHandoff.from_bytes(parcel.to_bytes()) == parcel
     True
     """
 

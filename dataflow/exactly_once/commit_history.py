@@ -134,7 +134,7 @@ class CommittedResults:
 
     >>> space = BinSpace(1)
     >>> begins = Begins(0, (WorkerId(0), WorkerId(1)), 2)
-    >>> mark = Mark(ExecutionId(1), WorkerId(1), {"sink": 50})
+    >>> mark = CommitMarker(ExecutionId(1), WorkerId(1), {"sink": 50})
     >>> earlier = History(space, [(ExecutionId(1), begins)], [mark]).of("sink", 0)
     >>> whose = earlier.whose(np.array([0, 1, 1]), np.array([40, 40, 50]))
     >>> [earlier.predecessors[number] if number != NOBODY else None for number in whose]
@@ -324,7 +324,7 @@ def begins(order: ReassignPartition) -> TimestampOverride:
     """What the order for a partition that nobody had read says of its records' times.
 
     >>> from meander.dataflow.interfaces import Partition
-    >>> begins(Order(0, Partition(3), 7, WorkerId(1), offset=4))
+    >>> begins(ReassignPartition(0, Partition(3), 7, WorkerId(1), offset=4))
     TimestampOverride(origin=0, partition=3, offset=4, time=8, last=None)
     """
     assert order.offset is not None

@@ -24,8 +24,8 @@ class CommitMarker:
 
     >>> from meander.dataflow.interfaces import Partition
     >>> override = TimestampOverride(0, Partition(3), 4, 9)
-    >>> mark = Mark(ExecutionId(7), WorkerId(1), {"sink": 50}, (override,))
-    >>> Mark.from_bytes(mark.to_bytes()) == mark
+    >>> mark = CommitMarker(ExecutionId(7), WorkerId(1), {"sink": 50}, (override,))
+    >>> CommitMarker.from_bytes(mark.to_bytes()) == mark
     True
     """
 

@@ -176,7 +176,7 @@ def apart(ways: Iterable[BinMove]) -> list[BinMove]:
     so that there are few rounds (live reconfiguration, 3.2).
 
     >>> a, b, c = (WorkerId(n) for n in range(3))
-    >>> ways = [Way(Bin(0), a, b), Way(Bin(1), a, c), Way(Bin(2), b, c), Way(Bin(3), a, c)]
+    >>> ways = [BinMove(Bin(n), *way) for n, way in enumerate([(a, b), (a, c), (b, c), (a, c)])]
     >>> apart(ways)
     [BinMove(bin=1, source=0, target=2)]
     """
@@ -196,7 +196,8 @@ def together(ways: Iterable[BinMove], chosen: Iterable[BinMove], most: int) -> l
     """With the ways chosen, others between the same two workers: up to so many of each.
 
     >>> a, b = WorkerId(0), WorkerId(1)
-    >>> ways = [Way(Bin(0), a, b), Way(Bin(1), b, a), Way(Bin(2), a, b), Way(Bin(3), a, b)]
+    >>> there, back = (a, b), (b, a)
+    >>> ways = [BinMove(Bin(n), *way) for n, way in enumerate([there, back, there, there])]
     >>> [int(way.bin) for way in together(ways, ways[:1], most=2)]
     [0, 2]
     """
@@ -212,7 +213,7 @@ def rounds_of_all(ways: Iterable[BinMove], most: int = 1) -> list[list[BinMove]]
 
     >>> a, b, c, d = (WorkerId(n) for n in range(4))
     >>> [[int(way.bin) for way in round] for round in rounds_of_all(
-    ...     [Way(Bin(0), a, c), Way(Bin(1), a, d), Way(Bin(2), b, c), Way(Bin(3), b, d)])]
+    ...     BinMove(Bin(n), *way) for n, way in enumerate([(a, c), (a, d), (b, c), (b, d)]))]
     [[0, 3], [1, 2]]
     """
     left, rounds = list(ways), []

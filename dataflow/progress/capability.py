@@ -82,7 +82,7 @@ class CapabilitySet:
     A capability permits all later times, so in the outer scope, whose order is total, it is one.
     `retain` adds a right, `keep` gives up all before some times, without any it gives up all.
 
-    >>> changes, held = ChangeBatch(), Held()
+    >>> changes, held = ChangeBatch(), CapabilitySet()
     >>> held.retain(Capability(Location(3), (5, 2), changes))
     >>> held.retain(Capability(Location(3), (6, 0), changes))
     >>> held.keep((5, 4), (6, 1), (7, 1)); held.least

@@ -32,7 +32,7 @@ _BODY, _ROWS, _BUFFERS = 5, 9, 11
 class StreamLayout:
     """Streams of one schema: columns of 8-byte numbers and at most one of strings, none null.
 
-    >>> layout = Layout(pa.schema([("n", pa.int64()), ("key", pa.binary())]))
+    >>> layout = StreamLayout(pa.schema([("n", pa.int64()), ("key", pa.binary())]))
     >>> data = layout.write([np.array([7, 8])], [b"a", b""])
     >>> pa.ipc.open_stream(data).read_all().to_pylist()
     [{'n': 7, 'key': b'a'}, {'n': 8, 'key': b''}]

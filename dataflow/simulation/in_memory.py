@@ -72,8 +72,8 @@ class ListSource:
         self.partitions.append(records)
 
     def open(self, *_: object) -> SourceReader:
-        """A list source is opened by `TestFlow` only."""
-        raise TypeError("a ListSource runs in a TestFlow only")
+        """A list source is opened by `SimulatedFlow` only."""
+        raise TypeError("a ListSource runs in a SimulatedFlow only")
 
     def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
         """The partitions of one worker."""
@@ -193,8 +193,8 @@ class ListSink:
         self.slow = slow
 
     def open(self, *_: object) -> SinkWriter:
-        """A list sink is opened by `TestFlow` only."""
-        raise TypeError("a ListSink runs in a TestFlow only")
+        """A list sink is opened by `SimulatedFlow` only."""
+        raise TypeError("a ListSink runs in a SimulatedFlow only")
 
     @property
     def values(self) -> list[object]:

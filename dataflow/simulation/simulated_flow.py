@@ -127,7 +127,7 @@ class SimulatedFlow:
     >>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")], [(3, "dog")]]))
     >>> words.key_by(lambda w: w).fold("n", lambda: 0, lambda n, w: (n + 1, (w, n + 1))).sink(sink)
     >>> move = Control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1})
-    >>> with TestFlow(flow, workers=2, seed=7, faults=[At(move, records=1)]) as run:
+    >>> with SimulatedFlow(flow, workers=2, seed=7, faults=[At(move, records=1)]) as run:
     ...     run.run()
     >>> sorted(result.value for result in sink.results)
     [('cat', 1), ('dog', 1), ('dog', 2)]
@@ -181,7 +181,7 @@ class SimulatedFlow:
     ) -> None:
         if error is not None:
             error.add_note(
-                f"It came at step {self.sim.actions} of TestFlow(flow, {self._repeat}), which takes"
+                f"It came at step {self.sim.actions} of SimulatedFlow(flow, {self._repeat}), which takes"
                 " the same course each time."
             )
         for worker in self.workers:
@@ -252,7 +252,7 @@ class SimulatedFlow:
                 self.control(command)
             case Fault():
                 raise SetupError(f"fault {fault}", "this flow cannot have it",
-                                 "use connectors.testing.TestFlow")  # fmt: skip
+                                 "use meander.testing.TestFlow")  # fmt: skip
             case _:
                 self._hiring.submit(fault)
 
@@ -383,7 +383,7 @@ class SimulatedFlow:
     def _reader(self, node: SourceNode, me: WorkerId, rests: Rests | None) -> SourceReader:
         if not isinstance(node.spec, ListSource):
             raise SetupError(f"source {node.name!r}", "it is no list",
-                             "use connectors.testing.TestFlow")  # fmt: skip
+                             "use meander.testing.TestFlow")  # fmt: skip
         if rests is not None:
             return node.spec.resumed(rests, self._rng)
         return node.spec.reader(me, self._count, self._rng)
@@ -391,7 +391,7 @@ class SimulatedFlow:
     def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
         if not isinstance(node.spec, ListSink):
             raise SetupError(f"sink {node.name!r}", "it is no list",
-                             "use connectors.testing.TestFlow")  # fmt: skip
+                             "use meander.testing.TestFlow")  # fmt: skip
         return node.spec.writer(me, self._rng)
 
     def _put(self, states: Mapping[str, Mapping[object, object]]) -> None:

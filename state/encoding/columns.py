@@ -37,7 +37,7 @@ class ColumnLayout:
 class NumberCells:
     """States of numbers, of one layout.
 
-    >>> cells = NumberCells(Layout((0, 0.5), ("int64", "float64")))
+    >>> cells = NumberCells(ColumnLayout((0, 0.5), ("int64", "float64")))
     >>> cells.write(np.array([3]), (np.array([7]), np.array([2.5])))
     >>> cells.has(np.array([2, 3])), cells.take(np.array([3]))
     ([False, True], [(7, 2.5)])

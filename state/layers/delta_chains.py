@@ -46,7 +46,7 @@ class Chains:
 
     >>> from meander.state.keys.ids import ExecutionId
     >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
-    >>> chains, link = Chains(), Link(1, 0, Place(b"bundle", 0, 5, 99))
+    >>> chains, link = Chains(), Link(1, 0, RecordLocation(b"bundle", 0, 5, 99))
     >>> chains.begin(one); chains.add(Bin(3), 99, told=0); chains.place(one, [Bin(3)], link)
     >>> chains.of(Bin(3)), chains.open
     (None, [3])

@@ -21,15 +21,15 @@ class Retention:
     >>> gone: list[int] = []
     >>> retention = Retention(lambda places: gone.extend(place.offset for place in places))
     >>> a, b, c = (LayerId(ExecutionId(1), WorkerId(0), n) for n in range(3))
-    >>> retention.replaced(a, [Place(b"layer", 0, 1, 9)]); gone
+    >>> retention.replaced(a, [RecordLocation(b"layer", 0, 1, 9)]); gone
     [1]
-    >>> retention.freeze(1); retention.replaced(b, [Place(b"layer", 0, 2, 9)]); gone
+    >>> retention.freeze(1); retention.replaced(b, [RecordLocation(b"layer", 0, 2, 9)]); gone
     [1]
     >>> retention.freeze(2); retention.keep([1]); retention.written(c); gone
     [1]
     >>> retention.freeze(3); retention.keep([2]); gone
     [1, 2]
-    >>> retention.replaced(c, [Place(b"layer", 0, 3, 9)])
+    >>> retention.replaced(c, [RecordLocation(b"layer", 0, 3, 9)])
     >>> retention.freeze(4); retention.keep([1, 3]); gone
     [1, 2]
     >>> retention.freeze(5); retention.keep([1, 4]); gone

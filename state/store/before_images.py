@@ -28,7 +28,7 @@ Before = dict[bytes, object]
 class BeforeImages:
     """Of some bins, since one moment.
 
-    >>> kept = Kept([3])
+    >>> kept = BeforeImages([3])
     >>> kept.keep([b"a", b"b"], np.array([3, 4]), [1, 1]); kept.keep([b"a"], np.array([3]), [2])
     >>> kept.of(3), kept.of(4), kept.bins
     ({b'a': 1}, {}, dict_keys([3]))

@@ -20,7 +20,7 @@ from meander.state.store.before_images import BeforeImages
 class FrozenStates:
     """Those of one operator.
 
-    >>> frozen, bins = Frozen(), np.array([3, 4])
+    >>> frozen, bins = FrozenStates(), np.array([3, 4])
     >>> frozen.begin([3]); frozen.keep([b"a", b"b"], bins, [1, 1])
     >>> frozen.keep([b"a"], bins[:1], [2])
     >>> frozen.of(3), frozen.of(4), 3 in frozen

@@ -249,9 +249,9 @@ def test_streams_of_two_flows_do_not_meet() -> None:
 
 
 def test_a_list_source_says_where_it_belongs() -> None:
-    with pytest.raises(TypeError, match="runs in a TestFlow only"):
+    with pytest.raises(TypeError, match="runs in a SimulatedFlow only"):
         words().open()
-    with pytest.raises(TypeError, match="runs in a TestFlow only"):
+    with pytest.raises(TypeError, match="runs in a SimulatedFlow only"):
         ListSink().open()
 
 

@@ -31,7 +31,7 @@ class Spool:
     >>> from tempfile import gettempdir
     >>> spool = Spool(MemoryLimit("transactions of 'a'", 1 << 20, "max_spill"), Path(gettempdir()))
     >>> for n in range(5):
-    ...     spool.add(Parcel("topic", [b"%d" % n], [None]), room=200)
+    ...     spool.add(TopicBatch("topic", [b"%d" % n], [None]), room=200)
     >>> spool.spilled, [parcel.values for parcel in spool]
     (True, [[b'0'], [b'1'], [b'2'], [b'3'], [b'4']])
     >>> spool.close()

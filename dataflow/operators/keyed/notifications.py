@@ -24,7 +24,7 @@ Notice = tuple[Time, bytes]
 class Notifications:
     """At most one per key and time, a time of any scope.
 
-    >>> notices = Notices()
+    >>> notices = Notifications()
     >>> for time in ((5, 1), (5, 0), (5, 0)): notices.ask(time, b"a")
     >>> notices.first, notices.pop(), notices.owed
     (((5, 0), b'a'), ((5, 0), b'a'), ((5, 1),))
