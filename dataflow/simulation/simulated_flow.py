@@ -181,8 +181,8 @@ class SimulatedFlow:
     ) -> None:
         if error is not None:
             error.add_note(
-                f"It came at step {self.sim.actions} of SimulatedFlow(flow, {self._repeat}), which takes"
-                " the same course each time."
+                f"It came at step {self.sim.actions} of {type(self).__name__}(flow,"
+                f" {self._repeat}), which takes the same course each time."
             )
         for worker in self.workers:
             worker.close()

@@ -98,9 +98,7 @@ def test_a_failure_says_how_to_repeat_it() -> None:
         fail()
     (note,) = failed.value.__notes__
     steps = run.sim.actions
-    assert note.startswith(
-        f"It came at step {steps} of SimulatedFlow(flow, workers=2, seed=5, faults=["
-    )
+    assert note.startswith(f"It came at step {steps} of TestFlow(flow, workers=2, seed=5, faults=[")
     written = note[note.index("TestFlow(") : note.index(", which takes the same course")]
     with eval(written, {"flow": counting(), **vars(simulated_flow)}) as again:
         fed(again).run()
