@@ -51,11 +51,12 @@ soak: java ## try random runs for SECONDS (300) on all cores, rescales for RESCA
 		$(BIN)/pytest -m soak --timeout $$(($(RESCALING) + 600)) \
 		-o faulthandler_timeout=0 tests/fault
 
-check: venv ## lint, format, types, and the one-way imports
+check: venv ## lint, format, types, one-way imports, and retired words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.support.retired_words
 
 format: venv ## put the code into shape
 	@$(BIN)/ruff check --fix .

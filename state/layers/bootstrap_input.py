@@ -73,7 +73,7 @@ class Given:
         self._ended = True
 
     def take(self, most: int) -> Entries | None:
-        """As `Contents` says."""
+        """As `LayerInput` says."""
         if not self.left and not self._ended:
             return None
         start, self._taken = self._taken, min(self._taken + most, len(self._keys))

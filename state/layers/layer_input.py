@@ -76,7 +76,7 @@ class Changed:
         self._store, self._bin, self._keys = store, bin, Sorted(keys)
 
     def take(self, most: int) -> Entries | None:
-        """As `Contents` says."""
+        """As `LayerInput` says."""
         keys = self._keys.take(most)
         if keys is None:
             return None
@@ -87,7 +87,7 @@ class Changed:
 
 
 class StreamedInput:
-    """The entries that `read` yields, as far as they are here: as `Contents.take` does."""
+    """The entries that `read` yields, as far as they are here: as `LayerInput.take` does."""
 
     def __init__(self, read: Callable[[], Entries | None]) -> None:
         self.keys: list[bytes] = []
@@ -122,7 +122,7 @@ class Merging:
         self._merged = Entries([], [])
 
     def take(self, most: int) -> Entries | None:
-        """As `Contents` says; reads one stream at most."""
+        """As `LayerInput` says; reads one stream at most."""
         if not self._merged.keys:
             for stream in self._streams:
                 if stream.lacking:
@@ -174,7 +174,7 @@ class Merged(Merging):
 
     @property
     def timers(self) -> Timers:
-        """As `Contents` says."""
+        """As `LayerInput` says."""
         return self._layers[-1].timers
 
     def close(self) -> None:
