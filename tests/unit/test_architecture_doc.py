@@ -50,3 +50,21 @@ def test_a_tree_without_a_package_or_with_one_too_many_differs() -> None:
 
 def test_both_pages_show_one_tree() -> None:
     assert tree_of((ROOT / "README.md").read_text()) == tree_of(ARCHITECTURE)
+
+
+def test_the_four_ways_name_modules_that_exist_in_numbered_steps() -> None:
+    ways = re.split(r"^### ", section("Four ways through the house"), flags=re.MULTILINE)[1:]
+    assert len(ways) == 4
+    for way in ways:
+        steps = [line for line in way.splitlines()[1:] if line]
+        numbers = [int(step.partition(". ")[0]) for step in steps]
+        assert numbers == list(range(1, len(steps) + 1))
+        for step in steps:
+            assert re.match(r"\d+\. `[a-z_/]+\.py`: [A-Z].*\.$", step), step
+            assert len(step.partition(": ")[2].split()) <= 25, step
+
+
+def test_each_module_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE))
+    assert len(named) > 80
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
