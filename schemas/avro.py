@@ -1,9 +1,9 @@
-"""Records at rest in Avro: a byte with the format's version, then the record without its schema.
+"""Avro records: a byte with the version of the format, then the record without its schema.
 
-A format is `<name>.avsc` in this folder; its attribute `version` goes up with every change, and a
-golden test holds its bytes. A version n whose records are still read stays as `<name>.<n>.avsc`,
-and what has come since has a default. Cost: an array of byte strings is read at about 0.15 us an
-item, and written at 0.1 us by `byte_strings` and `longs`, at three times that as part of a record.
+A format is `<name>.avsc` in this folder. Its attribute `version` goes up with every change, and a
+golden test pins its bytes. A version n that is still readable stays as `<name>.<n>.avsc`; newer
+fields have defaults. Cost: an array of byte strings takes about 0.15 us per item to read.
+`byte_strings` and `longs` write an item in 0.1 us; as a part of a record it takes three times that.
 """
 
 from __future__ import annotations

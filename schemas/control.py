@@ -1,12 +1,11 @@
-"""Commands on the control topic: JSON that anyone can type, checked before anyone obeys it.
+"""Commands on the control topic: JSON that a person can type, validated before it takes effect.
 
 Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
-nothing besides; whoever asks for less or more gets one sentence that says what would be right.
-A record without the marker is no command (`meant`). Texts are bounded, quoted ones too, so that
-what is said of a command fits into a record. The published schemas are `migrate.schema.json`,
-`rescale.schema.json`, `abort.schema.json`, `checkpoint.schema.json` and `stop.schema.json`. What
-depends on the flow's past (an id used twice, a time already forsworn, who works) is the
-coordinator's to reject.
+nothing else. Any other command is rejected with one sentence that tells the remedy. A record
+without the marker is no command (`meant`). Texts and quotations are bounded, so an answer fits into
+a record. The published schemas are `migrate.schema.json`, `rescale.schema.json`,
+`abort.schema.json`, `checkpoint.schema.json` and `stop.schema.json`. The coordinator checks what
+depends on the past of a flow: repeated ids, closed times and active workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one error that Meander raises on purpose.
 
-Every message names the object, the cause and the remedy, in that order, as one sentence each,
-so that whoever reads a terminal at night knows what to do next.
+Every message names the object, the cause and the remedy, in that order, one sentence each. So a
+reader of a terminal knows the next step.
 """
 
 

@@ -1,4 +1,4 @@
-"""The records of a batch that an outside cannot take, so that the others can still go."""
+"""Records of a batch that a sink refuses, so that the others can still leave."""
 
 from __future__ import annotations
 

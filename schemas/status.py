@@ -1,9 +1,9 @@
-"""Events on the status topic: one JSON object per record, told apart by `type`.
+"""Events on the status topic: one JSON object per record, distinguished by `type`.
 
-Guarantees that what is written can be read back (`parse_event(e.to_bytes()) == e`). Times are in
-milliseconds since 1970 (`time`, as users say them) and logical (`at`, milliseconds x 2**20 + a
-sequence, as results carry them). Readers ignore fields that they do not know, so that events can
-grow.
+Guarantees that a written event can be read back (`parse_event(e.to_bytes()) == e`). Times come in
+two forms. `time` holds milliseconds since 1970, as users write them. `at` holds the logical time,
+milliseconds x 2**20 + a sequence number, as results carry it. Readers ignore unknown fields, so
+events can grow.
 """
 
 from __future__ import annotations

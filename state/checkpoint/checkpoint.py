@@ -1,9 +1,9 @@
-"""Checkpoints: what a flow starts from.
+"""Checkpoints: the records from which a flow starts.
 
-Authority lies in the record alone: it is written once all that it names is durable, so layers that
-no checkpoint names were never written. Cost: about 100 bytes a bin that holds keys, 30 a chunk, and
-100 a piece of what is in flight. One that is more than a record takes lies in parts (`parts.py`),
-and the record that names them comes last.
+Only the record of a checkpoint has authority. It is written after everything that it names is
+durable, so a layer that no checkpoint names does not count. Cost: about 100 bytes per bin that
+holds keys, 30 per chunk, and 100 per piece of in-flight records. A checkpoint larger than one
+record lies in parts (`parts.py`); the record that names them is written last.
 """
 
 from __future__ import annotations

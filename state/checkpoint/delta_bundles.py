@@ -1,8 +1,8 @@
-"""What the layers of bins lack, and bundles: what those of many bins lack, in one record.
+"""Deltas and bundles: the changes of bins since their last layers, many bins in one record.
 
-A checkpoint that finds little changed in a bin since its last layer puts that into a bundle instead
-of one more layer, so it writes a record for some hundred bins. Guarantees that what is read is what
-was written, or BundleCorrupt is raised. Cost: 0.2 us a key to write, and some bytes a bin.
+A checkpoint that finds few changes in a bin puts them into a bundle instead of a layer. So it
+writes one record for some hundred bins. Guarantees that a bundle is read as it was written, or
+BundleCorrupt is raised. Cost: a key takes 0.2 us to write, a bin some bytes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""What earlier lives of a flow have left on its topics that nobody can name: a life that was killed
-wrote for a checkpoint that never came to be, and retires none of those that it had.
+"""Orphans: records that earlier executions left on the topics of a flow, which no checkpoint
+references.
 
-Guarantees that nothing goes that the present life or a later one may need, where it is asked only
-about records that lay there before that life began. Once its beginning is durable, all go back to
-what it has begun with, a savepoint told before, or what comes later. Those after it name records
-that are written later, and such as it began with; no key is used twice. So a driver that lives on
-may sweep, and no clock says what is earlier. Cost: a key per record that is named.
+An execution that was killed may have written for a checkpoint that never completed, and it deletes
+none of its records. Guarantees that no orphan is needed by this execution or a later one. The
+caller asks only about records that lay on the topic before this execution started. Once its start
+is durable, a restart reads the checkpoint of that start, an earlier savepoint or a later
+checkpoint. Later checkpoints reference later records, and records that the start referenced; no key
+is used twice. So even an outdated driver may clean up, and no clock decides which record is
+earlier. Cost: one key per referenced record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Sealed states in memory: an object per slot.
+"""Cells: the sealed states of a table in memory, one object per slot.
 
-Guarantees that what a state weighs is at least what it takes in memory as far as Python tells.
-Invariant: a slot that is nobody's holds `ABSENT`. Cost: native code where states nest one level at
-most.
+Guarantees that the weight of a state is at least its size in memory, as far as Python reports it.
+Invariant: a free slot holds `ABSENT`. Cost: native code weighs states that nest one level at most.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Plain Python values as bytes and back, equal in value and type.
+"""The codec: plain Python values as bytes and back, equal in value and type.
 
-Invariant: `decode(encode(v))` is `v` again, type for type (I4), as only exact plain types pass; all
-others are refused by name. Sets are written in the order of their elements' bytes, so equal state
-is equal bytes. What msgpack lacks is written as an array whose first item, an empty extension, says
-what the rest builds. State at rest in memory is *sealed*: a value that cannot change in place, or
-bytes. Cost: a number, string or flat tuple is sealed by one or two look-ups, nothing is copied.
+Invariant: `decode(encode(v))` equals `v`, type for type (I4). The codec accepts exact plain types
+only and refuses any other by name. A set is written in the order of its elements' bytes, so equal
+states have equal bytes. The codec writes a type that msgpack lacks as an array. The first item, an
+empty extension, tells how to build the value from the rest. Memory holds *sealed* states: values
+that cannot change in place, or bytes. Cost: one or two look-ups seal a number, a string or a flat
+tuple; nothing is copied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""States that are numbers, as columns: an array per number of a state.
+"""Column layouts: states of numbers as columns, one array per number of a state.
 
-Guarantees that a state is what it would be as a sealed one: a tuple of plain numbers, or the number
-itself where there is but one column; what a column cannot hold exactly is refused. Invariant: a
-slot that is nobody's holds a new key's state. Cost: a handful of numpy's calls, whatever it is.
+Guarantees that a column state equals its sealed form: a tuple of plain numbers, or the number
+itself where the layout has one column. A column refuses a number that it cannot hold exactly.
+Invariant: a free slot holds the state of a new key. Cost: a few numpy calls for any count of
+states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bin's timers, as layers and stores have them."""
+"""The timers of a bin, as layers and stores hold them."""
 
 from __future__ import annotations
 

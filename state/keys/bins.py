@@ -1,7 +1,8 @@
-"""Bins: the groups of keys that move as one.
+"""Bins: groups of keys that move together.
 
-A key's bin is the top bits of a stable 64-bit hash (xxh3) of its bytes, so it is the same in every
-process and every life of a flow. Cost: about 0.1 us per key for the hash, vectorised from there.
+The bin of a key is the top bits of a stable 64-bit hash (xxh3) of its bytes. Every process and
+every execution of a flow computes the same bin. Cost: the hash takes about 0.1 us per key; numpy
+computes the bins of many keys at once.
 """
 
 from __future__ import annotations

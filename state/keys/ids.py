@@ -1,4 +1,4 @@
-"""One small type per concept that is counted: workers, bins, incarnations, layers."""
+"""Identifiers: one small type each for workers, bins, executions, checkpoints and layers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The layers of an operator's bins that this worker owns: written, merged, and forgotten.
+"""Bin layers: the layers of the bins that this worker owns, for one operator.
 
-Guarantees that what a manifest from here names stays on the topic until the bin is released and
-its next owner merges it, or while it is pinned: a tombstone is written only for layers in whose
-place a durable one stands. Invariant: the layers of a bin that is not pinned are few, and take
-little more than the state (`merging.py`), once what is due has been merged and renewed. Deltas are
-merged as they lie on the topic, a base is written anew out of the state. Cost: by the entry
-changed, and log n merges.
+Guarantees that a named layer stays on the topic until the bin is released and its next owner has
+merged it. A pinned bin keeps all its layers. A tombstone deletes a layer only after a durable layer
+has replaced it. Invariant: after all due compactions a bin without a pin has few layers, which take
+little more space than its state (`compaction.py`). A compaction merges deltas as they lie on the
+topic, and writes a base again from the store. Cost: proportional to the changed entries, and log n
+merges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a layer is made of where it does not come out of a store: entries handed over in key order.
+"""Bootstrap input: the entries of a layer that a bootstrap adds in key order.
 
-Guarantees that no key is in a layer twice. The bound on what is handed over and not yet taken is
-the caller's (I6). Cost: about 0.1 us an entry.
+Guarantees that a layer holds no key twice. The caller bounds the entries that are added and not yet
+taken (I6). Cost: about 0.1 us per entry.
 """
 
 from __future__ import annotations

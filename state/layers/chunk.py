@@ -1,8 +1,8 @@
-"""The chunks of a layer, as records of the state topic: a checksum, then Avro.
+"""Chunks: the records of a layer on the state topic, each a checksum and then Avro.
 
-Guarantees: a chunk is read as it was written, or LayerCorrupt is raised; each says which layer, bin
-and place in the layer it belongs to, so that none can stand in for another. Cost: 0.2 us an entry
-to write, 0.3 to read.
+Guarantees that a chunk is read as it was written, or LayerCorrupt is raised. Each chunk names its
+layer, its bin and its index, so no chunk passes for another. Cost: an entry takes 0.2 us to write
+and 0.3 us to read.
 """
 
 from __future__ import annotations

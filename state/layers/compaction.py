@@ -1,7 +1,8 @@
-"""Which layers of a bin are to be one, so that there are few and they take little.
+"""Compaction: the choice of layers to merge, so that a bin has few layers of small total size.
 
-Invariant: where nothing is `worn` and nothing `similar`, each layer has at least `RATIO` times as
-much as all later ones together, a base by keys, a delta by bytes: log n of them at most.
+Invariant: where no layer is `worn` or `similar`, each layer is at least `RATIO` times as large as
+all later ones together. A base counts keys, a delta counts bytes. So a bin has log n layers at
+most.
 """
 
 from __future__ import annotations

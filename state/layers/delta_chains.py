@@ -1,9 +1,9 @@
-"""Which bundles tell of each bin what its layers lack, the earliest first.
+"""Delta chains: the bundles that complete the layers of each bin, the earliest first.
 
-A checkpoint puts into a bundle what is new since the bin's last one, and names those before it too.
-Invariant: what a bin's chain and its layers tell, and the keys that are new, is the bin; so a chain
-ends with each layer, and with a checkpoint that is not known to exist by the next one's freeze, as
-what that has written may be forgotten. Cost: a reference per bin and bundle.
+A checkpoint puts the changes of a bin since its last bundle into a new bundle, and also names the
+earlier ones. Invariant: the layers, the chain and the new keys of a bin together make up the bin.
+So each new layer ends the chain. A checkpoint that is not complete at the next freeze also ends
+it, because its bundles may be deleted. Cost: one reference per bin and bundle.
 """
 
 from __future__ import annotations

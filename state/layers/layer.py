@@ -1,7 +1,7 @@
-"""Layers: what they are made of, and how their chunks are read.
+"""Layers: their entries, their inputs, and the order in which their chunks are read.
 
-Invariants: the entries that are read are those that were written, byte for byte (I4), or
-LayerCorrupt is raised; what is asked of the topic at once is bounded by bytes (I6). Nothing waits.
+Invariants: entries are read byte for byte as they were written (I4), or LayerCorrupt is raised. A
+byte bound limits the chunks requested at once (I6). No call blocks.
 """
 
 from __future__ import annotations

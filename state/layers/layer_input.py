@@ -1,9 +1,9 @@
-"""What layers are made of: a bin as a whole, what has changed in it, or other layers merged.
+"""Layer inputs: a whole bin, the changes of a bin, or other layers merged.
 
-Each yields entries in key order, a slice at a time: no step sorts, reads or merges more than some
-chunks' worth of them, or holds more in memory (I6). What is read of a store is its state when its
-slice comes, and counts as changed no longer from then on. Cost: as the store's, and 0.5 to 1 us an
-entry to merge.
+Each input yields entries in key order, a slice at a time. No step sorts, reads, merges or holds
+more than a few chunks of entries (I6). A slice from a store has the states of the moment when it is
+read; its keys no longer count as changed. Cost: that of the store, and 0.5 to 1 us per entry to
+merge.
 """
 
 from __future__ import annotations

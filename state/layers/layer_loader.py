@@ -1,8 +1,8 @@
-"""Layers as they are read from the state topic into a store.
+"""The layer loader: reads the layers of a bin from the state topic into a store.
 
-Invariants: a store holds what was written, byte for byte (I4), or LayerCorrupt is raised; what is
-in memory of a bin is at most what is said to be `held` (I6). All is fuelled: a step installs at
-most its budget of entries, or one table, and never waits.
+Invariants: the store then holds the written entries byte for byte (I4), or LayerCorrupt is raised.
+The memory of a bin is at most `held` (I6). A step installs at most its budget of entries, or one
+table, and never waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Layers as they are written to the state topic, from whatever yields entries.
+"""The layer writer: writes the entries of a layer input to the state topic.
 
-Invariant: what is in memory of a layer is at most what is said to be `held` (I6). All is fuelled: a
-step takes at most its budget of entries, or sends one chunk, and never waits. The many entries of a
-base go into tables, which no reader has to touch one by one; they are only ever installed.
+Invariant: the memory of a layer is at most `held` (I6). A step takes at most its budget of entries,
+or sends one chunk, and never waits. The many entries of a base go into tables, which a reader
+ingests without a look at single entries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Manifests: where the layers of a bin lie, and what they must hold.
+"""Manifests: the locations and the contents of a bin's layers.
 
-A layer is immutable, and named for ever by its `LayerId`. A manifest is all that a new owner needs
-to install a bin, and authority lies in it alone: it travels on a dataflow edge under a capability,
-while the bytes travel through the state topic. Cost: some hundred bytes, and 30 a chunk.
+A layer is immutable; its `LayerId` names it for ever. A new owner installs a bin from its manifest
+alone, so only the manifest has authority. The manifest travels on a dataflow edge under a
+capability, the entries through the state topic. Cost: some hundred bytes, and 30 per chunk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Values larger than one record: such a value lies on its topic in parts, named in order.
+"""Parts: a value larger than one record lies on its topic in parts, named in order.
 
-Guarantees that a reader gets the bytes that were cut, or an error: each part has a key of its own
-that no other record has, and the value holds a checksum. Cost: one record for `PART` bytes.
+Guarantees that a reader gets the bytes that were cut, or an error. Each part has a key that no
+other record has, and the value holds a checksum. Cost: one record per `PART` bytes.
 """
 
 from __future__ import annotations

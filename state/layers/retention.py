@@ -1,9 +1,10 @@
-"""Which layers may leave the state topic: those that no kept checkpoint can name.
+"""Retention: the choice of layers that no retained checkpoint references and that may be deleted.
 
-Invariant: a layer that was durable here after this worker had frozen for checkpoint m, and was
-replaced before it froze for n, is in none before m and none from n on; of what others have written
-m is not known, so any before n may name it. It may go once none of those is kept. Guarantees that
-nothing goes before. Cost: one entry per layer of its own, and per replaced one until it goes.
+Invariant: suppose a layer of this worker became durable after its snapshot m and was replaced
+before its snapshot n. Then checkpoints from m on and before n may reference it, and no others. For
+a layer of another worker m is unknown, so any checkpoint before n may reference it. Guarantees that
+a layer stays while one of these checkpoints is retained. Cost: one entry per layer of this worker,
+and one per replaced layer until it goes.
 """
 
 from __future__ import annotations

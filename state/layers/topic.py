@@ -1,8 +1,7 @@
-"""What the store and the migration need of the state topic: append, fetch what was
-appended, and forget it.
+"""The state topic, as stores and migrations use it: append, fetch and forget records.
 
-Nothing here blocks. A write is durable once `placed` names its place; a read is whole once
-`fetched` answers. `connectors.topics.state` is the real one, `simulation` keeps one in memory.
+No call blocks. A write is durable once `placed` returns its location. A read is complete once
+`fetched` answers. `connectors.topics.state` implements the topic on Kafka, `simulation` in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which keys have changed since they were last taken, by bin: what the next delta is to hold.
+"""Dirty keys: the keys of each bin that changed since the last delta took them.
 
-Invariant: every key that has changed is in here, as often as it may have been added, and is taken
-once. A key is new until it is put aside, which a bundle tells of already, though no layer does.
-What exceeds its share of the memory lies in RocksDB (I6), in a range that begins with two NULs, as
-no other does, and is new. Cost: 0.2 us a key added, in native code; 2 us more where it spills.
+Invariant: the set contains every changed key. `take` returns a key once, however often `add` named
+it. A key is new until `put_aside`: then a bundle holds its change, but no layer does. Keys beyond
+their share of the memory lie in RocksDB and count as new (I6). Their range begins with two NULs,
+unlike any other range. Cost: native code adds a key in 0.2 us; a spilled key takes 2 us more.
 """
 
 from __future__ import annotations

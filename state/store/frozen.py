@@ -1,10 +1,10 @@
-"""What the states of some bins were at a moment, while they change on.
+"""Frozen states: the states of some bins at a moment, while the bins change further.
 
-A cut is taken between two turns and written in slices while records are applied, so whoever is
-about to change a state for the first time since leaves here what it was. Invariant: a key of a
-frozen bin that is not in here has the state that it had at the moment; one that is in here had this
-state, or none (`ABSENT`). Cost: that of `BeforeImages` for each key that is lent for the first time
-since, nothing while no bin is frozen.
+A worker takes a cut between two turns and writes it in slices while it applies records. Therefore
+the store saves a before image ahead of the first change of each state since the cut. Invariant: a
+key of a frozen bin without a before image still has the state of that moment. A key with a before
+image had that state then, or none (`ABSENT`). Cost: one before image for each key opened for the
+first time since the cut; nothing while no bin is frozen.
 """
 
 from __future__ import annotations

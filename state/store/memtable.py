@@ -1,11 +1,11 @@
-"""The states written since they were last spilled, in memory: a table per operator.
+"""The memtable: recently written states in memory, one table per operator.
 
-Invariant: a table's `size` is the sum of the weights of what it holds and of its slots, and about
-what it takes in memory (I6). One memtable serves all operators of a process, so that they share one
-bound; what is spilled first is, of the largest table, the oldest bin's oldest keys. A key has a
-slot of its own for as long as it is held, so it is looked up once a batch; its bin follows from it.
-Cost: a look-up per record; a key's first write and its spill cost about a microsecond; slots that
-have become too many are given back, at 0.2 us for each key that stays.
+Invariant: the `size` of a table sums the weights of its states and slots, and estimates its memory
+(I6). One memtable serves all operators of a process, so they share one bound. A spill takes the
+oldest keys of the oldest bin of the largest table. A key keeps its slot while the table holds it,
+so a batch looks it up once; the bin follows from the key. Cost: one look-up per record. The first
+write of a key and its spill take about a microsecond. A table returns excess slots at 0.2 us for
+each remaining key.
 """
 
 from __future__ import annotations

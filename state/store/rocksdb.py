@@ -1,6 +1,7 @@
-"""RocksDB as one sorted range of bytes: how it is opened, read and written.
+"""RocksDB as one sorted range of bytes: opened, read and written here.
 
-There is no write-ahead log, as what lies here is a cache. Cost: some 3 us a key read at random.
+The database has no write-ahead log, because local state is a cache. Cost: a random read takes some
+3 us per key.
 """
 
 from __future__ import annotations

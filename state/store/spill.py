@@ -1,8 +1,9 @@
-"""Entries that wait on disk in the order of their keys, beside the keyed state.
+"""The spill store: entries that wait on disk in key order, beside the keyed state.
 
-A shelf is one range of the process's database that no operator's states lie in: theirs begin with a
-name, these with NUL. Entries are removed one by one, as ranges that are deleted slow down each read
-of the database until it has merged them. Cost: about 3 us an entry written, read and removed.
+Each spill store has its own range of the process's database. The ranges of operators begin with a
+name, those of spill stores with NUL. Entries are removed one by one, because a deleted range slows
+every read of the database until a compaction. Cost: to write, read and remove an entry takes about
+3 us.
 """
 
 from __future__ import annotations

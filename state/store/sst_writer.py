@@ -1,9 +1,9 @@
-"""Sorted tables: many entries as one file of RocksDB's, which a store takes in as a whole.
+"""Sorted tables: many entries in one RocksDB file, which a store ingests as a whole.
 
-Guarantees that a table, once a store has it, is what was put into it one by one. It holds the keys
-as they stand in the database, with the operator's name and the bin before them, so it fits any
-worker's. Nothing is compressed: what moves is short-lived, and Kafka compresses by the batch. Cost:
-0.3 us an entry to write, some milliseconds a table to take in, whatever it holds.
+Guarantees that an ingested table equals its entries written one by one. A table holds each key with
+the name of its operator and its bin, as the database does, so it fits any worker. Nothing is
+compressed: moving tables are short-lived, and Kafka compresses by the batch. Cost: an entry takes
+0.3 us to write. A table of any size takes some milliseconds to ingest.
 """
 
 from __future__ import annotations

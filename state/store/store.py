@@ -1,13 +1,12 @@
-"""Keyed state on one worker: a memtable before RocksDB, one of each per process.
+"""The store: keyed state on one worker, a memtable before RocksDB, one of each per process.
 
 All operators share one RocksDB and one key space: operator, NUL, bin (2 bytes), key. Column
-families would give each operator its own write buffers and files, and with them a budget of its
-own to be divided; a prefix costs a few bytes that block encoding takes out again, and a bin is one
-range in either case. Invariants: what `scan` yields is the bin as it was when the scan began; bytes
-held never exceed the budget for longer than one write (I6); what has changed since it was last
-taken is known by key. A database starts empty: local state is a cache, authority lies in the state
-topic.
-Cost: 1000 hot keys are fetched and written in about 1 ms, a miss costs about 3 us.
+families would need a write buffer, files and a budget per operator. A prefix costs a few bytes,
+which block encoding removes again; a bin is one range in either case. Invariants: `scan` yields a
+bin as it was when the scan began. Held bytes exceed the budget for one write at most (I6). The
+store knows each key that changed since the last delta. A database starts empty: local state is a
+cache, and the state topic has authority. Cost: 1000 hot keys take about 1 ms to fetch and write; a
+miss takes about 3 us.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the bins of an operator were at the last checkpoints, as far as they have changed since.
+"""The undo log: the states of an operator's bins at the last checkpoints, where they changed since.
 
-So that a worker which outlives another goes back to the newest one by what is here, and reads none
-of its own states from the state topic. Invariant: of a bin that is known at a checkpoint, each key
-that has changed since is noted at that one or a later one, the first of which has what it was then;
-a bin that is installed or dropped is known no longer. Cost: that of `BeforeImages`, and about 100
-bytes for the first change of a key since the last checkpoint; where these take more than their
-share of the memory (I6), whole bins are forgotten.
+A survivor rolls back to the newest checkpoint from its undo log and reads none of its own states
+from the state topic. Invariant: a bin may be known at a checkpoint. Each changed key of such a bin
+has a before image at that checkpoint or a later one. The first of them holds its state at the
+checkpoint. An installed or dropped bin is not known any more. Cost: that of `BeforeImages`, and
+about 100 bytes for the first change of a key since the last checkpoint. Where the log exceeds its
+share of the memory (I6), it forgets whole bins.
 """
 
 from __future__ import annotations

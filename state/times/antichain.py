@@ -1,10 +1,10 @@
-"""Antichains: sets of mutually incomparable times, the way to write a lower bound.
+"""Antichains: sets of mutually incomparable times, which describe lower bounds.
 
-`Antichain` is a value; `MutableAntichain` counts pointstamps and keeps the antichain of those whose
-count is positive. Counts may pass through negative values, as updates of different members may
-arrive in any order; only positive counts bound a frontier (timely dataflow, `MutableAntichain`).
-Cost: an update is O(log n) in the times held; one that touches the frontier looks at the least time
-of each combination of rounds, of which the outer scope has one.
+`Antichain` is a value. `MutableAntichain` counts pointstamps and maintains the antichain of the
+times with a positive count. Updates of different members arrive in any order, so a count may pass
+through negative values. Only positive counts bound a frontier (timely dataflow,
+`MutableAntichain`). Cost: an update takes O(log n) in the times held. An update that touches the
+frontier compares the least time of each combination of iterations; the outer scope has one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Logical time: a partially ordered set of integers and tuples of integers.
+"""Logical times: a partially ordered set of integers and tuples of integers.
 
-In the outer scope a time is one int64: milliseconds x 2**20 + a sequence. A nested scope appends
-coordinates, and its times are tuples under the product order: (a, b) <= (c, d) iff a <= c and
-b <= d. All that the engine asks of a time is `less_equal`, `join` and `meet`.
+In the outer scope a time is one int64: milliseconds x 2**20 + a sequence number. A nested scope
+appends coordinates. Its times are tuples under the product order: (a, b) <= (c, d) iff a <= c and
+b <= d. The engine uses only `less_equal`, `join` and `meet` of a time.
 """
 
 from __future__ import annotations
