@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Protocol
+from typing import Any, NewType, Protocol
+
+from typing_extensions import TypeVar
 
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch, Int64s
@@ -200,8 +202,12 @@ class Wakeup(Protocol):
         """Have the loop look again; callable from any thread, at any time."""
 
 
-class SourceSpec(Protocol):
-    """What a user passes to `flow.source`."""
+T_co = TypeVar("T_co", covariant=True, default=Any)
+"""Of a source's values; a user who does not name it has them unchecked."""
+
+
+class SourceSpec(Protocol[T_co]):
+    """What a user passes to `flow.source`: `KafkaSource[Order]("orders")` gives `Stream[Order]`."""
 
     @property
     def options(self) -> SourceOptions:

@@ -15,7 +15,7 @@ so that a chain of stateful operators on one key travels once.
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
@@ -26,6 +26,7 @@ from meander.schemas.errors import SetupError
 from meander.state.keys.bins import BinSpace
 
 MIB = 1 << 20
+T = TypeVar("T")
 
 
 class Flow(Definition):
@@ -101,6 +102,6 @@ class Flow(Definition):
         self.checkpoints = checkpoints
         self.transaction_interval = transaction_interval
 
-    def source(self, spec: SourceSpec, name: str = "source") -> Stream[Any]:
+    def source(self, spec: SourceSpec[T], name: str = "source") -> Stream[T]:
         """A stream of what a source reads."""
         return Stream(self, Output.of(self.add(SourceNode(self.name_for(name), spec))))

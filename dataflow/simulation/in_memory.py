@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from meander.dataflow.interfaces import (
     SinkWriter,
     SourceOptions,
     SourceReader,
+    SourceSpec,
 )
 from meander.dataflow.records.batch import Batch
 from meander.state.encoding import codec
@@ -54,8 +56,11 @@ class Result:
         return self.time, self.origin, self.partition, self.offset, self.index
 
 
-class ListSource:
+class ListSource(SourceSpec[Any]):
     """A source of records that are given: per partition, (milliseconds, value) in offset order."""
+
+    options: SourceOptions
+    __slots__ = ("options", "partitions", "record_size")
 
     def __init__(
         self,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from typing_extensions import TypeVar
 
 from meander.connectors.kafka import client, topics
 from meander.connectors.kafka.formats import Decoder, Format, TimeExtractor, check_format
@@ -29,11 +30,16 @@ from meander.dataflow.interfaces import (
     Rest,
     Rests,
     SourceOptions,
+    SourceSpec,
     WorkerContext,
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import whole
+
+T = TypeVar("T", default=Any)
+"""Of its values."""
+DEFAULT_OPTIONS = SourceOptions()
 
 
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
@@ -48,8 +54,8 @@ def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Par
     return [Partition(p) for p in range(partitions) if (p + shift) % workers == worker]
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSource:
+@dataclass(frozen=True)
+class KafkaSource(SourceSpec[T]):
     """Reads a topic; implements `SourceSpec`.
 
     `value` and `key` say how bytes become objects: "json", "str", "bytes" or a function of the
@@ -67,7 +73,7 @@ class KafkaSource:
     value: Format | Decoder = "json"
     key: Format | Decoder = "str"
     time: TimeExtractor | None = None
-    options: SourceOptions = field(default_factory=SourceOptions)
+    options: SourceOptions = DEFAULT_OPTIONS
     fail_fast: bool = False
     pairs: bool = False
 
