@@ -80,14 +80,14 @@ class Planned(_OfCommand):
     """Whether this is the last part."""
 
 
-class BinSpoilt(_OfCommand):
+class BinUnreadable(_OfCommand):
     """Layers of a bin on the state topic cannot be read; they are written anew."""
 
-    type: Literal["bin_spoilt"] = "bin_spoilt"
+    type: Literal["bin_unreadable"] = "bin_unreadable"
     bin: int
     operator: str
     reason: str
-    stays: bool
+    kept_in_place: bool
     """Whether the bin stays where it is; else it moves once they are written."""
 
 
@@ -146,14 +146,14 @@ class PartitionMoved(_OfCommand):
     """Who reads it now."""
 
 
-class LayerSpoilt(_Event):
+class LayerUnreadable(_Event):
     """A layer on the state topic cannot be read; its worker writes it anew out of the state.
 
-    >>> LayerSpoilt(worker=1, reason="").key
+    >>> LayerUnreadable(worker=1, reason="").key
     'worker 1'
     """
 
-    type: Literal["layer_spoilt"] = "layer_spoilt"
+    type: Literal["layer_unreadable"] = "layer_unreadable"
     worker: int
     reason: str
 
@@ -171,7 +171,7 @@ class ReplayChecked(_Event):
     'counts'
     """
 
-    type: Literal["replayed"] = "replayed"
+    type: Literal["replay_checked"] = "replay_checked"
     sink: str
     results: int
     """How many were out, of those that all come again."""
@@ -241,10 +241,10 @@ class Joined(_OfCommand):
     worker: int
 
 
-class NotJoined(_OfCommand):
+class JoinFailed(_OfCommand):
     """A worker was to join and does not; the flow goes on without it."""
 
-    type: Literal["not_joined"] = "not_joined"
+    type: Literal["join_failed"] = "join_failed"
     worker: int
     reason: str
 
@@ -578,9 +578,9 @@ class Failed(_OfFlow):
 
 
 Event = Annotated[
-    Queued | Accepted | Planned | BinMoved | BinSpoilt | LayerSpoilt | Completed | Aborted
+    Queued | Accepted | Planned | BinMoved | BinUnreadable | LayerUnreadable | Completed | Aborted
     | CommandRejected | ReplayChecked
-    | Rescaling | Joined | NotJoined | Left | PartitionMoved | PartitionAdded | Rescaled
+    | Rescaling | Joined | JoinFailed | Left | PartitionMoved | PartitionAdded | Rescaled
     | CheckpointAccepted | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed,
     Field(discriminator="type"),

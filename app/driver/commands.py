@@ -27,14 +27,14 @@ from meander.schemas.status import (
     Aborted,
     Accepted,
     BinMoved,
-    BinSpoilt,
+    BinUnreadable,
     CheckpointAccepted,
     Checkpointed,
     CheckpointFailed,
     CommandRejected,
     Completed,
     Event,
-    LayerSpoilt,
+    LayerUnreadable,
     PartitionAdded,
     PartitionMoved,
     Planned,
@@ -47,13 +47,14 @@ from meander.schemas.status import (
 log = logging.getLogger(__name__)
 
 _Told = (
-    PartitionMoved | PartitionAdded | BinMoved | BinSpoilt | LayerSpoilt | Checkpointed
+    PartitionMoved | PartitionAdded | BinMoved | BinUnreadable | LayerUnreadable | Checkpointed
     | CheckpointFailed | ReplayChecked
 )  # fmt: skip
 _AS_THEY_ARE: Mapping[str, type[_Told]] = {
     "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
-    "bin_spoilt": BinSpoilt, "layer_spoilt": LayerSpoilt, "checkpointed": Checkpointed,
-    "checkpoint_failed": CheckpointFailed, "replayed": ReplayChecked,
+    "bin_unreadable": BinUnreadable, "layer_unreadable": LayerUnreadable,
+    "checkpointed": Checkpointed, "checkpoint_failed": CheckpointFailed,
+    "replay_checked": ReplayChecked,
 }  # fmt: skip
 """What the engine says in the words of the status topic."""
 PART = 5_000

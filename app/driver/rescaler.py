@@ -29,8 +29,8 @@ from meander.schemas.status import (
     CommandRejected,
     Event,
     Joined,
+    JoinFailed,
     Left,
-    NotJoined,
     Rescaled,
     Rescaling,
 )
@@ -269,7 +269,7 @@ class Rescaler:
                 self._crew.enlist(worker)
         for worker, why in newcomers.lost():
             change.coming.discard(worker)
-            yield NotJoined(id=change.id, worker=worker, reason=why)
+            yield JoinFailed(id=change.id, worker=worker, reason=why)
         for worker, counters in self._crew.gone():
             change.going.discard(worker)
             yield Left(id=change.id, worker=worker, counters=counters)

@@ -248,10 +248,10 @@ class StagedPart(_Part):
     bytes: int
 
 
-class Spoilt(_Part):
+class BinUnreadableReport(_Part):
     """Layers of an operator's bin cannot be read: ahead of its move, or at its time."""
 
-    event: Literal["spoilt"]
+    event: Literal["bin_unreadable"]
     number: int | None
     operator: str
     bin: int
@@ -271,7 +271,7 @@ class Bins(_Part):
 class LayerUnreadableReport(_Part):
     """A layer on the state topic cannot be read; it is written anew out of the state."""
 
-    event: Literal["unreadable"]
+    event: Literal["layer_unreadable"]
     reason: str
 
 
@@ -338,7 +338,7 @@ class Reads(_Part):
 class ResultsSuppressed(_Part):
     """What the sender has suppressed of a sink's results, once it can suppress nothing more."""
 
-    event: Literal["replayed"]
+    event: Literal["replay_checked"]
     sink: str
     tallies: list[Annotated[list[int], Field(min_length=4, max_length=4)]]
     """Of each worker of an earlier life: the life, the worker, count and digest."""
@@ -353,7 +353,7 @@ class Report(_Message):
             Installed
             | PreCopied
             | StagedPart
-            | Spoilt
+            | BinUnreadableReport
             | Bins
             | LayerUnreadableReport
             | SourcesPaused

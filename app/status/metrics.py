@@ -201,7 +201,7 @@ def _migrations(moving: int, told: Mapping[str, int]) -> Iterator[Metric]:
         ("completed", "meander_migrations_completed", "Migrations that have been completed."),
         ("rejected", "meander_commands_rejected", "Commands that were not obeyed."),
         ("joined", "meander_workers_joined", "Workers that have joined the running flow."),
-        ("not_joined", "meander_workers_not_joined", "Workers that were to join and did not."),
+        ("join_failed", "meander_workers_join_failed", "Workers that were to join and did not."),
         ("left", "meander_workers_left", "Workers that have left the running flow."),
         ("bin_moved", "meander_bins_moved", "Bins that new owners have installed."),
     ):

@@ -23,9 +23,9 @@ from meander.schemas.status import (
     Finished,
     Heartbeat,
     Joined,
+    JoinFailed,
     Left,
     Migration,
-    NotJoined,
     Queued,
     Recovering,
     Started,
@@ -55,7 +55,7 @@ class Overview:
     """When the broker took the last heartbeat, milliseconds since 1970."""
     beat: Heartbeat = SILENCE
     """The last heartbeat, and what was said after it."""
-    staffing: list[Joined | NotJoined | Left] = field(default_factory=list)
+    staffing: list[Joined | JoinFailed | Left] = field(default_factory=list)
     """Who has come and gone, as far as it is known; the last `MOST_STAFFING`."""
     migrations: dict[str, Migration] = field(default_factory=dict)
     since_ms: int | None = None
@@ -86,7 +86,7 @@ class Overview:
                 self._learn(counters=self.beat.counters | counters)
             case Failed(reason=reason):
                 self._end("failed", reason)
-            case Joined() | NotJoined() | Left() as event:
+            case Joined() | JoinFailed() | Left() as event:
                 self.staffing = [*self.staffing, event][-MOST_STAFFING:]
             case event:
                 note(self.migrations, event)

@@ -229,11 +229,11 @@ class Controller:
             }:  # fmt: skip
                 self.conductor.fetching.staged(number, operator, size)
             case {
-                "event": "spoilt", "operator": str(operator), "bin": int(bin),
+                "event": "bin_unreadable", "operator": str(operator), "bin": int(bin),
                 "number": int() | None as number, "time": int() | None as time,
                 "reason": str(reason),
             }:  # fmt: skip
-                self.conductor.spoilt(operator, Bin(bin), number, time, reason)
+                self.conductor.bin_unreadable(operator, Bin(bin), number, time, reason)
             case {"event": "bins", "operator": str(operator), "bins": list(bins)}:
                 for bin, size, heat in bins:
                     number = self._plan.groups.number(operator, bin)
@@ -247,10 +247,10 @@ class Controller:
     def _heard_of(self, worker: WorkerId, event: Event) -> list[Event]:
         """What is to be said of a report that nothing else follows from."""
         match event:
-            case {"event": "replayed", "sink": str(sink), "tallies": list(tallies)}:
+            case {"event": "replay_checked", "sink": str(sink), "tallies": list(tallies)}:
                 return self.replays.report(worker, sink, tallies)
-            case {"event": "unreadable", "reason": str(reason)}:
-                return [{"type": "layer_spoilt", "worker": int(worker), "reason": reason}]
+            case {"event": "layer_unreadable", "reason": str(reason)}:
+                return [{"type": "layer_unreadable", "worker": int(worker), "reason": reason}]
         return []
 
     def take(self, sender: WorkerId, frame: list[bytes]) -> None:

@@ -63,7 +63,7 @@ class Replay:
             [*self._earlier.predecessors[number], tally.count, tally.digest]
             for number, tally in self._found.items()
         ]
-        return {"event": "replayed", "sink": self._sink, "tallies": found}
+        return {"event": "replay_checked", "sink": self._sink, "tallies": found}
 
 
 class Replays:
@@ -122,7 +122,11 @@ class Replays:
         if wrong and not self._accept:
             raise self._differs(sink, wrong)
         out = sum(one.tally.count for one in claims.values())
-        return [{"type": "replayed", "sink": sink, "results": out, "wrong": wrong}] if out else []
+        return (
+            [{"type": "replay_checked", "sink": sink, "results": out, "wrong": wrong}]
+            if out
+            else []
+        )
 
     def _differs(self, sink: str, wrong: Iterable[str]) -> MeanderError:
         named = ", ".join(map(repr, self._before[sink])) or "what its source gives"

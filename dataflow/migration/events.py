@@ -31,15 +31,17 @@ def accepted(running: RunningMigration, time: int | None) -> Event:
     }
 
 
-def spoilt(command: str, bin: Bin, operator: str, reason: str, stays: bool) -> Event:
+def bin_unreadable(
+    command: str, bin: Bin, operator: str, reason: str, kept_in_place: bool
+) -> Event:
     """Layers of a bin cannot be read; they are written anew."""
     return {
-        "type": "bin_spoilt",
+        "type": "bin_unreadable",
         "id": command,
         "bin": int(bin),
         "operator": operator,
         "reason": reason,
-        "stays": stays,
+        "kept_in_place": kept_in_place,
     }
 
 

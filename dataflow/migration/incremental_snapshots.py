@@ -116,7 +116,7 @@ class Snapshots(BaseOperator):
             with self._pace.spending():
                 return outlet.keyed.trace.tend(ENTRIES)
         except LayerUnreadable as error:
-            self._report({"event": "unreadable", "reason": str(error)})
+            self._report({"event": "layer_unreadable", "reason": str(error)})
             return True
 
     def _claimed(self, outlet: OutgoingState, bin: Bin) -> bool:

@@ -96,7 +96,7 @@ class Fetching:
                 fetch.unfetched.discard(operator)
                 fetch.bytes += bytes
 
-    def spoilt(self, number: int | None, operator: str, bin: Bin) -> list[RunningMigration]:
+    def bin_unreadable(self, number: int | None, operator: str, bin: Bin) -> list[RunningMigration]:
         """Layers of an operator's bin cannot be read ahead: they are written anew. The commands
         that it was made ready for, none by now."""
         numbered = self._groups.number(operator, bin)

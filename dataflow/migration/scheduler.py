@@ -122,7 +122,7 @@ class MigrationScheduler:
 
     # -- what the workers report
 
-    def spoilt(
+    def bin_unreadable(
         self, operator: str, bin: Bin, number: int | None, time: int | None, reason: str
     ) -> None:
         """Layers cannot be read: ahead of a move, or at its time."""
@@ -131,17 +131,23 @@ class MigrationScheduler:
             for round in self.rounds():
                 if round.time == time and (transit := round.awaited.get(numbered)) is not None:
                     self._tell(transit.way.source, Rewrite(operator, bin, time))
-                    self._say(events.spoilt(round.command, bin, operator, reason, stays=False))
+                    self._say(
+                        events.bin_unreadable(
+                            round.command, bin, operator, reason, kept_in_place=False
+                        )
+                    )
             return
-        for running in self.fetching.spoilt(number, operator, bin):
-            stays = numbered in running.waiting and not running.command.staffing
-            if stays:
+        for running in self.fetching.bin_unreadable(number, operator, bin):
+            kept_in_place = numbered in running.waiting and not running.command.staffing
+            if kept_in_place:
                 running.waiting.remove(numbered)
                 running.stuck[numbered] = reason
             elif numbered in running.waiting:
                 # It has to go: out of the state itself, at its time.
                 running.there.add(numbered)
-            self._say(events.spoilt(running.command.id, bin, operator, reason, stays))
+            self._say(
+                events.bin_unreadable(running.command.id, bin, operator, reason, kept_in_place)
+            )
 
     def installed(self, part: Part) -> None:
         """An operator has a part of a bin."""

@@ -68,7 +68,7 @@ class Counting:
         until(lambda: any(event["id"] == id for event in self.flow.of("completed")), f"{id} ends")
         assert self.flow.of("completed")[-1]["unmoved"] == []
         assert sorted(int(str(event["bin"])) for event in self.moved(id)) == BINS
-        assert not self.flow.of("bin_spoilt")
+        assert not self.flow.of("bin_unreadable")
 
     def moved(self, id: str) -> list[dict[str, object]]:
         return [event for event in self.flow.of("bin_moved") if event["id"] == id]

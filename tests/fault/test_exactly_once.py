@@ -91,7 +91,7 @@ def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
     again = counting.run("--workers", "1", "--until-end", "--accept-differences")
     with meander(tmp_path, broker.bootstrap, *again) as flow:
         assert flow.exit_code() == 0, flow.said
-        assert flow.of("replayed")[-1]["wrong"]
+        assert flow.of("replay_checked")[-1]["wrong"]
     assert counting.committed == counting.wanted
 
 

@@ -37,8 +37,8 @@ from meander.schemas.status import (
     Event,
     Heartbeat,
     Joined,
+    JoinFailed,
     Left,
-    NotJoined,
     Recovering,
     Rescaling,
     Started,
@@ -174,7 +174,7 @@ class Struck(Rescaled):
             (started,) = [event for event in new if isinstance(event, Started)]
             assert started.workers == self._left, f"{case}: each that works has a successor"
         elif case.joins:
-            (lost,) = [event for event in new if isinstance(event, NotJoined)]
+            (lost,) = [event for event in new if isinstance(event, JoinFailed)]
             assert lost.id == id, case
 
     def _ask(self, workers: int, case: Case | None) -> str:

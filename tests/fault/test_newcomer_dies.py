@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from meander.schemas.status import CommandRejected, Heartbeat, Joined, NotJoined
+from meander.schemas.status import CommandRejected, Heartbeat, Joined, JoinFailed
 from tests.brokers import Broker
 from tests.kafka_tools import until
 from tests.rescaled import Rescaled
@@ -58,7 +58,7 @@ def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
     (refused,) = flow.of(CommandRejected)
     assert "7 workers need a slot each, and the master has 6 in all" in refused.reason
     flow.check()
-    (lost,) = flow.of(NotJoined)
+    (lost,) = flow.of(JoinFailed)
     assert (lost.worker, lost.reason) == (1, "worker 1: its process was killed, or crashed")
     assert [event.worker for event in flow.of(Joined)] == [2], "no number is used twice"
     assert flow.of(Heartbeat)[-1].numbers == [0, 2]

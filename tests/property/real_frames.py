@@ -204,11 +204,17 @@ def _of_app() -> Iterator[Kind]:
     of = {"operator": "n", "bin": 3}
     prepared = {"event": "prepared", "number": 5, "manifest": _manifest(2).to_bytes(), **of}
     staged = {"event": "staged", "number": 5, "bytes": 9, **of}
-    spoilt = {"event": "spoilt", "number": 5, "time": None, "reason": "its checksum is 1", **of}
-    late = {**spoilt, "number": None, "time": 7}
-    unreadable = {"event": "unreadable", "reason": "its checksum is 1"}
+    unreadable = {
+        "event": "bin_unreadable",
+        "number": 5,
+        "time": None,
+        "reason": "its checksum is 1",
+        **of,
+    }
+    late = {**unreadable, "number": None, "time": 7}
+    layer = {"event": "layer_unreadable", "reason": "its checksum is 1"}
     tallies = [[1 << 42, 0, 17, (1 << 64) - 1], [1 << 43, 2, 0, 0]]
-    replayed = {"event": "replayed", "sink": "counts", "tallies": tallies}
+    replay_checked = {"event": "replay_checked", "sink": "counts", "tallies": tallies}
     register = Register(
         token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
     )
@@ -236,8 +242,8 @@ def _of_app() -> Iterator[Kind]:
         WorkerHeartbeat.model_validate(_standing()),
         Log(logger="meander", level=30, text="a line of it"),
         Report.model_validate({"events": [moved, reads, moved]}),
-        Report.model_validate({"events": [prepared, staged, spoilt, late, unreadable]}),
-        Report.model_validate({"events": [replayed]}),
+        Report.model_validate({"events": [prepared, staged, unreadable, late, layer]}),
+        Report.model_validate({"events": [replay_checked]}),
         PeerAdded(worker=2),
         Released(worker=0),
         Failure(of="lost", concerns="worker 1", cause="x", remedy="", trace="t", peer=-1),

@@ -87,7 +87,7 @@ class OnceLives(Lives):
 
     def _lived(self, run: Mortal) -> bool:
         over = super()._lived(run)
-        said = [event for event in run.sim.events if event["type"] == "replayed"]
+        said = [event for event in run.sim.events if event["type"] == "replay_checked"]
         self.compared += sum(int(str(event["results"])) for event in said)
         return over
 

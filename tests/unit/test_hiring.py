@@ -26,8 +26,8 @@ from meander.schemas.status import (
     Completed,
     Event,
     Joined,
+    JoinFailed,
     Left,
-    NotJoined,
     Planned,
     Rescaled,
     Rescaling,
@@ -262,7 +262,7 @@ def test_a_newcomer_that_comes_when_all_is_over_does_not_join(driven: Driven) ->
     driven.until(lambda: driven.controller.forsworn is None)
     driven.crew.up = True
     driven.until_told(CommandRejected, "m")
-    assert driven.said("m") == ["rescaling", "not_joined", "rejected"]
+    assert driven.said("m") == ["rescaling", "join_failed", "rejected"]
     driven.end()
 
 
@@ -341,12 +341,12 @@ def test_no_number_is_used_twice(driven: Driven) -> None:
     driven.until_told(Rescaling, "m1")
     driven.crew.give_up(TWO, "worker 2: it died")
     driven.until_told(CommandRejected, "m2")
-    assert driven.said("m1") == ["rescaling", "not_joined", "rejected"]
+    assert driven.said("m1") == ["rescaling", "join_failed", "rejected"]
     assert driven.said("m2") == ["rejected"]
     driven.crew.up = True
     driven.until_told(Completed, "m3")
     assert driven.crew.launched == [TWO, THREE]
-    assert driven.the(NotJoined, "m1").reason == "worker 2: it died"
+    assert driven.the(JoinFailed, "m1").reason == "worker 2: it died"
 
 
 # -- aborted

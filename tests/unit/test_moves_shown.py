@@ -15,7 +15,7 @@ from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE, Overview, note
 from meander.schemas.status import (
     Accepted,
-    BinSpoilt,
+    BinUnreadable,
     Completed,
     Event,
     Joined,
@@ -77,8 +77,12 @@ def shown(*events: Event) -> tuple[int, list[str]]:
 
 
 def test_bins_that_stay_are_told_with_the_reason_and_are_exit_code_1() -> None:
-    spoilt = BinSpoilt(id="m", bin=2, operator="a", reason="its checksum is", stays=True)
-    code, said = shown(ACCEPTED, spoilt, Completed(id="m", ms=1, bins=1, bytes=5, unmoved=[1, 2]))
+    unreadable = BinUnreadable(
+        id="m", bin=2, operator="a", reason="its checksum is", kept_in_place=True
+    )
+    code, said = shown(
+        ACCEPTED, unreadable, Completed(id="m", ms=1, bins=1, bytes=5, unmoved=[1, 2])
+    )
     reasons = "1 as they cannot be read, 1 as the flow's sources have ended"
     assert (code, f"2 bins stay where they were: {reasons}" in said) == (1, True)
     assert "completed: 1 bins (1 were there already), 5 B, 1 ms" in said

@@ -135,7 +135,7 @@ def test_what_leaves_a_loop_early_is_delivered_beside_what_went_round_with_a_key
     with SimulatedFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert run.counters["suppressed"]
-        assert any(event["type"] == "replayed" for event in run.events)
+        assert any(event["type"] == "replay_checked" for event in run.events)
     given = [value for part in parts for _, value in part]
     assert Counter(sink.values) == Counter((n, r) for n, _ in given for r in range(4))
     assert {result.key for result in sink.results} == {None}

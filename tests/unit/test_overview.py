@@ -17,11 +17,11 @@ from meander.schemas.status import (
     Finished,
     Heartbeat,
     Joined,
+    JoinFailed,
     Latency,
     Left,
     LinkQueue,
     Migration,
-    NotJoined,
     PartitionFrontier,
     PartitionLag,
     Started,
@@ -82,7 +82,7 @@ def test_a_flow_is_starting_running_and_then_ended() -> None:
 
 
 def test_who_came_and_went_is_known_of_this_life() -> None:
-    came, lost = Joined(id="r1", worker=2), NotJoined(id="r1", worker=3, reason="it died")
+    came, lost = Joined(id="r1", worker=2), JoinFailed(id="r1", worker=3, reason="it died")
     left = Left(id="r2", worker=2, counters={})
     known = seen(CLAIMED, beat(bins=[1, 1]), came, lost, left)
     assert known.staffing == [came, lost, left]

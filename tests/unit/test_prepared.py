@@ -377,8 +377,8 @@ def test_what_cannot_be_read_ahead_stays_and_is_said(flow: Counting, corrupted: 
     corrupted[0] = 1
     flow.submit("m", [0], 1)
     flow.until(lambda: bool(flow.events("completed")))
-    (said,) = flow.events("bin_spoilt")
-    assert (said["bin"], said["operator"], said["stays"]) == (0, "n", True)
+    (said,) = flow.events("bin_unreadable")
+    assert (said["bin"], said["operator"], said["kept_in_place"]) == (0, "n", True)
     assert "its checksum is" in str(said["reason"])
     assert flow.events("completed")[0]["unmoved"] == [0]
     assert flow.owners() == [0, 0, 1, 1] and flow.staged(1) == set()
@@ -401,8 +401,8 @@ def test_what_cannot_be_read_at_its_time_is_written_once_more(
     corrupted[0] = 1
     flow.count(3000)
     flow.until(lambda: bool(flow.events("completed")))
-    (said,) = flow.events("bin_spoilt")
-    assert (said["bin"], said["stays"]) == (0, False)
+    (said,) = flow.events("bin_unreadable")
+    assert (said["bin"], said["kept_in_place"]) == (0, False)
     assert flow.events("completed")[0]["unmoved"] == [] and flow.owners() == [1, 0, 1, 1]
     flow.finish(3)
 
@@ -423,7 +423,7 @@ def test_who_leaves_gives_away_what_could_not_be_read_at_first(
     flow.until(lambda: flow.controller.ready)
     flow.controller.leave("l", [WorkerId(1)])
     flow.until(lambda: bool(flow.events("left")))
-    assert [said["stays"] for said in flow.events("bin_spoilt")] == [False]
+    assert [said["kept_in_place"] for said in flow.events("bin_unreadable")] == [False]
     assert flow.owners() == [0, 0, 0, 0]
     assert flow.run.states("n") == dict.fromkeys(range(KEYS), 1)
 

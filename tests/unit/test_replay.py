@@ -141,7 +141,7 @@ def test_results_are_compared_once_all_who_ever_were_members_have_said_theirs() 
     assert found.report(ONE, "sink", [(FIRST, 0, 2, 6)]) == []
     assert found.awaited == ["sink"]
     said = found.report(WorkerId(2), "sink", [])
-    assert said == [{"type": "replayed", "sink": "sink", "results": 6, "wrong": []}]
+    assert said == [{"type": "replay_checked", "sink": "sink", "results": 6, "wrong": []}]
     assert not found.awaited
 
 

@@ -15,14 +15,14 @@ from meander.schemas.status import (
     Aborted,
     Accepted,
     BinMoved,
-    BinSpoilt,
+    BinUnreadable,
     CommandRejected,
     Completed,
     Event,
     Heartbeat,
     Joined,
+    JoinFailed,
     Migration,
-    NotJoined,
     Planned,
     Queued,
     Rescaling,
@@ -97,7 +97,7 @@ class _Shown:
         match event:
             case Rescaling():
                 self.progress.update(self.task, description="its worker starts")
-            case Joined() | NotJoined():
+            case Joined() | JoinFailed():
                 self.output.say(sentence(event))
             case Accepted() | Queued():
                 self._begin(event)
@@ -109,10 +109,10 @@ class _Shown:
                 self.carried += count
                 described = f"moving, {size(self.carried)}"
                 self.progress.update(self.task, advance=1, description=described)
-            case BinSpoilt() as spoilt:
-                what = "it stays" if spoilt.stays else "it is written anew"
-                self.output.say(f"bin {spoilt.bin}: {what}: {spoilt.reason}")
-                self.unread |= {spoilt.bin} if spoilt.stays else set()
+            case BinUnreadable() as unreadable:
+                what = "it stays" if unreadable.kept_in_place else "it is written anew"
+                self.output.say(f"bin {unreadable.bin}: {what}: {unreadable.reason}")
+                self.unread |= {unreadable.bin} if unreadable.kept_in_place else set()
             case Completed() | Aborted() | CommandRejected():
                 self._end(event)
 

@@ -12,8 +12,8 @@ from meander.schemas.status import (
     Event,
     Heartbeat,
     Joined,
+    JoinFailed,
     Left,
-    NotJoined,
     Rescaled,
     Rescaling,
 )
@@ -38,9 +38,9 @@ def show_staff(output: CommandOutput, events: Iterator[Event]) -> int:
                 case Accepted(bins=bins):
                     total += len(bins)
                     progress.update(task, total=total, description="bins move")
-                case BinMoved() | Joined() | NotJoined() | Left():
+                case BinMoved() | Joined() | JoinFailed() | Left():
                     progress.update(task, advance=1)
-            refused = isinstance(event, CommandRejected | NotJoined)
+            refused = isinstance(event, CommandRejected | JoinFailed)
             if refused or (isinstance(event, Rescaled) and event.reason):
                 code = 1
     return code
@@ -56,7 +56,7 @@ def sentence(event: Event) -> str:
     match event:
         case Joined(worker=worker):
             return f"worker {worker} has joined"
-        case NotJoined(reason=reason):
+        case JoinFailed(reason=reason):
             return f"{reason}; the flow goes on without it"
         case Left(worker=worker):
             return f"worker {worker} has left"

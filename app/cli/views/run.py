@@ -27,8 +27,8 @@ from meander.schemas.status import (
     Finished,
     Heartbeat,
     Joined,
+    JoinFailed,
     Left,
-    NotJoined,
     PartitionAdded,
     Recovering,
     Rescaled,
@@ -133,7 +133,7 @@ class Watch:
 def _sentence(event: Event) -> str:
     """What is said of whatever else happens, '' of what nobody needs to be told."""
     match event:
-        case Joined() | NotJoined() | Left() | Rescaled() | CommandRejected():
+        case Joined() | JoinFailed() | Left() | Rescaled() | CommandRejected():
             return f"{event.id}: {sentence(event)}"
         case PartitionAdded(source=source, partition=partition, worker=worker, time=time):
             return (

@@ -21,7 +21,7 @@ from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import Prefetch
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.keyed.prefetch import FetchedBin, PrefetchedBins, spoilt
+from meander.dataflow.operators.keyed.prefetch import FetchedBin, PrefetchedBins, bin_unreadable
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message
 from meander.dataflow.records.batch import Int64s
@@ -81,7 +81,7 @@ class IncomingBins:
         self._queued: list[tuple[Time, BinHandoff]] = []
         self._installing: list[IncomingBin] = []
         self._staging = PrefetchedBins(store, topic, pace, report)
-        self._spoilt: dict[tuple[Bin, int], tuple[Time, BinHandoff]] = {}
+        self._unreadable: dict[tuple[Bin, int], tuple[Time, BinHandoff]] = {}
         """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
 
     def expect(self, bin: Bin, time: int) -> None:
@@ -175,8 +175,8 @@ class IncomingBins:
             *(incoming.delivery for incoming in self._installing),
         ]
         here = {delivery.manifest.bin for delivery in come}
-        spoilt = (delivery for _, delivery in self._spoilt.values())
-        return [*come, *(one for one in spoilt if one.manifest.bin not in here)]
+        unreadable = (delivery for _, delivery in self._unreadable.values())
+        return [*come, *(one for one in unreadable if one.manifest.bin not in here)]
 
     @property
     def stashed(self) -> Iterator[Rows]:
@@ -217,7 +217,7 @@ class IncomingBins:
             yield from pool.owed
         yield from (time for time, _ in self._queued)
         yield from (incoming.time for incoming in self._installing)
-        yield from (time for time, _ in self._spoilt.values())
+        yield from (time for time, _ in self._unreadable.values())
 
     @property
     def ahead(self) -> Iterator[Time]:
@@ -257,7 +257,7 @@ class IncomingBins:
         """The last of a bin has come. What is written anew was first told of at an earlier time."""
         manifest = delivery.manifest
         self._newest[manifest.bin] = manifest.epoch
-        first, _ = self._spoilt.get((manifest.bin, manifest.epoch), (time, delivery))
+        first, _ = self._unreadable.get((manifest.bin, manifest.epoch), (time, delivery))
         ahead = self._staging.claim(manifest.bin)
         rest = self._pace.due.admit(
             LayerLoader(self._store, manifest, self._topic, ahead.layers, ahead.timers)
@@ -272,13 +272,13 @@ class IncomingBins:
             if not (rest.step(ENTRIES) and self._out(manifest.epoch)):
                 return False
         except MeanderError as error:
-            if move in self._spoilt:
+            if move in self._unreadable:
                 raise
-            self._spoilt[move] = incoming.time, incoming.delivery
+            self._unreadable[move] = incoming.time, incoming.delivery
             self._trace.condemn(manifest.layers)
-            self._report(spoilt(manifest, manifest.epoch, error))
+            self._report(bin_unreadable(manifest, manifest.epoch, error))
             return True
-        self._spoilt.pop(move, None)
+        self._unreadable.pop(move, None)
         self._trace.adopt(manifest)
         remainder = incoming.delivery.remainder
         self.add(manifest.bin, remainder, rest.timers)

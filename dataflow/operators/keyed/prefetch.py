@@ -125,7 +125,7 @@ class PrefetchedBins:
                 staged.done = staged.installation.step(ENTRIES)
         except MeanderError as error:
             self.spare(manifest.bin)
-            self._report(spoilt(manifest, None, error) | {"number": staged.number})
+            self._report(bin_unreadable(manifest, None, error) | {"number": staged.number})
             return True
         if staged.done:
             self._report(
@@ -140,10 +140,10 @@ class PrefetchedBins:
         return staged.done
 
 
-def spoilt(manifest: Manifest, time: int | None, error: MeanderError) -> dict[str, object]:
+def bin_unreadable(manifest: Manifest, time: int | None, error: MeanderError) -> dict[str, object]:
     """The report that a bin's layers cannot be read, as of a move's time or ahead of it."""
     return {
-        "event": "spoilt",
+        "event": "bin_unreadable",
         "operator": manifest.operator,
         "bin": int(manifest.bin),
         "number": None,
