@@ -66,11 +66,11 @@ class Accepted(_OfCommand):
 
 
 class Planned(_OfCommand):
-    """What a command would do now, in parts: some of the ways of bins, in order."""
+    """What a command would do now, in parts: some of the moves of bins, in order."""
 
     type: Literal["planned"] = "planned"
     offset: int
-    ways: list[tuple[int, int, int, int, int]]
+    moves: list[tuple[int, int, int, int, int]]
     """Each: round, bin, from, to, and about how many bytes."""
     rounds: int
     """How many there are in all parts."""
@@ -325,7 +325,7 @@ class Migration(BaseModel):
     at_ms: int | None = None
     bins: int = 0
     moved: int = 0
-    there: int = 0
+    already_there: int = 0
     """How many of the bins were there already; known once it is completed."""
     bytes: int = 0
     keys: int = 0
@@ -494,45 +494,45 @@ class Heartbeat(_Living):
     """How many each worker owns, also of operators that move alone; empty until all workers run."""
     moving: list[Migration]
     """Those under way, the first accepted first."""
-    untold: int
+    omitted: int
     """How many more of them there are, left out so that this stays small."""
     # What follows came later: heartbeats without lie on older topics.
-    up: int = 0
+    registered: int = 0
     """How many workers have registered with the driver."""
     inflight: list[int] = []
     """Bytes that each worker has read and the sinks have not passed; empty until all run."""
     lags: list[PartitionLag] = []
     """Of the source partitions, the greatest first."""
-    lags_untold: int = 0
+    lags_omitted: int = 0
     """How many partitions are left out."""
     throughput: list[Throughput] = []
-    throughput_untold: int = 0
+    throughput_omitted: int = 0
     """How many operators are left out."""
-    held: list[BlockedFrontier] = []
+    frontier_blockers: list[BlockedFrontier] = []
     """What holds back each frontier, the one that stands longest first."""
-    held_untold: int = 0
+    frontier_blockers_omitted: int = 0
     """How many frontiers are left out."""
     calls: list[LongCall] = []
     """The calls of functions that keep a worker's loop, the longest first."""
-    calls_untold: int = 0
+    calls_omitted: int = 0
     """How many workers with such a call are left out."""
     metrics: str = ""
     """Where the driver serves metrics on its own machine; '' for nowhere."""
-    numbers: list[int] = []
+    worker_ids: list[int] = []
     """Those of the workers, in the order of `bins` and `inflight`; where empty: 0, 1, 2, ..."""
     spilled: list[int] = []
     """Bytes of records that wait on each worker's disk; empty until all run."""
     queues: list[LinkQueue] = []
     """What waits on each link, the most first."""
-    queues_untold: int = 0
+    queues_omitted: int = 0
     """How many links are left out."""
     partitions: list[PartitionFrontier] = []
     """How far each partition is, the earliest first."""
-    partitions_untold: int = 0
+    partitions_omitted: int = 0
     """How many partitions are left out."""
     latencies: list[Latency] = []
     """The slowest first; what has not been timed yet is not among them."""
-    latencies_untold: int = 0
+    latencies_omitted: int = 0
     """How many sources are left out."""
     migrations_completed: int = 0
     bins_moved: int = 0

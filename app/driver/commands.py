@@ -58,7 +58,7 @@ _AS_THEY_ARE: Mapping[str, type[_Told]] = {
 }  # fmt: skip
 """What the engine says in the words of the status topic."""
 PART = 5_000
-"""Ways of bins in one event: a record of some 100 kB."""
+"""Moves of bins in one event: a record of some 100 kB."""
 LIFE_OVER = "the life of the flow in which it was obeyed has ended: give it again"
 
 
@@ -224,16 +224,16 @@ class CommandHandler:
             plan = self._controller.conductor.plan(command)
         else:
             plan = self._controller.plan(command)
-        ways = [
+        moves = [
             (n, int(way.bin), int(way.source), int(way.target), plan.bytes(way.bin))
             for n, round in enumerate(plan.rounds)
             for way in round
         ]
-        for first in range(0, max(1, len(ways)), PART):
-            part = ways[first : first + PART]
+        for first in range(0, max(1, len(moves)), PART):
+            part = moves[first : first + PART]
             yield Planned(
-                id=command.id, offset=offset, ways=part, rounds=len(plan.rounds),
-                estimate=plan.seconds, last=first + PART >= len(ways),
+                id=command.id, offset=offset, moves=part, rounds=len(plan.rounds),
+                estimate=plan.seconds, last=first + PART >= len(moves),
             )  # fmt: skip
 
     def _translate(self, event: EngineEvent) -> Iterator[Event]:

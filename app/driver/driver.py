@@ -520,8 +520,8 @@ class Coordinator:
             self._waits.look("rescales", self._rescaler.waits())
         if self._began is not None:
             at, furthest = self._controller.holdings(), self._controller.furthest()
-            held = self._observer.held(at, furthest, self._crew.heard())
-            self._waits.look("frontiers", wait_reasons.frontiers(held))
+            blockers = self._observer.frontier_blockers(at, furthest, self._crew.heard())
+            self._waits.look("frontiers", wait_reasons.frontiers(blockers))
             self._waits.look("calls", wait_reasons.calls(self._crew.calls()))
             self._waits.look(
                 "migrations", wait_reasons.migrations(self._controller.conductor.rounds())
@@ -541,7 +541,7 @@ class Coordinator:
 
     def _beat(self) -> None:
         if self._began is None:
-            self._told.starting(self._crew.up)
+            self._told.starting(self._crew.registered)
             return
         if self._bins is None:
             owners = Counter(self._controller.owners())

@@ -33,14 +33,14 @@ _WHEN = {
 _WRITTEN = "the broker confirms it"
 
 
-def frontiers(held: Iterable[BlockedFrontier]) -> dict[Hashable, Wait]:
+def frontiers(blockers: Iterable[BlockedFrontier]) -> dict[Hashable, Wait]:
     """The frontiers that something waits for; one that has moved, or is held back by something else
     than before, is another wait."""
     return {
         (one.probe, one.since_ms, one.kind, one.name, one.partition): Wait(
             f"the frontier of {one.probe!r}, held back by {one.by}", _WHEN[one.kind]
         )
-        for one in held
+        for one in blockers
         if one.awaited
     }
 

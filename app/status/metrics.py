@@ -60,7 +60,12 @@ class MetricsCollector(Collector):
         """As the library asks for them, from threads of its own."""
         figures, moving, told = self._shown
         yield _gauge("meander_workers", "Workers that the flow has.", [], [([], figures.workers)])
-        yield _gauge("meander_workers_up", "Workers that have registered.", [], [([], figures.up)])
+        yield _gauge(
+            "meander_workers_registered",
+            "Workers that have registered.",
+            [],
+            [([], figures.registered)],
+        )
         yield from _counters(figures.heard)
         yield from _operators(figures.heard)
         yield from _sources(figures)
@@ -229,7 +234,7 @@ def _frontiers(figures: StatusSnapshot) -> Iterator[Metric]:
                 ],
                 max(0, now_ms - held.since_ms) / 1000,
             )
-            for held in figures.held
+            for held in figures.frontier_blockers
         ],
     )  # fmt: skip
 

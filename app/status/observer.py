@@ -40,7 +40,7 @@ class StatusSnapshot:
     """All that there is to see."""
 
     workers: int
-    up: int
+    registered: int
     """How many have registered."""
     heard: WorkerStats = field(default_factory=WorkerStats)
     """None until all run."""
@@ -50,7 +50,7 @@ class StatusSnapshot:
     """Records, by topic and partition."""
     bins: Mapping[WorkerId, int] = field(default_factory=dict)
     """How many each worker owns; none until all run."""
-    held: Sequence[BlockedFrontier] = ()
+    frontier_blockers: Sequence[BlockedFrontier] = ()
     calls: Sequence[LongCall] = ()
     throughput: Sequence[Throughput] = ()
     restoring: Restoring | None = None
@@ -78,7 +78,7 @@ class Observer:
         workers = len(heard.working)
         return StatusSnapshot(
             workers, workers, heard, frontiers, lag.partitions, bins,
-            self.held(controller.holdings(), controller.furthest(), heard),
+            self.frontier_blockers(controller.holdings(), controller.furthest(), heard),
             throughput=self.throughput(heard),
             restoring=self.restoring(heard),
             outlooks={
@@ -98,7 +98,7 @@ class Observer:
         eta = round((total - read) / rate, 1) if rate else None
         return Restoring(bytes=read, total=total, rate=round(rate), eta=eta)
 
-    def held(
+    def frontier_blockers(
         self, holdings: Mapping[str, FrontierBlocker], furthest: int | None, heard: WorkerStats
     ) -> list[BlockedFrontier]:
         """What holds back each frontier, and since when; what stands longest comes first."""
@@ -110,7 +110,7 @@ class Observer:
             since_ms = since_ms if time == holding.time else now_ms
             self._stands[probe] = (holding.time, since_ms)
             awaited = furthest is not None and holding.time < furthest
-            found.append(_held(probe, holding, heard, since_ms, awaited))
+            found.append(_blocked(probe, holding, heard, since_ms, awaited))
         return sorted(found, key=lambda one: one.since_ms)
 
     def throughput(self, heard: WorkerStats) -> list[Throughput]:
@@ -144,7 +144,7 @@ def _rate(records: int, seconds: float) -> float:
     return round(records / seconds, 1) if seconds > 0 else 0.0
 
 
-def _held(
+def _blocked(
     probe: str, holding: FrontierBlocker, heard: WorkerStats, since_ms: int, awaited: bool
 ) -> BlockedFrontier:
     where = _partition(holding, heard) if holding.kind == "source" else None

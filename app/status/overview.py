@@ -39,7 +39,7 @@ OPEN = {"queued", "moving"}
 
 SILENCE = Heartbeat(
     driver="", incarnation=0, lease=0.0, workers=0, lag=0, counters={}, frontiers={}, bins=[],
-    moving=[], untold=0,
+    moving=[], omitted=0,
 )  # fmt: skip
 """What is known of a flow before its first heartbeat."""
 
@@ -60,7 +60,7 @@ class Overview:
     migrations: dict[str, Migration] = field(default_factory=dict)
     since_ms: int | None = None
     """Migrations that ended before are not known; None where all of this life are."""
-    untold: int = 0
+    omitted: int = 0
     """How many more are under way than `migrations` holds."""
     _claimed: set[str] = field(default_factory=set)
 
@@ -78,7 +78,7 @@ class Overview:
                 self._claimed.add(driver)
             case Started(workers=workers):
                 self.state, self.reason = "running", ""
-                self._learn(workers=workers, up=workers)
+                self._learn(workers=workers, registered=workers)
             case Recovering(reason=reason):
                 self._end("starting", reason)
             case Finished(counters=counters):
@@ -100,13 +100,13 @@ class Overview:
         count = len(beat.bins)
         self._learn(
             # What older versions do not say.
-            numbers=beat.numbers or [*range(count)],
+            worker_ids=beat.worker_ids or [*range(count)],
             inflight=beat.inflight or [0] * count,
             spilled=beat.spilled or [0] * count,
         )
         self.migrations |= {one.id: one for one in beat.moving}
         known = sum(one.state in OPEN for one in self.migrations.values())
-        self.untold = len(beat.moving) + beat.untold - known
+        self.omitted = len(beat.moving) + beat.omitted - known
 
     def _learn(self, **fields: object) -> None:
         """What the last heartbeat does not say."""
@@ -140,12 +140,12 @@ def note(migrations: dict[str, Migration], event: Event) -> None:
                 }
             )
         case Completed() | Aborted() as done if (known := migrations.get(done.id)) is not None:
-            there = max(0, known.bins - done.bins - len(done.unmoved))
+            already_there = max(0, known.bins - done.bins - len(done.unmoved))
             migrations[done.id] = known.model_copy(
                 update={
                     "state": done.type,
                     "ms": done.ms,
-                    "there": there,
+                    "already_there": already_there,
                     "fetched": 0,
                     "eta": None,
                     "reason": _stay(done),

@@ -77,9 +77,9 @@ class FlowStatus:
         """Have what was written go out."""
         self._status.pump()
 
-    def starting(self, up: int = 0) -> None:
-        """The driver's heartbeat until all workers run; `up` of them have registered."""
-        self.alive(StatusSnapshot(self._prepared.options.workers, up))
+    def starting(self, registered: int = 0) -> None:
+        """The driver's heartbeat until all workers run; `registered` is how many have so far."""
+        self.alive(StatusSnapshot(self._prepared.options.workers, registered))
 
     def alive(self, figures: StatusSnapshot) -> None:
         """The driver's heartbeat. Raises SetupError where it, or one before it at the broker, came
@@ -103,7 +103,7 @@ class FlowStatus:
                 )
             ]
         )
-        throughput, held = fitting(figures.throughput), fitting(figures.held)
+        throughput, blockers = fitting(figures.throughput), fitting(figures.frontier_blockers)
         calls = list(figures.calls[:MOST_CALLS])
         heard = figures.heard
         of_links, of_partitions, of_time = queues(heard), partitions(heard), latencies(heard)
@@ -111,20 +111,21 @@ class FlowStatus:
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=figures.workers, up=figures.up, lease=options.lease,
+                workers=figures.workers, registered=figures.registered, lease=options.lease,
                 lag=sum(figures.lags.values()), counters=figures.heard.counters,
-                frontiers=dict(figures.frontiers), numbers=list(map(int, figures.bins)),
+                frontiers=dict(figures.frontiers), worker_ids=list(map(int, figures.bins)),
                 bins=list(figures.bins.values()),
                 inflight=[beat.inflight for beat in figures.heard.working.values()],
                 spilled=[beat.spilled for beat in figures.heard.working.values()],
-                moving=moving[:MOST_MOVING], untold=max(0, len(moving) - MOST_MOVING),
-                lags=lags, lags_untold=len(figures.lags) - len(lags),
-                throughput=throughput, throughput_untold=len(figures.throughput) - len(throughput),
-                held=held, held_untold=len(figures.held) - len(held),
-                calls=calls, calls_untold=len(figures.calls) - len(calls),
-                queues=links, queues_untold=len(of_links) - len(links),
-                partitions=fronts, partitions_untold=len(of_partitions) - len(fronts),
-                latencies=times, latencies_untold=len(of_time) - len(times),
+                moving=moving[:MOST_MOVING], omitted=max(0, len(moving) - MOST_MOVING),
+                lags=lags, lags_omitted=len(figures.lags) - len(lags),
+                throughput=throughput, throughput_omitted=len(figures.throughput) - len(throughput),
+                frontier_blockers=blockers,
+                frontier_blockers_omitted=len(figures.frontier_blockers) - len(blockers),
+                calls=calls, calls_omitted=len(figures.calls) - len(calls),
+                queues=links, queues_omitted=len(of_links) - len(links),
+                partitions=fronts, partitions_omitted=len(of_partitions) - len(fronts),
+                latencies=times, latencies_omitted=len(of_time) - len(times),
                 metrics=self._board.address, restoring=figures.restoring,
                 migrations_completed=self._told["completed"], bins_moved=self._told["bin_moved"],
             )

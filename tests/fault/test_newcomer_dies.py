@@ -61,5 +61,5 @@ def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
     (lost,) = flow.of(JoinFailed)
     assert (lost.worker, lost.reason) == (1, "worker 1: its process was killed, or crashed")
     assert [event.worker for event in flow.of(Joined)] == [2], "no number is used twice"
-    assert flow.of(Heartbeat)[-1].numbers == [0, 2]
+    assert flow.of(Heartbeat)[-1].worker_ids == [0, 2]
     assert result.counters["read"] == flow.fed

@@ -121,7 +121,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     assert [one.id for one in last.moving] == ["m0", "m2"]
     assert known.migrations.keys() == {"m0", "m2"}
     assert (last.migrations_completed, last.bins_moved) == (1, 0)
-    assert (known.state, known.untold) == ("running", 0)
+    assert (known.state, known.omitted) == ("running", 0)
 
 
 def test_heartbeats_stay_small_however_much_is_under_way(
@@ -140,20 +140,20 @@ def test_heartbeats_stay_small_however_much_is_under_way(
     topic.flush(30)
 
     (beat,), known = seen(prepared)
-    assert (len(beat.moving), beat.untold) == (MOST_MOVING, 7)
+    assert (len(beat.moving), beat.omitted) == (MOST_MOVING, 7)
     assert len(beat.to_bytes()) < 33_792
-    assert (len(known.migrations), known.untold) == (MOST_MOVING, 7)
+    assert (len(known.migrations), known.omitted) == (MOST_MOVING, 7)
     assert beat.lag == sum(range(5000))
     assert [one.partition for one in beat.lags[:3]] == [4999, 4998, 4997]
     assert (
-        len(beat.lags) + beat.lags_untold == len(known.beat.lags) + known.beat.lags_untold == 5000
+        len(beat.lags) + beat.lags_omitted == len(known.beat.lags) + known.beat.lags_omitted == 5000
     )
-    assert len(beat.held) + beat.held_untold == 300
-    assert len(beat.throughput) + beat.throughput_untold == 300
-    assert len(beat.queues) + beat.queues_untold == 30 * 29
-    assert len(beat.partitions) + beat.partitions_untold == 30 * 100
-    assert len(beat.latencies) + beat.latencies_untold == 100
-    shown: list[Sized] = [beat.lags, beat.held, beat.throughput]
+    assert len(beat.frontier_blockers) + beat.frontier_blockers_omitted == 300
+    assert len(beat.throughput) + beat.throughput_omitted == 300
+    assert len(beat.queues) + beat.queues_omitted == 30 * 29
+    assert len(beat.partitions) + beat.partitions_omitted == 30 * 100
+    assert len(beat.latencies) + beat.latencies_omitted == 100
+    shown: list[Sized] = [beat.lags, beat.frontier_blockers, beat.throughput]
     shown += [beat.queues, beat.partitions, beat.latencies]
     assert min(map(len, shown)) > 10
 

@@ -78,8 +78,8 @@ def alive(
 ) -> Heartbeat:
     return Heartbeat(
         driver=driver, incarnation=1, workers=2, lease=lease, lag=3, counters={"read": 4},
-        up=2, frontiers={"sink": 5}, bins=[128, 128], inflight=[0, 0], moving=list(moving),
-        untold=0,
+        registered=2, frontiers={"sink": 5}, bins=[128, 128], inflight=[0, 0], moving=list(moving),
+        omitted=0,
     )  # fmt: skip
 
 

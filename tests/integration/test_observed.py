@@ -209,7 +209,7 @@ def test_a_migration_is_counted_and_bins_change_hands(counts: Observed) -> None:
 def test_status_shows_the_same(counts: Observed) -> None:
     (status,) = counts.call("status", "counts", "--json")
     assert status["metrics"] == counts.address
-    lags, throughput, held = status["lags"], status["throughput"], status["held"]
+    lags, throughput, held = status["lags"], status["throughput"], status["frontier_blockers"]
     assert isinstance(lags, list)
     assert isinstance(throughput, list)
     assert isinstance(held, list)
@@ -253,8 +253,8 @@ def test_a_partition_that_holds_back_the_others_is_named(
         until(lambda: flow.total("records_read_total") > 0, "records are read")
         until(holding, "the partition is named")
         (status,) = flow.call("status", "held", "--json")
-        assert isinstance(status["held"], list)
-        (held,) = status["held"]
+        assert isinstance(status["frontier_blockers"], list)
+        (held,) = status["frontier_blockers"]
         assert (held["partition"], held["awaited"]) == (SILENT, True)
         assert f"partition {SILENT} of source 'lines'" in held["by"]
         assert held["by"].endswith("it has been read to its end")

@@ -46,9 +46,9 @@ def test_a_flow_goes_from_one_worker_to_three_and_back_while_records_flow(
     readers = [event.worker for event in flow.of(PartitionMoved)]
     assert sorted(readers[:2]) == [1, 2], "each newcomer reads a partition"
     assert readers[2:] == [0, 0], "and gives it back"
-    shares = {tuple(zip(beat.numbers, beat.bins, strict=True)) for beat in flow.of(Heartbeat)}
+    shares = {tuple(zip(beat.worker_ids, beat.bins, strict=True)) for beat in flow.of(Heartbeat)}
     assert any(sorted(bins for _, bins in share) == [85, 85, 86] for share in shares)
-    assert flow.of(Heartbeat)[-1].numbers == [0]
+    assert flow.of(Heartbeat)[-1].worker_ids == [0]
     left = sum(event.counters["read"] for event in flow.of(Left))
     assert 0 < left < flow.fed == result.counters["read"], "what leavers have read counts"
     assert isinstance(flow.events[-1], Finished)

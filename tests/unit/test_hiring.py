@@ -397,8 +397,8 @@ def test_a_dry_run_says_what_would_move_to_a_worker_that_would_be_started(
     driven.topic.put(driven.migrate("m", 2, dry_run=True))
     driven.until_told(Planned, "m")
     planned = driven.the(Planned, "m")
-    assert {way[3] for way in planned.ways} == {2}
-    assert sorted(way[1] for way in planned.ways) == [0, 1, 2, 3]
+    assert {move[3] for move in planned.moves} == {2}
+    assert sorted(move[1] for move in planned.moves) == [0, 1, 2, 3]
     driven.topic.put(driven.migrate("no", 2, dry_run=True, operator="n"))
     driven.until_told(CommandRejected, "no")
     assert not driven.crew.launched

@@ -57,12 +57,12 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartb
 
 FIGURES = StatusSnapshot(
     workers=2,
-    up=2,
+    registered=2,
     heard=WorkerStats({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 30}, {0: 20})}),
     frontiers={"out": 1_700_000_000_500},
     lags={("flights", 0): 0, ("flights", 1): 12},
     bins={ZERO: 100, ONE: 156},
-    held=[
+    frontier_blockers=[
         BlockedFrontier(
             probe="out", by="...", since_ms=1_700_000_000_000, awaited=True, kind="source",
             name="lines", worker=1, partition=12,
@@ -147,7 +147,7 @@ def test_links_and_workers_say_what_waits_and_who_owns_what(seen: Seen) -> None:
     assert seen["meander_inflight_bytes"] == {("0",): 100, ("1",): 200}
     assert seen["meander_spilled_bytes"] == {("0",): 7, ("1",): 14}
     assert seen["meander_bins"] == {("0",): 100, ("1",): 156}
-    assert seen["meander_workers"] == seen["meander_workers_up"] == {(): 2}
+    assert seen["meander_workers"] == seen["meander_workers_registered"] == {(): 2}
 
 
 def test_migrations_are_under_way_or_completed(seen: Seen) -> None:
@@ -170,7 +170,7 @@ def test_a_flow_that_has_only_begun_has_workers_and_no_more() -> None:
     board = MetricsCollector()
     board.show(StatusSnapshot(2, 1), 0, {})
     seen = read(text(board))
-    assert (seen["meander_workers"], seen["meander_workers_up"]) == ({(): 2}, {(): 1})
+    assert (seen["meander_workers"], seen["meander_workers_registered"]) == ({(): 2}, {(): 1})
     assert "meander_records_read_total" not in seen
 
 

@@ -54,15 +54,15 @@ BEATS = heard(beat((0, 70, "sending"), (2, 50, "idle")), beat((1, 90, "paused"))
 
 
 def test_the_partition_that_is_earliest_is_named_with_its_reason(observer: Observer) -> None:
-    (held,) = observer.held({"out": FrontierBlocker("source", "in", 50)}, 90, BEATS)
+    (held,) = observer.frontier_blockers({"out": FrontierBlocker("source", "in", 50)}, 90, BEATS)
     assert (held.worker, held.partition, held.awaited) == (0, 2, True)
     assert held.by == "partition 2 of source 'in' on worker 0: it has been read to its end"
 
 
 def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> None:
-    (held,) = observer.held({"out": FrontierBlocker("source", "in", 90)}, 90, BEATS)
+    (held,) = observer.frontier_blockers({"out": FrontierBlocker("source", "in", 90)}, 90, BEATS)
     assert not held.awaited
-    (held,) = observer.held({"out": FrontierBlocker("source", "in", 90)}, None, BEATS)
+    (held,) = observer.frontier_blockers({"out": FrontierBlocker("source", "in", 90)}, None, BEATS)
     assert not held.awaited
 
 
@@ -78,13 +78,15 @@ def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> 
     ],
 )
 def test_what_else_holds_a_frontier_back_is_said(observer: Observer, kind: Kind, says: str) -> None:
-    (held,) = observer.held({"out": FrontierBlocker(kind, "n", 5)}, 90, BEATS)
+    (held,) = observer.frontier_blockers({"out": FrontierBlocker(kind, "n", 5)}, 90, BEATS)
     assert (held.by, held.worker, held.partition) == (says, None, None)
 
 
 def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimClock) -> None:
     def since(time: int) -> int:
-        (held,) = observer.held({"out": FrontierBlocker("operator", "n", time)}, 90, BEATS)
+        (held,) = observer.frontier_blockers(
+            {"out": FrontierBlocker("operator", "n", time)}, 90, BEATS
+        )
         return held.since_ms - NOW_MS
 
     assert since(5) == 0
@@ -98,9 +100,11 @@ def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimC
 
 def test_the_frontier_that_stands_longest_comes_first(observer: Observer, clock: SimClock) -> None:
     early, late = FrontierBlocker("operator", "n", 5), FrontierBlocker("operator", "m", 7)
-    observer.held({"b": early}, 90, WorkerStats())
+    observer.frontier_blockers({"b": early}, 90, WorkerStats())
     clock.advance(1)
-    assert [one.probe for one in observer.held({"a": late, "b": early}, 90, WorkerStats())] == [
+    assert [
+        one.probe for one in observer.frontier_blockers({"a": late, "b": early}, 90, WorkerStats())
+    ] == [
         "b",
         "a",
     ]

@@ -36,13 +36,13 @@ def beat(
     *moving: Migration,
     bins: Sequence[int] = (),
     driver: str = "d",
-    untold: int = 0,
+    omitted: int = 0,
     **counters: int,
 ) -> Heartbeat:
     return Heartbeat(
-        driver=driver, incarnation=1, workers=2, up=len(bins), lease=10.0, lag=7, counters=counters,
-        frontiers={"per.plane": 5} if bins else {}, bins=list(bins), inflight=[0] * len(bins),
-        moving=list(moving), untold=untold,
+        driver=driver, incarnation=1, workers=2, registered=len(bins), lease=10.0, lag=7,
+        counters=counters, frontiers={"per.plane": 5} if bins else {}, bins=list(bins),
+        inflight=[0] * len(bins), moving=list(moving), omitted=omitted,
     )  # fmt: skip
 
 
@@ -92,9 +92,9 @@ def test_who_came_and_went_is_known_of_this_life() -> None:
 
 
 def test_workers_are_known_by_their_numbers() -> None:
-    assert seen(beat(bins=[100, 156])).beat.numbers == [0, 1]
-    later = beat(bins=[100, 156]).model_copy(update={"numbers": [0, 3]})
-    assert seen(later).beat.numbers == [0, 3]
+    assert seen(beat(bins=[100, 156])).beat.worker_ids == [0, 1]
+    later = beat(bins=[100, 156]).model_copy(update={"worker_ids": [0, 3]})
+    assert seen(later).beat.worker_ids == [0, 3]
 
 
 def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
@@ -108,16 +108,18 @@ def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
 def test_what_a_heartbeat_of_an_older_version_does_not_say_is_not_known() -> None:
     lag = PartitionLag(topic="lines", partition=3, records=7)
     newer = beat(bins=[1, 1]).model_copy(
-        update={"lags": [lag], "lags_untold": 2, "metrics": "http://127.0.0.1:1/metrics"}
+        update={"lags": [lag], "lags_omitted": 2, "metrics": "http://127.0.0.1:1/metrics"}
     )
     assert seen(newer).beat.lags == [lag]
-    assert (seen(newer).beat.lags_untold, seen(newer).beat.metrics) == (
+    assert (seen(newer).beat.lags_omitted, seen(newer).beat.metrics) == (
         2,
         "http://127.0.0.1:1/metrics",
     )
-    older = newer.model_dump(exclude={"lags", "lags_untold", "throughput", "held", "metrics"})
+    older = newer.model_dump(
+        exclude={"lags", "lags_omitted", "throughput", "frontier_blockers", "metrics"}
+    )
     after = seen(newer, Heartbeat.model_validate(older))
-    assert (after.beat.lags, after.beat.lags_untold, after.beat.metrics) == ([], 0, "")
+    assert (after.beat.lags, after.beat.lags_omitted, after.beat.metrics) == ([], 0, "")
 
 
 def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> None:
@@ -126,9 +128,9 @@ def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> Non
         "partitions": [PartitionFrontier(source="in", partition=3, worker=1, millis=5)],
         "latencies": [Latency(of="delivery", name="n", count=2, seconds=0.5, p50=0.3, p99=None)],
     }
-    untold = {f"{name}_untold": n for n, name in enumerate(said, 1)}
-    known = seen(beat(bins=[1, 1]).model_copy(update=said | untold))
-    assert {name: getattr(known.beat, name) for name in said | untold} == said | untold
+    omitted = {f"{name}_omitted": n for n, name in enumerate(said, 1)}
+    known = seen(beat(bins=[1, 1]).model_copy(update=said | omitted))
+    assert {name: getattr(known.beat, name) for name in said | omitted} == said | omitted
 
 
 def test_only_a_flow_that_should_be_alive_can_be_silent() -> None:
@@ -149,9 +151,9 @@ def test_a_migration_is_followed_bin_by_bin() -> None:
 def test_of_a_completed_migration_it_is_known_which_bins_had_not_to_move() -> None:
     done = Completed(id="m", ms=3.0, bins=1, bytes=10)
     known = seen(accepted("m"), moved("m", 1), done).migrations["m"]
-    assert (known.bins, known.moved, known.there) == (2, 1, 1)
+    assert (known.bins, known.moved, known.already_there) == (2, 1, 1)
     left = done.model_copy(update={"unmoved": [2]})
-    assert seen(accepted("m"), moved("m", 1), left).migrations["m"].there == 0
+    assert seen(accepted("m"), moved("m", 1), left).migrations["m"].already_there == 0
 
 
 def test_a_second_command_under_an_id_does_not_hide_the_first() -> None:
@@ -202,6 +204,6 @@ def test_another_drivers_claim_changes_nothing() -> None:
 
 def test_how_many_more_migrations_move_than_heartbeats_tell_of_is_known() -> None:
     one = Migration(id="a", state="moving", bins=2)
-    assert seen(beat(one, untold=3)).untold == 3
-    known = seen(CLAIMED, beat(), accepted("a"), accepted("b"), beat(one, untold=3))
-    assert known.untold == 2
+    assert seen(beat(one, omitted=3)).omitted == 3
+    known = seen(CLAIMED, beat(), accepted("a"), accepted("b"), beat(one, omitted=3))
+    assert known.omitted == 2

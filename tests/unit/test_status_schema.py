@@ -39,7 +39,7 @@ EVENTS: list[Event] = [
     CommandRejected(id="m2", offset=4, reason="there is no worker 7"),
     Heartbeat(
         driver="d", incarnation=1, workers=2, lease=10.0, lag=0, counters={"read": 5},
-        frontiers={"sink": 6}, up=2, bins=[128, 128], inflight=[0, 7], untold=1,
+        frontiers={"sink": 6}, registered=2, bins=[128, 128], inflight=[0, 7], omitted=1,
         moving=[Migration(id="m1", state="moving", strategy="fluid", at_ms=5, bins=2, moved=1)],
     ),
     CheckpointAccepted(id="c1", offset=6),
@@ -74,9 +74,11 @@ def test_fields_of_newer_writers_are_passed_over() -> None:
 
 def test_kinds_of_newer_writers_are_kept_as_they_are() -> None:
     """An older `meander status` shows all else that a newer flow says."""
-    held = BlockedFrontier(probe="s", by="the moon", since_ms=5, awaited=True, kind="moon", name="")
+    blocked = BlockedFrontier(
+        probe="s", by="the moon", since_ms=5, awaited=True, kind="moon", name=""
+    )
     took = Latency(of="eclipse", name="s", count=1, seconds=0.1, p50=0.1, p99=0.1)
-    newer = EVENTS[4].model_copy(update={"held": [held], "latencies": [took]})
+    newer = EVENTS[4].model_copy(update={"frontier_blockers": [blocked], "latencies": [took]})
     assert parse_event(newer.to_bytes()) == newer
 
 

@@ -26,14 +26,14 @@ def printed(seen: Overview) -> str:
 
 
 def test_what_a_newer_flow_waits_for_and_times_is_shown_as_it_says() -> None:
-    held = BlockedFrontier(
+    blocked = BlockedFrontier(
         probe="out", by="the moon", since_ms=5, awaited=True, kind="moon", name=""
     )
     took = Latency(of="eclipse", name="sun", count=1, seconds=0.1, p50=0.1, p99=0.1)
-    seen = said(frontiers={"out": 5}, held=[held], latencies=[took])
+    seen = said(frontiers={"out": 5}, frontier_blockers=[blocked], latencies=[took])
     assert "the moon" in printed(seen)
     assert "eclipse of sun" in printed(seen)
-    assert fields(seen, "running", 9)["held"] == [held.model_dump()]
+    assert fields(seen, "running", 9)["frontier_blockers"] == [blocked.model_dump()]
 
 
 def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() -> None:
@@ -48,7 +48,7 @@ def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() 
 
 
 def test_a_migration_of_bins_that_were_there_already_reads_as_complete() -> None:
-    moved = Migration(id="m", state="completed", bins=256, moved=171, there=85)
+    moved = Migration(id="m", state="completed", bins=256, moved=171, already_there=85)
     seen = said(migrations_completed=1200, bins_moved=4000)
     seen.migrations = {"m": moved, "n": Migration(id="n", state="moving", bins=256, moved=171)}
     shown = printed(seen)
@@ -72,11 +72,13 @@ def test_deliveries_are_counted_in_chunks() -> None:
 def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other_events() -> None:
     shown = fields(Overview("f"), "never started", 9)
     assert shown.keys() == {
-        "flow", "state", "reason", "workers", "up", "heartbeat_ms", "heartbeat_age_ms", "lease",
-        "lag", "counters", "frontiers", "numbers", "bins", "inflight", "spilled", "metrics",
-        "lags", "lags_untold", "throughput", "throughput_untold", "held", "held_untold",
-        "calls", "calls_untold",
-        "queues", "queues_untold", "partitions", "partitions_untold",
-        "latencies", "latencies_untold", "staffing", "migrations_completed", "bins_moved",
-        "migrations", "migrations_ended_since_ms", "migrations_untold", "restoring",
+        "flow", "state", "reason", "workers", "registered", "heartbeat_ms", "heartbeat_age_ms",
+        "lease", "lag", "counters", "frontiers", "worker_ids", "bins", "inflight", "spilled",
+        "metrics",
+        "lags", "lags_omitted", "throughput", "throughput_omitted",
+        "frontier_blockers", "frontier_blockers_omitted",
+        "calls", "calls_omitted",
+        "queues", "queues_omitted", "partitions", "partitions_omitted",
+        "latencies", "latencies_omitted", "staffing", "migrations_completed", "bins_moved",
+        "migrations", "migrations_ended_since_ms", "migrations_omitted", "restoring",
     }  # fmt: skip

@@ -176,7 +176,8 @@ def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
         match event:
             case Planned() as planned:
                 rows += [
-                    [*map(str, way), size(count) if count else None] for *way, count in planned.ways
+                    [*map(str, move), size(count) if count else None]
+                    for *move, count in planned.moves
                 ]
                 if planned.last:
                     output.table("plan", ["round", "bin", "from", "to", "bytes"], rows)

@@ -109,7 +109,7 @@ class Watch:
 
     def _state(self, beat: Heartbeat) -> str:
         if not beat.bins:
-            return f"starting Spark: {beat.up} of {beat.workers} workers up"
+            return f"starting Spark: {beat.registered} of {beat.workers} workers registered"
         counters = beat.counters
         read = counters.get("read", 0)
         self._passed.append((time.monotonic(), read))

@@ -10,7 +10,7 @@ from meander.app.status.overview import Overview
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
 
-_DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "untold"}
+_DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "omitted"}
 """What of a heartbeat is shown only together with what other events say, or not at all."""
 
 
@@ -23,7 +23,7 @@ def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
         **seen.beat.model_dump(exclude=_DRAWN_TOGETHER),
         "staffing": [one.model_dump() for one in seen.staffing], "migrations": migrations,
-        "migrations_ended_since_ms": seen.since_ms, "migrations_untold": seen.untold,
+        "migrations_ended_since_ms": seen.since_ms, "migrations_omitted": seen.omitted,
     }  # fmt: skip
 
 
@@ -32,8 +32,8 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
     output.table(
         f"flow {seen.flow}",
-        ["state", "workers", "up", "lag", "seconds since heartbeat", "why"],
-        [[state, seen.beat.workers, seen.beat.up, seen.beat.lag, age, seen.reason]],
+        ["state", "workers", "registered", "lag", "seconds since heartbeat", "why"],
+        [[state, seen.beat.workers, seen.beat.registered, seen.beat.lag, age, seen.reason]],
     )
     for line in _awaited(seen.beat):
         output.say(line)
@@ -48,7 +48,7 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     lags = [[one.topic, str(one.partition), one.records] for one in seen.beat.lags]
     output.table("lag", ["topic", "partition", "records"], lags)
     bytes = map(size, seen.beat.inflight), map(size, seen.beat.spilled)
-    workers = zip(map(str, seen.beat.numbers), seen.beat.bins, *bytes, strict=True)
+    workers = zip(map(str, seen.beat.worker_ids), seen.beat.bins, *bytes, strict=True)
     output.table(
         "workers",
         ["worker", "bins", "in flight", "on disk"],
@@ -75,18 +75,18 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     if seen.since_ms is not None:
         since = at_millis(seen.since_ms)
         output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
-    for untold, what in (
-        (seen.untold, "migrations under way"),
-        (seen.beat.lags_untold, "partitions, none of them further behind"),
-        (seen.beat.throughput_untold, "operators"),
-        (seen.beat.held_untold, "frontiers held back"),
-        (seen.beat.calls_untold, "workers kept by a call, none for longer"),
-        (seen.beat.latencies_untold, "sources whose deliveries are timed"),
-        (seen.beat.partitions_untold, "partitions, none of them at an earlier time"),
-        (seen.beat.queues_untold, "links, none of them with more on it"),
+    for omitted, what in (
+        (seen.omitted, "migrations under way"),
+        (seen.beat.lags_omitted, "partitions, none of them further behind"),
+        (seen.beat.throughput_omitted, "operators"),
+        (seen.beat.frontier_blockers_omitted, "frontiers held back"),
+        (seen.beat.calls_omitted, "workers kept by a call, none for longer"),
+        (seen.beat.latencies_omitted, "sources whose deliveries are timed"),
+        (seen.beat.partitions_omitted, "partitions, none of them at an earlier time"),
+        (seen.beat.queues_omitted, "links, none of them with more on it"),
     ):
-        if untold:
-            output.say(f"Not shown: {untold:,} more {what}.")
+        if omitted:
+            output.say(f"Not shown: {omitted:,} more {what}.")
     if seen.beat.metrics and state == "running":
         output.say(f"Metrics: {seen.beat.metrics} on the driver's machine.")
 
@@ -111,12 +111,12 @@ def _keeps(call: LongCall) -> str:
 def _bins(one: Migration) -> str:
     """How many of those that have to move have done so.
 
-    >>> _bins(Migration(id="m", state="completed", bins=256, moved=171, there=85))
+    >>> _bins(Migration(id="m", state="completed", bins=256, moved=171, already_there=85))
     '171/171 (85 there already)'
     """
-    there = f" ({one.there:,} there already)" if one.there else ""
+    there = f" ({one.already_there:,} there already)" if one.already_there else ""
     there += f" ({one.fetched:,} fetched ahead)" if one.fetched else ""
-    return f"{one.moved}/{one.bins - one.there}{there}"
+    return f"{one.moved}/{one.bins - one.already_there}{there}"
 
 
 def _restores(one: Restoring) -> str:
@@ -145,10 +145,10 @@ def _when(one: Migration) -> str:
 
 
 def _frontier_table(output: CommandOutput, seen: Overview) -> None:
-    held = {one.probe: one for one in seen.beat.held}
+    blockers = {one.probe: one for one in seen.beat.frontier_blockers}
     rows: list[list[object]] = []
     for name, millis in seen.beat.frontiers.items():
-        if (one := held.get(name)) is None:
+        if (one := blockers.get(name)) is None:
             rows.append([name, at_millis(millis), "", None, ""])
             continue
         seconds = max(0, (seen.heartbeat_ms or 0) - one.since_ms) / 1000

@@ -92,7 +92,7 @@ class WorkerPool:
         return self._door.open
 
     @property
-    def up(self) -> int:
+    def registered(self) -> int:
         """How many have registered."""
         return len(self._door.guests)
 
