@@ -285,7 +285,7 @@ class Checkpointed(_OfCommand):
     """How much was allowed to be in flight."""
     ms: float
     """From its beginning until it was durable."""
-    settle_ms: float = 0.0
+    alignment_ms: float = 0.0
     """Of these until it was frozen, as less was to be in flight."""
     write_ms: float = 0.0
     """Then until all workers had written their parts."""

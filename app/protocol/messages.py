@@ -284,10 +284,10 @@ class SourcesPaused(_Part):
     """The latest time that they have sent."""
 
 
-class Settled(_Part):
+class Aligned(_Part):
     """As little of the sender is in flight as a checkpoint allows."""
 
-    event: Literal["settled"]
+    event: Literal["aligned"]
     checkpoint: int
 
 
@@ -357,7 +357,7 @@ class Report(_Message):
             | Bins
             | LayerUnreadableReport
             | SourcesPaused
-            | Settled
+            | Aligned
             | Unwritten
             | OutboxesSent
             | Full

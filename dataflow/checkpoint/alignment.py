@@ -46,8 +46,8 @@ class Alignment:
 
     def step(self) -> None:
         """See whether as little as may be is in flight."""
-        if self._waits is not None and self._settled(self._waits):
-            self._say("settled", self._waits.checkpoint)
+        if self._waits is not None and self._aligned(self._waits):
+            self._say("aligned", self._waits.checkpoint)
             self._waits = None
 
     def release(self) -> None:
@@ -56,7 +56,7 @@ class Alignment:
         for source in self._sources:
             source.hold(None)
 
-    def _settled(self, frame: PauseFrame) -> bool:
+    def _aligned(self, frame: PauseFrame) -> bool:
         assert frame.limit is not None, "it says how far"
         left = self._inflight.unpassed
         sent = all(source.sent_up_to(frame.limit) for source in self._sources)

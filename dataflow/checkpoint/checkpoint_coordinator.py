@@ -70,7 +70,7 @@ class _Taking:
     """Held until all is frozen, so that idle sources let pass what is waited for."""
     furthest: dict[WorkerId, int] = field(default_factory=dict)
     """How far the sources of each worker have sent, where they hold."""
-    settled: set[WorkerId] = field(default_factory=set)
+    aligned: set[WorkerId] = field(default_factory=set)
     """The workers with as little in flight as may be."""
     whole: Checkpoint | None = None
     """What the coordinator itself contributes; None before the word to freeze."""
@@ -195,14 +195,14 @@ class CheckpointCoordinator:
             self._say(PauseFrame(self.number, None, 0))
 
     @property
-    def settled(self) -> bool:
+    def aligned(self) -> bool:
         """Whether all members are to freeze now."""
         taking = self._taking
         if taking is None or taking.whole is not None:
             return False
         # Where an outbox is full nothing settles before a checkpoint.
         waits = self._how.room(taking.asked.policy) is not None and not self._full
-        return not waits or taking.settled.issuperset(taking.members)
+        return not waits or taking.aligned.issuperset(taking.members)
 
     def freeze(self, cut: Cut, out: Iterable[Antichain]) -> None:
         """All members freeze; `cut` is what is known here, and what the frontiers `out` have passed
@@ -245,8 +245,8 @@ class CheckpointCoordinator:
             case {"event": "held", "furthest": int(furthest)}:
                 taking.furthest[worker] = furthest
                 self._hold(taking)
-            case {"event": "settled"}:
-                taking.settled.add(worker)
+            case {"event": "aligned"}:
+                taking.aligned.add(worker)
             case {"event": "unwritten", "reason": str(reason)}:
                 self._give_up(taking, reason)
             case {"event": "sent"} if taking.unsent is not None:
@@ -416,7 +416,7 @@ class CheckpointCoordinator:
             "savepoint": whole.savepoint,
             "policy": whole.policy,
             "ms": _ms(self._clock.monotonic() - taking.began),
-            "settle_ms": whole.settle_ms,
+            "alignment_ms": whole.alignment_ms,
             "write_ms": whole.write_ms,
             "state_bytes": whole.state_bytes,
             "in_flight_bytes": whole.in_flight_bytes,

@@ -239,7 +239,7 @@ class Controller:
                     number = self._plan.groups.number(operator, bin)
                     self.conductor.sizes.note(operator, number, size)
                     self.conductor.sizes.warm(operator, number, heat)
-            case {"event": "held" | "settled" | "full" | "frozen" | "unwritten" | "sent"}:
+            case {"event": "held" | "aligned" | "full" | "frozen" | "unwritten" | "sent"}:
                 self.checkpoints.report(worker, event)
             case _:
                 self._events += self._heard_of(worker, event)
@@ -406,7 +406,7 @@ class Controller:
         wanted = self.checkpoints.wanted(self.forsworn is not None, self._emptying.waits)
         if wanted and not self.staff.moving and self._all_heard():
             self.checkpoints.begin(tuple(self.staff.working), self._demanded)
-        if self.checkpoints.settled:
+        if self.checkpoints.aligned:
             members, owners = tuple(self.staff.working), tuple(self.owners())
             anew = self.replays.anew(self.staff.until)
             cut = Cut(time, members, owners, anew=anew, ways=(*self._plan.ways.values(),))

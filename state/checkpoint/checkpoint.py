@@ -178,7 +178,7 @@ class Checkpoint:
     """The name under which it is kept until it is dropped; '' of one that is retired by itself."""
     policy: str = "unaligned"
     """How records in flight were treated."""
-    settle_ms: float = 0.0
+    alignment_ms: float = 0.0
     """From the command to the freeze."""
     write_ms: float = 0.0
     """From the freeze until all parts were durable."""
@@ -268,7 +268,7 @@ class Checkpoint:
             "millis": self.millis,
             "savepoint": self.savepoint,
             "policy": self.policy,
-            "settle_ms": self.settle_ms,
+            "alignment_ms": self.alignment_ms,
             "write_ms": self.write_ms,
             "manifests": [manifest.to_bytes() for manifest in self.manifests],
             "time": cut.time,
@@ -318,7 +318,7 @@ class Checkpoint:
                     for one in record["ways"]
                 ),
             ),
-            record["savepoint"], record["policy"], record["settle_ms"], record["write_ms"],
+            record["savepoint"], record["policy"], record["alignment_ms"], record["write_ms"],
         )  # fmt: skip
 
 
@@ -367,7 +367,7 @@ class _CheckpointRecord(TypedDict):
     millis: int
     savepoint: str
     policy: str
-    settle_ms: float
+    alignment_ms: float
     write_ms: float
     manifests: list[bytes]
     time: int

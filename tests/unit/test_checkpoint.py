@@ -52,7 +52,7 @@ CUT = Cut(
 )
 CHECKPOINT = Checkpoint(3, ExecutionId(7), BinSpace(1), 150, (MANIFEST,), CUT)
 NEWER = replace(
-    CHECKPOINT, savepoint="v1", policy="p", settle_ms=1.5, write_ms=20.0,
+    CHECKPOINT, savepoint="v1", policy="p", alignment_ms=1.5, write_ms=20.0,
     cut=replace(CUT, bundles=(Bundle("totals", (Bin(1),), RecordLocation(b"b", 0, 1, 2)),)),
 )  # fmt: skip
 NEWEST = replace(

@@ -269,7 +269,7 @@ def given_up(run: SimulatedFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy
     """A checkpoint is begun, and given up before its record is written."""
     with monkeypatch.context() as patched:
         patched.setattr(StateWriter, "done", property(lambda _: False))
-        patched.setattr(Alignment, "_settled", lambda *_: False)
+        patched.setattr(Alignment, "_aligned", lambda *_: False)
         run.strike(TakeCheckpoint(policy))
         while not events_of(run, "checkpoint_failed"):
             run.act()

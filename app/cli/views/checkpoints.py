@@ -18,8 +18,8 @@ from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finish
 from meander.state.checkpoint.checkpoint import Checkpoint
 
 COLUMNS = (
-    "number", "savepoint", "next run", "age", "policy", "settled", "written", "entries", "state",
-    "in flight", "records", "workers", "bins",
+    "number", "savepoint", "used by next run", "age", "policy", "aligned", "written", "entries",
+    "state", "in flight", "records", "workers", "bins",
 )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ class CheckpointRow:
     """Whether the flow begins with it when it is run again."""
     age_s: float
     policy: str
-    settle_ms: float
+    alignment_ms: float
     write_ms: float
     entries: int
     state_bytes: int
@@ -52,7 +52,7 @@ class CheckpointRow:
             next_run=next_run,
             age_s=max(0.0, now - one.millis) / 1000,
             policy=one.policy,
-            settle_ms=one.settle_ms,
+            alignment_ms=one.alignment_ms,
             write_ms=one.write_ms,
             entries=one.entries,
             state_bytes=one.state_bytes,
@@ -65,8 +65,8 @@ class CheckpointRow:
     def cells(self) -> Sequence[object]:
         """As people read it, by `COLUMNS`."""
         return (
-            self.number, self.savepoint, "begins here" if self.next_run else "",
-            f"{self.age_s:,.0f} s", self.policy, f"{self.settle_ms:,.0f} ms",
+            self.number, self.savepoint, "yes" if self.next_run else "",
+            f"{self.age_s:,.0f} s", self.policy, f"{self.alignment_ms:,.0f} ms",
             f"{self.write_ms:,.0f} ms", self.entries, size(self.state_bytes),
             size(self.in_flight_bytes), self.in_flight, self.workers, self.bins,
         )  # fmt: skip
@@ -101,7 +101,7 @@ def taken(event: Checkpointed) -> str:
     """What people are told of one.
 
     >>> taken(Checkpointed(
-    ...     id="", number=3, policy="unaligned", ms=18.2, settle_ms=0, write_ms=9.1,
+    ...     id="", number=3, policy="unaligned", ms=18.2, alignment_ms=0, write_ms=9.1,
     ...     state_bytes=2048, in_flight_bytes=0, in_flight=0,
     ... ))
     'checkpoint 3 (unaligned) taken in 18 ms: state 2.0 kB, no records in flight'
