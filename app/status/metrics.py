@@ -36,10 +36,16 @@ COUNTERS = {
     "dead_letters": ("meander_dead_letters", "Records set aside as a function raised."),
     "unreadable": ("meander_unreadable_records", "Records that could not be decoded."),
     "skipped": ("meander_skipped_records", "Records left out as on_error='skip' says."),
-    "bumps": ("meander_bumps", "Records whose time was raised to their partition's frontier."),
+    "late_adjusted": (
+        "meander_late_adjusted",
+        "Records whose time was raised to their partition's frontier.",
+    ),
     "bumped_ms": ("meander_bumped_ms", "Milliseconds by which their times were raised, together."),
-    "future": ("meander_future_records", "Records whose time was too far ahead of the clock."),
-    "idle_moves": ("meander_idle_moves", "Moves on demand of partitions that stood still."),
+    "future_ignored": (
+        "meander_future_ignored",
+        "Records whose time was too far ahead of the clock.",
+    ),
+    "idle_advances": ("meander_idle_advances", "Moves on demand of partitions that stood still."),
 }
 """What workers count, and the metric that shows it."""
 

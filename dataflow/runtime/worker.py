@@ -183,8 +183,9 @@ class Worker:
 
     @property
     def counters(self) -> Counter[str]:
-        """Records read, unreadable, written, bumps, future, dead_letters, skipped, since the start;
-        by how many milliseconds bumps were raised, and moves of partitions on demand."""
+        """Records read, unreadable, written, late_adjusted, future_ignored, dead_letters,
+        skipped, since the start; by how many milliseconds late ones were raised, and moves of
+        partitions on demand."""
         return self._assembly.counters
 
     @property

@@ -287,8 +287,8 @@ class SimulatedFlow:
 
     @property
     def counters(self) -> Counter[str]:
-        """Records read, unreadable, written, bumped (`bumps`), of the future, set aside and skipped
-        since the start, of all workers."""
+        """Records read, unreadable, written, bumped (`late_adjusted`), of the future, set aside and
+        skipped since the start, of all workers."""
         return sum((worker.counters for worker in self.workers), self.sim.counters)
 
     @property

@@ -257,7 +257,7 @@ def _standing() -> dict[str, object]:
     took = {"counts": [*range(len(BOUNDS) + 1)], "seconds": 0.25}
     lines = {"partitions": [0, 3], "times": [5 << 40, 0], "states": ["idle", "sending"]}
     return {
-        "counters": {"read": 17, "bumps": 0},
+        "counters": {"read": 17, "late_adjusted": 0},
         "inflight": 1 << 20,
         "operators": {"per_plane": {"received": 17, "sent": 16, "busy": 0.25, "took": took}},
         "sources": {"lines": {**lines, "delays": took}},

@@ -79,8 +79,8 @@ class Run:
     rulings: tuple[TimestampOverride, ...]
     """All that were journalled."""
     marks: tuple[Mark, ...]
-    bumps: int
-    future: int
+    late_adjusted: int
+    future_ignored: int
     inflight: int
     """The most bytes that any worker had read and the sinks not passed."""
 
@@ -177,7 +177,7 @@ def watched(
         counters, rulings = run.counters, (*heard, *begun(run))
     return Run(
         in_order(decided), in_order(sink), rulings, tuple(marks.values()),
-        counters["bumps"], counters["future"], inflight,
+        counters["late_adjusted"], counters["future_ignored"], inflight,
     )  # fmt: skip
 
 

@@ -172,15 +172,15 @@ class Run:
         ]
 
     def check_times(self, run: SimulatedFlow) -> None:
-        bumps = self.bumps(self.raw, self.case.partitions, "source")
+        late_adjusted = self.late_adjusted(self.raw, self.case.partitions, "source")
         if self.case.kind == "connect":
-            bumps += self.bumps(self.other_raw, self.case.partitions[::-1], "other")
+            late_adjusted += self.late_adjusted(self.other_raw, self.case.partitions[::-1], "other")
         counted = sum((worker.counters for worker in run.workers), run.sim.counters)
-        assert counted["bumps"] == bumps
+        assert counted["late_adjusted"] == late_adjusted
         check_partitions(self.raw.results)
         check_partitions(self.other_raw.results)
 
-    def bumps(
+    def late_adjusted(
         self, raw: ListSink, first: Sequence[Sequence[tuple[int, object]]], source: str
     ) -> int:
         # What nobody had noticed when the others came to their end has not been read.
@@ -192,7 +192,7 @@ class Run:
         by_partition: dict[int, list[Result]] = defaultdict(list)
         for result in raw.results:
             by_partition[result.partition].append(result)
-        bumps = 0
+        late_adjusted = 0
         for p, entries in enumerate(partitions):
             got = sorted(by_partition[p], key=lambda r: r.offset)
             assert [r.offset for r in got] == list(range(len(entries))), "each record once (I3)"
@@ -201,9 +201,9 @@ class Run:
             for result, (ms, _) in zip(got, entries, strict=True):
                 maximum = max(maximum, from_millis(ms))
                 assert result.time >= max(maximum, last), "times never decrease"
-                bumps += to_millis(result.time) > ms
+                late_adjusted += to_millis(result.time) > ms
                 last = result.time
-        return bumps
+        return late_adjusted
 
     # -- results, state, owners
 

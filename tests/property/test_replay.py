@@ -127,8 +127,8 @@ def test_a_replay_gives_the_same_results_in_the_same_order(
         first, again = replayed(seed)
         runs += len(again) + 2
         results += len(first.results)
-        bumps += first.bumps
-        future += first.future
+        bumps += first.late_adjusted
+        future += first.future_ignored
         added += broken_off(seed)
     record_property(f"{SCHEDULES}replays with equal checksums", runs)
     record_property("results of the runs that were replayed", results)
@@ -144,8 +144,8 @@ def test_left_to_themselves_sources_decide_otherwise() -> None:
         logs, rng = random_logs(seed), random.Random(seed)
         one, two = (watched(logs, random_variant(rng), OverrideHistory()) for _ in range(2))
         otherwise += one.decided != two.decided
-        bumps += one.bumps
-        future += one.future
+        bumps += one.late_adjusted
+        future += one.future_ignored
     assert otherwise > 5
     assert bumps
     assert future
@@ -221,7 +221,9 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_nor_does_the_hash_of_strings_matter() -> None:
     runs = {seed: _in_the_past(seed) for seed in range(FIRST_SEED, FIRST_SEED + HASHED)}
-    assert sum(run.bumps for run in runs.values()) and sum(run.future for run in runs.values())
+    assert sum(run.late_adjusted for run in runs.values()) and sum(
+        run.future_ignored for run in runs.values()
+    )
     given = json.dumps([(seed, run.rulings) for seed, run in runs.items()])
     expected = [checksum(run.decided + run.results) for run in runs.values()]
     hashes = set()

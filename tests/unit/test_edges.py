@@ -65,7 +65,7 @@ def test_a_timestamp_beyond_all_times_counts_as_one_of_the_future(
         run.feed("in", 3, ms=2_000)
         run.run()
         times = [result.place[0] for result in run.results("out")]
-        assert (run.counters["future"], run.values("out")) == (1, [1, 2, 3])
+        assert (run.counters["future_ignored"], run.values("out")) == (1, [1, 2, 3])
     assert times == [from_millis(1_000), from_millis(1_000), from_millis(2_000)]
 
 

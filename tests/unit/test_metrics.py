@@ -38,7 +38,7 @@ STAYS = durations(4, 1, seconds=0.5)
 
 def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartbeat:
     return WorkerHeartbeat(
-        counters={"read": read, "written": 2 * read, "bumps": 1, "dead_letters": 3},
+        counters={"read": read, "written": 2 * read, "late_adjusted": 1, "dead_letters": 3},
         inflight=100 * read,
         spilled=7 * read,
         operators={"count": OperatorStats(received=read, sent=2 * read, busy=0.25, took=STAYS)},
@@ -101,7 +101,7 @@ def test_counters_stand_by_worker(seen: Seen) -> None:
     assert seen["meander_records_read_total"] == {("0",): 1, ("1",): 2}
     assert seen["meander_records_written_total"] == {("0",): 2, ("1",): 4}
     assert seen["meander_dead_letters_total"] == {("0",): 3, ("1",): 3}
-    assert seen["meander_bumps_total"] == {("0",): 1, ("1",): 1}
+    assert seen["meander_late_adjusted_total"] == {("0",): 1, ("1",): 1}
 
 
 def test_what_a_leaver_has_counted_is_kept() -> None:

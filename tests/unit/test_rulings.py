@@ -14,7 +14,7 @@ def test_a_run_of_records_of_the_future_is_one_ruling(start: Start) -> None:
     flow = Timed(start)
     late = [(NOW_MS + 5000 + n, "x") for n in range(100)]
     flow.give(0, (10, "a"), *late, (12, "b"), late[0])
-    assert flow.run.counters["future"] == 101
+    assert flow.run.counters["future_ignored"] == 101
     assert flow.rulings == [
         TimestampOverride(0, Partition(0), 1, at(10), last=100),
         TimestampOverride(0, Partition(0), 102, at(12), last=102),
@@ -27,7 +27,7 @@ def test_the_first_record_behind_a_mark_is_judged_where_nobody_has(start: Start)
     flow = Timed(start, past=past)
     flow.give(0, (10, "a"), (NOW_MS + 10_000_000, "b"), (70, "c"))
     assert flow.times() == [at(10), at(60), at(70)]
-    assert flow.run.counters["future"] == 1
+    assert flow.run.counters["future_ignored"] == 1
 
 
 def test_a_record_that_takes_its_partition_past_the_mark_has_been_judged(start: Start) -> None:
@@ -35,7 +35,7 @@ def test_a_record_that_takes_its_partition_past_the_mark_has_been_judged(start: 
     flow = Timed(start, past=past)
     flow.give(0, (10, "a"), (NOW_MS + 10_000_000, "b"))
     assert flow.times() == [at(10), at(NOW_MS + 10_000_000)]
-    assert flow.run.counters["future"] == 0
+    assert flow.run.counters["future_ignored"] == 0
 
 
 def test_an_idle_partition_that_moves_is_ruled_about_and_a_record_that_is_bumped_is_not(
@@ -48,7 +48,7 @@ def test_an_idle_partition_that_moves_is_ruled_about_and_a_record_that_is_bumped
     flow.run.wait(2 * IDLE)
     assert flow.lanes[1] == at(7)
     flow.give(1, (3, "b"), (4, "c"))
-    assert flow.run.counters["bumps"] == 2
+    assert flow.run.counters["late_adjusted"] == 2
     flow.run.wait(2 * IDLE)
     assert TimestampOverride(0, Partition(1), 0, at(7)) in flow.rulings
     assert {one.offset for one in flow.rulings if one.partition == 1} == {0, 2}

@@ -41,7 +41,7 @@ def test_nothing_moves_where_nothing_waits(start: Start) -> None:
     flow.run.wait(0.02)
     assert flow.raw.values == ["a"]
     assert flow.lanes == {0: at(1000), 1: 0}
-    assert flow.run.counters["idle_moves"] == 0
+    assert flow.run.counters["idle_advances"] == 0
 
 
 def test_a_flow_that_has_caught_up_comes_to_rest(start: Start) -> None:
@@ -50,9 +50,9 @@ def test_a_flow_that_has_caught_up_comes_to_rest(start: Start) -> None:
     flow.idle(0, 1, 2)
     flow.give(1, (1000, "a"))
     flow.run.wait(0.02)
-    before, moves = flow.lanes, flow.run.counters["idle_moves"]
+    before, moves = flow.lanes, flow.run.counters["idle_advances"]
     flow.run.wait(0.2)
-    assert (flow.lanes, flow.run.counters["idle_moves"]) == (before, moves)
+    assert (flow.lanes, flow.run.counters["idle_advances"]) == (before, moves)
     assert moves <= 2 * 3
     assert all(to_millis(time) == 1000 for time in before.values())
 
@@ -89,7 +89,7 @@ def test_a_record_behind_its_partition_gets_its_frontier_and_is_counted(start: S
     frontier = flow.lanes[1]
     flow.give(1, (400, "old"), (1000, "too"), (1001, "new"))
     assert flow.times()[1:] == [frontier, max(frontier, at(1000)), at(1001)]
-    assert flow.run.counters["bumps"] == 1 + (to_millis(frontier) > 1000)
+    assert flow.run.counters["late_adjusted"] == 1 + (to_millis(frontier) > 1000)
     assert flow.run.counters["bumped_ms"] >= 600
 
 
@@ -146,7 +146,7 @@ def test_a_partition_that_holds_one_time_lets_others_pass_it(start: Start) -> No
     times = flow.times()
     assert times == sorted(times) and to_millis(times[-1]) == 1000
     assert 0 < times[-1] - times[0] <= 8
-    assert times[-1] > at(1000) and flow.run.counters["bumps"] == 0
+    assert times[-1] > at(1000) and flow.run.counters["late_adjusted"] == 0
     flow.run.finish(flow.source)
     assert flow.folded.values == list(range(many))
 
@@ -170,7 +170,7 @@ def test_a_partition_that_is_far_ahead_waits_while_others_have_data(start: Start
     assert flow.raw.values == ["floor", "a", "b"], "the other partition is not idle"
     flow.give(0, (11, "next"))
     assert flow.raw.values[3:] == ["next", "c"]
-    assert flow.run.counters["bumps"] == 0
+    assert flow.run.counters["late_adjusted"] == 0
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -208,7 +208,7 @@ def test_the_example_of_the_paper_step_by_step(example: Example) -> None:
     assert example.results()[2:] == [(("dog", 23), 200, 1), (("cat", 28), 200, 1)]
     assert (example.state(0), example.state(1)) == ({}, {"dog": 23, "cat": 28})
     assert run.said("cat") == ["accepted", "bin_moved", "completed"]
-    assert run.counters["bumps"] == 0
+    assert run.counters["late_adjusted"] == 0
 
 
 def test_no_request_is_carried_out_before_those_of_earlier_times_are_known(

@@ -263,7 +263,7 @@ class SourceOperator:
             # Times end somewhere; what lies there is of the future for every clock.
             limit = min(limit, BEHIND_ALL - 1)
             pending = lane.queue_up(chunk, limit, now)
-            self._counters["future"] += int(np.count_nonzero(pending.future))
+            self._counters["future_ignored"] += int(np.count_nonzero(pending.future))
             self._inflight.read(chunk.size)
             self._counters["read"] += len(chunk.values)
         self._counters["unreadable"] += self._reader.unreadable - self._unreadable
@@ -357,7 +357,9 @@ class SourceOperator:
             np.zeros(rows, np.int64),
             chunk.values[head.row : until],
         )
-        self._count_bumps(times, head.asked[head.row : until], head.future[head.row : until])
+        self._count_late_adjusted(
+            times, head.asked[head.row : until], head.future[head.row : until]
+        )
         if head.future.any():
             self._rule_future(lane, head, times)
         self._output.send(lane.capability, int(times[0]), batch)
@@ -376,13 +378,15 @@ class SourceOperator:
         self.furthest = max(self.furthest, last)
         self._move(lane, last)
 
-    def _count_bumps(self, times: Int64s, asked: Int64s, future: npt.NDArray[np.bool_]) -> None:
+    def _count_late_adjusted(
+        self, times: Int64s, asked: Int64s, future: npt.NDArray[np.bool_]
+    ) -> None:
         """Of records that get another millisecond than they have asked for, how many and by how
         much; those of the future are counted as such."""
         asked = np.maximum(asked, MIN_TIME)
         raised = (times >> SEQUENCE_BITS) - (asked >> SEQUENCE_BITS)
         raised[future] = 0
-        self._counters["bumps"] += int(np.count_nonzero(raised))
+        self._counters["late_adjusted"] += int(np.count_nonzero(raised))
         self._counters["bumped_ms"] += int(raised.sum())
 
     def _announce(self, lane: SourcePartition, waits: bool) -> None:
@@ -458,7 +462,7 @@ class SourceOperator:
         for lane, target, since in self._stale():
             if now - since >= self._options.idle_after:
                 self._rule(lane, target)
-                self._counters["idle_moves"] += 1
+                self._counters["idle_advances"] += 1
                 moved = True
         return moved
 
