@@ -455,7 +455,7 @@ class _OfFlow(_Event):
 
 
 class _Living(_OfFlow):
-    lease: float
+    heartbeat_timeout: float
     """Seconds of silence after which the driver counts as dead."""
 
 

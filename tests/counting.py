@@ -12,7 +12,7 @@ from tests.flow_process import FlowProcess, flow_folder, lines
 from tests.kafka_tools import consume_all, ends, until
 from tests.sequences import each_once
 
-LEASE = 2
+HEARTBEAT_TIMEOUT = 2
 WORDS = 50
 LINES = 400
 
@@ -44,7 +44,15 @@ class Counting:
         self._fed += count
 
     def run(self, *options: str) -> list[str]:
-        return ["run", str(self.module), "--prefix", self._prefix, "--lease", str(LEASE), *options]
+        return [
+            "run",
+            str(self.module),
+            "--prefix",
+            self._prefix,
+            "--heartbeat-timeout",
+            str(HEARTBEAT_TIMEOUT),
+            *options,
+        ]
 
     @property
     def committed(self) -> Counter[tuple[str, int]]:

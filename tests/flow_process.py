@@ -190,8 +190,8 @@ def last_beat(bootstrap: str, prefix: str) -> dict[str, object]:
     return next(beat for beat in beats if beat["type"] == "heartbeat")
 
 
-def until_silent(broker: Broker, prefix: str, lease: float) -> None:
+def until_silent(broker: Broker, prefix: str, heartbeat_timeout: float) -> None:
     """Another driver may take the flow once the last heartbeat is older than the lease."""
     records = consume_all(broker.bootstrap, names(prefix, "counts").status)
     last = max(record.timestamp or 0 for record in records)
-    until(lambda: time.time() * 1000 - last > 1000 * lease, "the lease has passed")
+    until(lambda: time.time() * 1000 - last > 1000 * heartbeat_timeout, "the lease has passed")

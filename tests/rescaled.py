@@ -62,7 +62,9 @@ class Rescaled:
     def run(self, context: SparkContext, *steps: Callable[[], object]) -> driver.FlowResult:
         """Lines come, step follows step, no more lines come; the flow ends when all is counted."""
         kafka = {"bootstrap.servers": self.bootstrap}
-        options = Options(kafka, workers=self._workers, prefix=self.prefix, patience=PATIENCE)
+        options = Options(
+            kafka, workers=self._workers, prefix=self.prefix, startup_timeout=PATIENCE
+        )
         beside = Beside(self._start_feeding, *steps, self._stop_feeding)
         with beside:
             return driver.run(self.module, options, lambda: context, self.hear, beside.signals)

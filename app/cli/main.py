@@ -119,16 +119,17 @@ def run(
         typer.Option("--skip-lost", help="Go on with what is left where retention has deleted"
                      " records that the flow was to read; a warning says which."),
     ] = False,
-    lease: Annotated[
+    heartbeat_timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds of silence after which a member counts as dead.")
     ] = 10.0,
     wait: Annotated[
         bool | None,
-        typer.Option("--wait/--no-wait", help="Wait for the end of another driver's lease, in place"
-                     " of being refused; so it is anyway where no terminal reads.",
+        typer.Option("--wait/--no-wait", help="Wait for the end of another driver's heartbeat"
+                     " timeout, in place of being refused; so it is anyway where no terminal"
+                     " reads.",
                      show_default=False),
     ] = None,
-    patience: Annotated[
+    startup_timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that workers may take to start.")
     ] = 60.0,
     prefix: Prefix = "",
@@ -152,7 +153,7 @@ def run(
         kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
         until_end=until_end, start=start, begin_from=begin_from,
         allow_dropped_state=allow_dropped_state, accept_differences=accept_differences,
-        skip_lost=skip_lost, lease=lease, patience=patience,
+        skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
         wait=not output.console.is_terminal if wait is None else wait,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
     )  # fmt: skip

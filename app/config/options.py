@@ -30,11 +30,12 @@ class Options:
     those that are out."""
     skip_lost: bool = False
     """Whether a flow goes on where retention has deleted records that it was to read."""
-    lease: float = 10.0
+    heartbeat_timeout: float = 10.0
     """How long a worker, or the driver, may be silent before it counts as dead."""
     wait: bool = False
-    """Whether to wait for the end of another driver's lease, in place of being refused."""
-    patience: float = 30.0
+    """Whether to wait for the end of another driver's heartbeat timeout, in place of being
+    refused."""
+    startup_timeout: float = 30.0
     """How long workers may take to start, and again to open what they read and write."""
     metrics_port: int | None = None
     """Where the driver serves metrics, on 127.0.0.1; 0 is any free port, None for nowhere."""

@@ -253,7 +253,7 @@ def _conduct(
 ) -> FlowResult:
     options, signals = prepared.options, driver.signals
     with contextlib.ExitStack() as opened:
-        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.lease)
+        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.heartbeat_timeout)
         closing = opened.enter_context(contextlib.ExitStack())
         closing.callback(links.close)
         door = opened.enter_context(contextlib.closing(RegistrationServer(options.host, links)))
@@ -330,7 +330,9 @@ def _crew(
 
     workers = map(WorkerId, range(options.workers))
     described = f"master {master} has {slots} in all"
-    return WorkerPool(links, door, task_of, workers, options.lease, options.patience, described)
+    return WorkerPool(
+        links, door, task_of, workers, options.heartbeat_timeout, options.startup_timeout, described
+    )
 
 
 def _slots(spark: SparkContext) -> int | None:
@@ -361,8 +363,8 @@ def _arguments(
         start=options.start,
         topics=dict(topic.split(" ") for topic in prepared.topics if topic),
         skip_lost=options.skip_lost,
-        lease=options.lease,
-        patience=options.patience,
+        heartbeat_timeout=options.heartbeat_timeout,
+        startup_timeout=options.startup_timeout,
         log_level=options.log_level,
         outside=dict(prepared.outside),
     )

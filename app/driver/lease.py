@@ -48,7 +48,7 @@ def claimed(
 
 def beat_seconds(options: Options) -> float:
     """From one heartbeat to the next."""
-    return min(1.0, options.lease / 4)
+    return min(1.0, options.heartbeat_timeout / 4)
 
 
 def beside(

@@ -41,9 +41,9 @@ class Arguments(BaseModel):
     skip_lost: bool
     checkpoint: int | None
     """The offset of the one that the flow starts from; None where it starts without states."""
-    lease: float
+    heartbeat_timeout: float
     """Seconds without a word from the coordinator after which the worker ends itself."""
-    patience: float
+    startup_timeout: float
     """Seconds that registration may take."""
     log_level: int
     outside: dict[str, dict[str, str]] = {}

@@ -161,12 +161,12 @@ class RegistrationServer:
                 self._answer(route.bytes, knock)
         self._look_at_lines()
 
-    def lives(self, worker: WorkerId, lease: float) -> bool:
+    def lives(self, worker: WorkerId, heartbeat_timeout: float) -> bool:
         """Whether the process of a worker that works is known to live."""
         guest = self.guests.get(worker)
         if guest is None:
             return False
-        return guest.line is not None or time.monotonic() - guest.alive < lease
+        return guest.line is not None or time.monotonic() - guest.alive < heartbeat_timeout
 
     def alive(self, worker: WorkerId) -> float:
         """When a worker's process last said that it lives, by this machine's clock."""
@@ -297,10 +297,10 @@ def own_host(door: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def join(ticket: LaunchToken, keys: Keys, links: CurveLinks, patience: float) -> None:
+def join(ticket: LaunchToken, keys: Keys, links: CurveLinks, startup_timeout: float) -> None:
     """A worker's side: come to the door, and return once the links to all others are open.
 
-    Raises MeanderError when it is turned away, or nobody answers for `patience` seconds.
+    Raises MeanderError when it is turned away, or nobody answers for `startup_timeout` seconds.
     """
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
@@ -314,7 +314,7 @@ def join(ticket: LaunchToken, keys: Keys, links: CurveLinks, patience: float) ->
         )  # fmt: skip
         dealer.send(register.to_bytes())
         peers: list[Peer] = []
-        for reply in _replies(dealer, time.monotonic() + patience):
+        for reply in _replies(dealer, time.monotonic() + startup_timeout):
             match reply:
                 case Rejection(reason=reason):
                     raise MeanderError(member_name(links.me), f"it is turned away: {reason}")

@@ -30,7 +30,7 @@ from meander.state.keys.ids import ExecutionId
 
 log = logging.getLogger(__name__)
 
-LEASE = 60.0
+HEARTBEAT_TIMEOUT = 60.0
 """Seconds after which whoever died at this has the flow no longer: there are no heartbeats."""
 
 
@@ -42,7 +42,9 @@ def _alone(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator
     # A claim reads the journal, which a reset that ended half-way has deleted.
     ensure_internal(admin, prefix, flow)
     driver = uuid4().hex[:12]
-    claimed = Claimed(driver=driver, incarnation=SystemClock().now_ms(), lease=LEASE)
+    claimed = Claimed(
+        driver=driver, incarnation=SystemClock().now_ms(), heartbeat_timeout=HEARTBEAT_TIMEOUT
+    )
     with contextlib.closing(StatusTopic(settings, names.status)) as status:
         incarnation = claim_for(settings, names, status, flow, claimed)
         try:

@@ -37,7 +37,11 @@ def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
     """Take a flow, once all stands that can be seen to without; return it with the incarnation of
     the claim. Raises SetupError while another driver has it."""
     options = prepared.options
-    claimed = Claimed(driver=prepared.driver, incarnation=prepared.incarnation, lease=options.lease)
+    claimed = Claimed(
+        driver=prepared.driver,
+        incarnation=prepared.incarnation,
+        heartbeat_timeout=options.heartbeat_timeout,
+    )
     incarnation = claim_for(
         options.kafka, prepared.names, status, prepared.flow, claimed, options.wait
     )
@@ -62,7 +66,7 @@ def claim_for(
         raise SetupError(
             f"flow {flow!r}",
             f"a driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
-            f"stop that one; if it is dead, wait {holder.lease:g} s{option}",
+            f"stop that one; if it is dead, wait {holder.heartbeat_timeout:g} s{option}",
         )
     return _incarnation(settings, names, status, flow, claimed)
 
@@ -73,18 +77,19 @@ def expect_ours(prepared: PreparedFlow, status: StatusTopic) -> None:
     if holder is not None and holder.driver != prepared.driver:
         raise SetupError(
             f"flow {prepared.flow!r}",
-            "another driver has taken it, as this one was silent for longer than its lease",
-            "see what held this one up, its machine or its way to Kafka; a longer --lease waits"
-            " for that",
+            "another driver has taken it, as this one was silent for longer than its heartbeat"
+            " timeout",
+            "see what held this one up, its machine or its way to Kafka; a longer"
+            " --heartbeat-timeout waits for that",
         )
 
 
 def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> Holder:
     """Claim a flow again and again until the lease of its driver is over; return its driver."""
-    deadline = time.monotonic() + holder.lease
-    until = datetime.now(UTC) + timedelta(seconds=holder.lease)
+    deadline = time.monotonic() + holder.heartbeat_timeout
+    until = datetime.now(UTC) + timedelta(seconds=holder.heartbeat_timeout)
     log.info(
-        "flow %r: another driver has it, or died within its lease: this one waits until"
+        "flow %r: another driver has it, or died within its heartbeat timeout: this one waits until"
         " %s UTC at most", flow, until.strftime("%H:%M:%S"),
     )  # fmt: skip
     waiting = True
@@ -93,7 +98,9 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
         waiting = time.monotonic() < deadline
         found = status.holder(flow)
         # By the clock here: where that is wrong, a claim comes too early and is in vain.
-        over = found is None or SystemClock().now_ms() - found.millis >= 1000 * found.lease
+        over = (
+            found is None or SystemClock().now_ms() - found.millis >= 1000 * found.heartbeat_timeout
+        )
         if over or not waiting:
             holder = status.claim(flow, claimed)
     return holder

@@ -173,7 +173,7 @@ def begin(
         oldest = min(found.earlier, default=found.offset)
         begins = replace(begins, checkpoint=found.offset, oldest=oldest)
     expect_ours()
-    decisions.write(to_bytes(prepared.incarnation, begins), options.lease)
+    decisions.write(to_bytes(prepared.incarnation, begins), options.heartbeat_timeout)
     history = history_of(plan, options.kafka, names, prepared.incarnation)
     return RestorePlan.of(plan, options.workers, checkpoint, history)
 

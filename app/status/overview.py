@@ -38,8 +38,8 @@ OPEN = {"queued", "moving"}
 """The states of migrations that have not ended."""
 
 SILENCE = Heartbeat(
-    driver="", incarnation=0, lease=0.0, workers=0, lag=0, counters={}, frontiers={}, bins=[],
-    moving=[], omitted=0,
+    driver="", incarnation=0, heartbeat_timeout=0.0, workers=0, lag=0, counters={},
+    frontiers={}, bins=[], moving=[], omitted=0,
 )  # fmt: skip
 """What is known of a flow before its first heartbeat."""
 
@@ -67,7 +67,7 @@ class Overview:
     def silent(self, now_ms: int) -> bool:
         """Whether a driver that has not said that it ends has gone silent."""
         alive = self.state in {"starting", "running"}
-        return alive and now_ms - (self.heartbeat_ms or 0) > self.beat.lease * 1000
+        return alive and now_ms - (self.heartbeat_ms or 0) > self.beat.heartbeat_timeout * 1000
 
     def take(self, told: Told) -> None:
         """Follow one more event."""

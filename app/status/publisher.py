@@ -86,7 +86,7 @@ class FlowStatus:
         so late that another driver has taken the flow."""
         options = self._prepared.options
         last, self._beat = self._beat, time.monotonic()
-        if max(self._beat - last, self._status.silence()) >= options.lease:
+        if max(self._beat - last, self._status.silence()) >= options.heartbeat_timeout:
             self.expect_ours()
         moving = [
             one.model_copy(update=figures.outlooks.get(one.id, {}))
@@ -111,8 +111,9 @@ class FlowStatus:
         self.tell(
             Heartbeat(
                 driver=self._prepared.driver, incarnation=self._prepared.incarnation,
-                workers=figures.workers, registered=figures.registered, lease=options.lease,
-                lag=sum(figures.lags.values()), counters=figures.heard.counters,
+                workers=figures.workers, registered=figures.registered,
+                heartbeat_timeout=options.heartbeat_timeout, lag=sum(figures.lags.values()),
+                counters=figures.heard.counters,
                 frontiers=dict(figures.frontiers), worker_ids=list(map(int, figures.bins)),
                 bins=list(figures.bins.values()),
                 inflight=[beat.inflight for beat in figures.heard.working.values()],

@@ -25,16 +25,16 @@ MOST_TTL = 6_553_000
 class Lifeline:
     """A worker's end; of one thread."""
 
-    def __init__(self, ticket: LaunchToken, lease: float) -> None:
+    def __init__(self, ticket: LaunchToken, heartbeat_timeout: float) -> None:
         self._token, keys = ticket.token, Keys.fresh()
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.curve_publickey, self._dealer.curve_secretkey = keys.public, keys.secret
         self._dealer.curve_serverkey = ticket.public
-        self._dealer.heartbeat_ivl = int(lease * 1000 / 5)
+        self._dealer.heartbeat_ivl = int(heartbeat_timeout * 1000 / 5)
         # Each end drops a connection on which the other process was silent for so long.
-        self._dealer.heartbeat_timeout = int(lease * 1000)
-        self._dealer.heartbeat_ttl = min(int(lease * 1000), MOST_TTL)
+        self._dealer.heartbeat_timeout = int(heartbeat_timeout * 1000)
+        self._dealer.heartbeat_ttl = min(int(heartbeat_timeout * 1000), MOST_TTL)
         # What is said while nobody answers is out of date when somebody does.
         self._dealer.immediate, self._dealer.sndhwm = True, 1
         self._dealer.connect(ticket.address)

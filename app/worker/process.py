@@ -1,9 +1,9 @@
 """One worker in one life of its flow, from its registration to its end.
 
-Guarantees that the process ends by itself within about `lease` seconds when the coordinator is
-gone, also within a call that takes longer (`lifeline`). It ends regularly in two steps, as told
-by the coordinator: first everybody stops, then everybody closes its links, and ends, or goes on in
-another life. One that leaves the flow says so as its last word on each link, and closes them when
+Guarantees that the process ends by itself within about `heartbeat_timeout` seconds when the
+coordinator is gone, also within a call that takes longer (`lifeline`). It ends regularly in two
+steps, as told by the coordinator: first everybody stops, then everybody closes its links, and ends,
+or goes on in another life. One that leaves the flow says so as its last word on each link, and closes them when
 all have heard it. Cost: one loop; turns with little to do keep a pace, as each costs more than a
 record, and an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
 """
@@ -113,10 +113,10 @@ class WorkerProcess:
     def __init__(self, arguments: Arguments, kept: ProcessState) -> None:
         self._arguments, self._kept = arguments, kept
         self._me = WorkerId(arguments.worker)
-        self._beat_every = min(1.0, arguments.lease / 5)
+        self._beat_every = min(1.0, arguments.heartbeat_timeout / 5)
         self._heard = self._beat_at = time.monotonic()
         self._working = False
-        self._silence = silence(arguments.lease)
+        self._silence = silence(arguments.heartbeat_timeout)
         self._stop = self._bye = self._left = self._over = False
         self._again: Restart | None = None
         self._worker: Worker | None = None
@@ -128,13 +128,13 @@ class WorkerProcess:
         MeanderError when the coordinator cannot be told any more."""
         keys = Keys.fresh()
         host = own_host(self._arguments.door)
-        self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.lease)
+        self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.heartbeat_timeout)
         self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
         try:
             with self._log.installed():
                 with side_by_side() as opening:
                     begun = self._begin_to_open(opening)
-                    join(self._arguments.ticket, keys, self._links, self._arguments.patience)
+                    join(self._arguments.ticket, keys, self._links, self._arguments.startup_timeout)
                     self._attempt(begun)
                 self._take_leave()
         finally:
@@ -266,12 +266,14 @@ class WorkerProcess:
         if now >= self._beat_at:
             self._beat_at = now + self._beat_every
             self._tell(beat_of(worker))
-        if now - self._heard > self._arguments.lease:
+        if now - self._heard > self._arguments.heartbeat_timeout:
             self._hear()  # what came while a function took its time
         silent = now - self._heard
         self._waits.look("coordinator", self._silence if silent > 2 * self._beat_every else NOTHING)
-        if silent > self._arguments.lease:
-            raise LinkBroken(COORDINATOR, f"nothing was heard for {self._arguments.lease:g} s")
+        if silent > self._arguments.heartbeat_timeout:
+            raise LinkBroken(
+                COORDINATOR, f"nothing was heard for {self._arguments.heartbeat_timeout:g} s"
+            )
 
     def _hear(self) -> None:
         for sender, data in self._links.told():
@@ -336,8 +338,8 @@ class WorkerProcess:
     def _farewell(self) -> float:
         """Seconds without a word that are the coordinator's last."""
         if self._stop:
-            return max(self._arguments.lease, WANTED)
-        return self._arguments.lease if self._left else FAREWELL
+            return max(self._arguments.heartbeat_timeout, WANTED)
+        return self._arguments.heartbeat_timeout if self._left else FAREWELL
 
     def _tell(self, message: FromWorker) -> None:
         self._links.tell(COORDINATOR, message.to_bytes())
@@ -346,7 +348,7 @@ class WorkerProcess:
         """Say that the process lives, and end it where the loop itself cannot: it is busy or hangs,
         and the coordinator is gone or has given this worker up; or it hangs in no operator."""
         every, alone, stood = self._beat_every, 0.0, 0.0
-        with Lifeline(self._arguments.ticket, self._arguments.lease) as line:
+        with Lifeline(self._arguments.ticket, self._arguments.heartbeat_timeout) as line:
             while not self._over:
                 since, heard = self._pulse.since, self._heard
                 kept = self._working and time.monotonic() - since > every
@@ -356,7 +358,7 @@ class WorkerProcess:
                 alone = 0.0 if answered or self._heard > heard else alone + every
                 between = self._working and not self._pulse.operator and self._pulse.since == since
                 stood = stood + every if between else 0.0
-                most = 1.5 * (self._farewell if self._stop else self._arguments.lease)
+                most = 1.5 * (self._farewell if self._stop else self._arguments.heartbeat_timeout)
                 if stood > most:
                     faulthandler.dump_traceback()  # for the log of Spark's executor
                 if stood > most or alone > most:
@@ -435,12 +437,13 @@ def beat_of(worker: Worker) -> WorkerHeartbeat:
     )
 
 
-def silence(lease: float) -> dict[Hashable, Wait]:
+def silence(heartbeat_timeout: float) -> dict[Hashable, Wait]:
     """What a worker waits for that has not heard of the coordinator, which beats as often as it."""
     return {
         "": Wait(
             "the coordinator, which is silent",
-            f"it speaks again, or this worker ends after {lease:g} s without a word of it",
+            f"it speaks again, or this worker ends after {heartbeat_timeout:g} s without a word of"
+            " it",
         )
     }
 

@@ -187,7 +187,7 @@ class Holder:
     driver: str
     millis: int
     """When the broker took that, milliseconds since 1970."""
-    lease: float
+    heartbeat_timeout: float
 
 
 def holder(events: Iterable[Told]) -> Holder | None:
@@ -196,10 +196,10 @@ def holder(events: Iterable[Told]) -> Holder | None:
     for told in events:
         match told.event:
             case Claimed() as word if found is None or _silent(found, told.millis):
-                found = Holder(word.driver, told.millis, word.lease)
+                found = Holder(word.driver, told.millis, word.heartbeat_timeout)
             case Heartbeat() as word if found is None or found.driver == word.driver:
                 # Another's is of one that had the flow, and was silent for its lease.
-                found = Holder(word.driver, told.millis, word.lease)
+                found = Holder(word.driver, told.millis, word.heartbeat_timeout)
             case Finished(driver=driver) | Failed(driver=driver):
                 if found is not None and found.driver == driver:
                     found = None
@@ -207,4 +207,4 @@ def holder(events: Iterable[Told]) -> Holder | None:
 
 
 def _silent(last: Holder, millis: int) -> bool:
-    return millis - last.millis >= last.lease * 1000
+    return millis - last.millis >= last.heartbeat_timeout * 1000

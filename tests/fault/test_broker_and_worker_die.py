@@ -40,7 +40,7 @@ def test_a_flow_that_loses_a_worker_and_its_broker_goes_on_once_the_broker_is_ba
         with_repeats(found)
         return {*found}
 
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)]
+    words = ["run", str(module), "--prefix", prefix, "--startup-timeout", str(PATIENCE)]
     with meander(tmp_path, bootstrap, *words) as flow:
         flow.until_event("checkpointed")
         until(lambda: answered() == {*counted(TEXTS[:FIRST])}, "the first lines are answered")

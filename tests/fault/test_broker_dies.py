@@ -76,7 +76,14 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
     failures: list[KafkaError] = []
 
     with meander(
-        tmp_path, bootstrap, "run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)
+        tmp_path,
+        bootstrap,
+        "run",
+        str(module),
+        "--prefix",
+        prefix,
+        "--startup-timeout",
+        str(PATIENCE),
     ) as flow:
         flow.until_event("started")
         half = {

@@ -100,7 +100,7 @@ def test_a_broker_that_dies_before_and_between_moves_costs_them_time_alone(
 ) -> None:
     module = flow_folder(tmp_path, prefix)
     module.write_text(module.read_text().replace('"counts"', OPTIONS, 1))
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)]
+    words = ["run", str(module), "--prefix", prefix, "--startup-timeout", str(PATIENCE)]
     lines(own_broker.bootstrap, prefix, [])
     with meander(tmp_path, own_broker.bootstrap, *words) as flow:
         counting = Counting(flow, own_broker, prefix)

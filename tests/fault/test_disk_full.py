@@ -11,7 +11,7 @@ from tests.flow_process import lines, meander, until_silent
 from tests.kafka_tools import consume_all, until
 from tests.sequences import each_once
 
-LEASE, KEYS, ROUNDS = 2, 600, 3
+HEARTBEAT_TIMEOUT, KEYS, ROUNDS = 2, 600, 3
 FLOW = """
 import random, resource
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_disk_that_is_full_ends_the_flow_which_goes_on_once_there_is_room(
     module.write_text(FLOW.format(prefix=prefix, full=str(full)))
     words = [f"w{n % KEYS}" for n in range(ROUNDS * KEYS)]
     lines(broker.bootstrap, prefix, words[:KEYS])
-    run = "run", str(module), "--prefix", prefix, "--lease", str(LEASE)
+    run = "run", str(module), "--prefix", prefix, "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT)
 
     def committed() -> Counter[str]:
         found = consume_all(broker.bootstrap, prefix + "counts", committed=True)
@@ -62,7 +62,7 @@ def test_a_disk_that_is_full_ends_the_flow_which_goes_on_once_there_is_room(
         assert flow.exit_code() == 2, flow.said
         assert "the state database at" in flow.said
         assert "File too large; see whether its disk has room, and run the flow again" in flow.said
-    until_silent(broker, prefix, LEASE)
+    until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     full.unlink()
     with meander(tmp_path, broker.bootstrap, *run, "--until-end") as flow:
         assert flow.exit_code() == 0, flow.said

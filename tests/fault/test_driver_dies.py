@@ -22,7 +22,7 @@ from tests.flow_process import MEANDER, FlowProcess, flow_folder, kill, lines, m
 from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until
 from tests.sequences import with_repeats
 
-LEASE = 2
+HEARTBEAT_TIMEOUT = 2
 WORDS = 50
 
 
@@ -82,7 +82,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
 ) -> None:
     module = flow_folder(tmp_path / "flow", prefix)
     lines(broker.bootstrap, prefix, texts(0, 1000))
-    run = ["run", str(module), "--prefix", prefix, "--lease", str(LEASE)]
+    run = ["run", str(module), "--prefix", prefix, "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT)]
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "2") as first:
         first.until_event("started")
         until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
@@ -100,7 +100,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     unknown = b'{"meander": "command", "type": "abort", "id": "a1", "command": "none"}'
     produce(broker.bootstrap, names(prefix, "counts").control, [Record(unknown)])
     lines(broker.bootstrap, prefix, texts(2000, 3000), create=False, after=2000)
-    until_silent(broker, prefix, LEASE)
+    until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "3") as second:
         rejected = second.until_event("rejected")
         until(lambda: len(answered(broker, prefix)) >= len(before) + 4000, "all is answered")
@@ -131,7 +131,16 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
 ) -> None:
     module = flow_folder(tmp_path / "flow", prefix)
     lines(broker.bootstrap, prefix, texts(0, 1000))
-    run = ["run", str(module), "--prefix", prefix, "--lease", str(LEASE), "--workers", "2"]
+    run = [
+        "run",
+        str(module),
+        "--prefix",
+        prefix,
+        "--heartbeat-timeout",
+        str(HEARTBEAT_TIMEOUT),
+        "--workers",
+        "2",
+    ]
     with meander(tmp_path, broker.bootstrap, *run) as flow:
         flow.until_event("started")
         until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")

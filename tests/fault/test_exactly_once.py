@@ -9,7 +9,7 @@ from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.brokers import Broker
-from tests.counting import LEASE, Counting
+from tests.counting import HEARTBEAT_TIMEOUT, Counting
 from tests.flow_process import alive, kill, meander, until_silent
 from tests.kafka_tools import until
 
@@ -87,7 +87,7 @@ def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
         assert flow.exit_code() == 1, flow.said
         others = "as many, but others; have 'inspect', 'flat_map', 'key_by', 'count' give the same"
         assert others in flow.said
-    until_silent(broker, prefix, LEASE)
+    until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     again = counting.run("--workers", "1", "--until-end", "--accept-differences")
     with meander(tmp_path, broker.bootstrap, *again) as flow:
         assert flow.exit_code() == 0, flow.said

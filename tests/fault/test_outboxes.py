@@ -12,7 +12,7 @@ from tests.brokers import Broker
 from tests.flow_process import kill, lines, meander, until_silent
 from tests.kafka_tools import consume_all, until
 
-LEASE = 2
+HEARTBEAT_TIMEOUT = 2
 WORDS, LINES = 20, 400
 FLOW = """
 import random
@@ -55,8 +55,8 @@ class Chains:
         until(lambda: len(self.committed) > before, "more is out")
 
     def run(self, *options: str) -> list[str]:
-        lease = "--lease", str(LEASE)
-        return ["run", str(self._module), "--prefix", self._prefix, *lease, *options]
+        timeout = "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT)
+        return ["run", str(self._module), "--prefix", self._prefix, *timeout, *options]
 
     @property
     def committed(self) -> list[dict[str, Any]]:
@@ -92,11 +92,11 @@ def test_what_is_committed_over_all_lives_is_one_history(
         chains.feed()
         kill(flow.process.pid)
         flow.until_gone()
-    until_silent(broker, prefix, LEASE)
+    until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     with meander(tmp_path, broker.bootstrap, *chains.run("--from", "early")) as flow:
         assert flow.exit_code() == 2, flow.said
         assert "held in outboxes is out" in flow.said
-    until_silent(broker, prefix, LEASE)
+    until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     with meander(tmp_path, broker.bootstrap, *chains.run("--workers", "3", "--until-end")) as flow:
         assert flow.exit_code() == 0, flow.said
     chains.check()

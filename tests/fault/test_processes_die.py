@@ -32,7 +32,7 @@ from tests.flow_process import UP, FlowProcess, alive, flow_folder, last_beat, l
 from tests.kafka_tools import PATIENCE, await_records, consume_all, until
 from tests.sequences import each_once
 
-LEASE = "4"
+HEARTBEAT_TIMEOUT = "4"
 LOUD = """
 logging = __import__("logging")
 logging.getLogger("meander.waits").addHandler(logging.FileHandler({path!r}))
@@ -46,7 +46,16 @@ def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess
     """A flow of two workers that have all they need."""
     lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
     module = flow_folder(tmp_path, prefix)
-    words = ["run", str(module), "--prefix", prefix, "--lease", LEASE, "--patience", str(PATIENCE)]
+    words = [
+        "run",
+        str(module),
+        "--prefix",
+        prefix,
+        "--heartbeat-timeout",
+        HEARTBEAT_TIMEOUT,
+        "--startup_timeout",
+        str(PATIENCE),
+    ]
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield process
@@ -72,7 +81,16 @@ def test_a_worker_lost_before_the_first_checkpoint_costs_nothing_where_no_result
     rare = Checkpointing(interval=600)
     module = flow_folder(tmp_path, prefix, delivery="exactly_once", checkpoints=rare)
     ends = "--prefix", prefix, "--bootstrap", broker.bootstrap
-    words = "run", str(module), "--prefix", prefix, "--lease", LEASE, "--patience", str(PATIENCE)
+    words = (
+        "run",
+        str(module),
+        "--prefix",
+        prefix,
+        "--heartbeat-timeout",
+        HEARTBEAT_TIMEOUT,
+        "--startup_timeout",
+        str(PATIENCE),
+    )
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         os.kill(process.workers[1], signal.SIGKILL)
@@ -112,8 +130,8 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
     options = Options(
         {"bootstrap.servers": broker.bootstrap},
         prefix=prefix,
-        lease=float(LEASE),
-        patience=PATIENCE,
+        heartbeat_timeout=float(HEARTBEAT_TIMEOUT),
+        startup_timeout=PATIENCE,
     )  # fmt: skip
     workers: dict[str, str] = {}
 
@@ -123,7 +141,7 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
         calls = event.calls if isinstance(event, Heartbeat) else ()
         if text == "to be" and isinstance(event, Started):
             os.kill(int(workers["0"]), signal.SIGSTOP)
-        if text == "sleep" and calls and calls[0].seconds > options.lease:
+        if text == "sleep" and calls and calls[0].seconds > options.heartbeat_timeout:
             assert calls[0].operator == "inspect"
             os.kill(int(workers[str(calls[0].worker)]), signal.SIGSTOP)
 
@@ -199,7 +217,7 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
     module, waits = flow_folder(tmp_path, prefix), tmp_path / "waits"
     with module.open("a") as text:
         text.write(LOUD.format(path=str(waits)))
-    words = ["run", str(module), "--prefix", prefix, "--lease", str(PATIENCE)]
+    words = ["run", str(module), "--prefix", prefix, "--heartbeat-timeout", str(PATIENCE)]
     with meander(tmp_path, broker.bootstrap, *words) as running:
 
         def answered(count: int) -> None:

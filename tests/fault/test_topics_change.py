@@ -31,7 +31,7 @@ from tests.sequences import each_once
 def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess]:
     lines(broker.bootstrap, prefix, ["to be or not to be"])
     module = flow_folder(tmp_path, prefix)
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE)]
+    words = ["run", str(module), "--prefix", prefix, "--startup-timeout", str(PATIENCE)]
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield process

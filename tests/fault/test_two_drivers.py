@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.brokers import Broker
-from tests.counting import LEASE, Counting
+from tests.counting import HEARTBEAT_TIMEOUT, Counting
 from tests.flow_process import kill, meander, until_silent
 from tests.kafka_tools import until
 
@@ -22,7 +22,7 @@ def test_a_driver_that_wakes_up_when_another_has_the_flow_ends(
         first.until_event("checkpointed")
         until(lambda: counting.committed.total() >= 100, "some are out")
         kill(first.process.pid, signal.SIGSTOP)
-        until_silent(broker, prefix, LEASE)
+        until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
         with meander(tmp_path, broker.bootstrap, *run) as second:
             second.until_event("started")
             counting.feed()

@@ -30,7 +30,7 @@ from tests.kafka_tools import PATIENCE, until
 
 AHEAD = 1 << 43
 """An incarnation of a driver whose clock is centuries ahead."""
-LEASE = 1.0
+HEARTBEAT_TIMEOUT = 1.0
 PAUSE = 5.0
 """Seconds of a lease in which a heartbeat comes for certain."""
 
@@ -39,7 +39,9 @@ PAUSE = 5.0
 def first(bootstrap: str, prefix: str, tmp_path: Path) -> PreparedFlow:
     """A flow as one driver prepares it."""
     lines(bootstrap, prefix, [])
-    options = Options({"bootstrap.servers": bootstrap}, prefix=prefix, lease=LEASE)
+    options = Options(
+        {"bootstrap.servers": bootstrap}, prefix=prefix, heartbeat_timeout=HEARTBEAT_TIMEOUT
+    )
     return prepare(flow_folder(tmp_path / "flow", prefix), options)
 
 
@@ -154,11 +156,11 @@ def test_a_driver_waits_no_longer_than_the_first_lease_that_it_sees(
     first: PreparedFlow, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other driver lives on."""
-    short = another(first, lease=PAUSE)
+    short = another(first, heartbeat_timeout=PAUSE)
     with status_of(first) as status:
         living = claim(short, status)
         with beside(another(short, wait=True), caplog) as waits:
-            options = replace(living.options, lease=600.0)
+            options = replace(living.options, heartbeat_timeout=600.0)
             told = FlowStatus(
                 replace(living, options=options), status, lambda _: None, MetricsCollector()
             )
@@ -171,7 +173,7 @@ def test_a_driver_waits_no_longer_than_the_first_lease_that_it_sees(
 def test_a_driver_that_waits_has_the_flow_as_soon_as_the_other_ends(
     first: PreparedFlow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = another(first, lease=600.0)
+    long = another(first, heartbeat_timeout=600.0)
     with status_of(first) as status:
         told = FlowStatus(claim(long, status), status, lambda _: None, MetricsCollector())
         with pytest.raises(SetupError, match=r"if it is dead, wait 600 s or give --wait\."):
@@ -186,7 +188,7 @@ def beside(
     prepared: PreparedFlow, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Future[PreparedFlow]]:
     """A driver claims the flow, and waits for it; the block begins then, and ends after that."""
-    said = "another driver has it, or died within its lease: this one waits until "
+    said = "another driver has it, or died within its heartbeat timeout: this one waits until "
 
     def come() -> PreparedFlow:
         with status_of(prepared) as own:

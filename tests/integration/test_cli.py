@@ -97,7 +97,16 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name in ("app", "state"):
         (folder / f"{name}.py").write_text("X = 1")
         (folder / "flow" / f"{name}.py").write_text("X = 1")
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE), "--lease", "30"]
+    words = [
+        "run",
+        str(module),
+        "--prefix",
+        prefix,
+        "--startup-timeout",
+        str(PATIENCE),
+        "--heartbeat-timeout",
+        "30",
+    ]
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield Running(broker.bootstrap, prefix, folder, module, process)

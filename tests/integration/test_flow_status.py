@@ -41,7 +41,7 @@ def module(bootstrap: str, prefix: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def options(bootstrap: str, prefix: str) -> Options:
-    return Options({"bootstrap.servers": bootstrap}, prefix=prefix, lease=600.0)
+    return Options({"bootstrap.servers": bootstrap}, prefix=prefix, heartbeat_timeout=600.0)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     topic.flush(30)
 
     (first, last), known = seen(prepared)
-    assert (first.moving, first.bins, first.lease) == ([], [], 600.0)
+    assert (first.moving, first.bins, first.heartbeat_timeout) == ([], [], 600.0)
     assert [one.id for one in last.moving] == ["m0", "m2"]
     assert known.migrations.keys() == {"m0", "m2"}
     assert (last.migrations_completed, last.bins_moved) == (1, 0)
@@ -161,6 +161,6 @@ def test_heartbeats_stay_small_however_much_is_under_way(
 def test_a_flow_is_prepared_for_one_driver_whatever_lease_the_next_would_have(
     topic: StatusTopic, module: Path, options: Options
 ) -> None:
-    shorter = Options(options.kafka, prefix=options.prefix, lease=1.0)
+    shorter = Options(options.kafka, prefix=options.prefix, heartbeat_timeout=1.0)
     with pytest.raises(SetupError, match="a driver runs it .* dead, wait 600 s"):
         claim(prepare(module, shorter), topic)

@@ -60,7 +60,7 @@ def told(rig: Rig, names: Names) -> Iterator[StatusTopic]:
 def week(rig: Rig, names: Names) -> Iterator[StatusReader]:
     """A flow that has run for long: one migration is under way since the beginning."""
     old: list[Event] = [
-        Claimed(driver="one", incarnation=1, lease=10.0),
+        Claimed(driver="one", incarnation=1, heartbeat_timeout=10.0),
         alive(),
         Accepted(id="done", offset=0, time=5, at=5 << 20, strategy="sudden", bins=[7]),
         Completed(id="done", ms=1.0, bins=1, bytes=1),
@@ -74,12 +74,12 @@ def week(rig: Rig, names: Names) -> Iterator[StatusReader]:
 
 
 def alive(
-    driver: str = "one", *, lease: float = 10.0, moving: Sequence[Migration] = ()
+    driver: str = "one", *, heartbeat_timeout: float = 10.0, moving: Sequence[Migration] = ()
 ) -> Heartbeat:
     return Heartbeat(
-        driver=driver, incarnation=1, workers=2, lease=lease, lag=3, counters={"read": 4},
-        registered=2, frontiers={"sink": 5}, bins=[128, 128], inflight=[0, 0], moving=list(moving),
-        omitted=0,
+        driver=driver, incarnation=1, workers=2, heartbeat_timeout=heartbeat_timeout, lag=3,
+        counters={"read": 4}, registered=2, frontiers={"sink": 5}, bins=[128, 128],
+        inflight=[0, 0], moving=list(moving), omitted=0,
     )  # fmt: skip
 
 
@@ -259,8 +259,8 @@ def test_the_rejection_of_a_later_command_of_the_same_id_does_not_end_this_one(
 # -- one driver
 
 
-def claimed(driver: str, lease: float = 10.0) -> Claimed:
-    return Claimed(driver=driver, incarnation=1, lease=lease)
+def claimed(driver: str, heartbeat_timeout: float = 10.0) -> Claimed:
+    return Claimed(driver=driver, incarnation=1, heartbeat_timeout=heartbeat_timeout)
 
 
 def claim_as(rig: Rig, names: Names, driver: str) -> Holder:
@@ -286,20 +286,21 @@ def test_of_drivers_that_start_at_once_exactly_one_goes_on(
     assert holders[0] == first.driver
 
 
-@pytest.mark.parametrize("word", [claimed("one", 600.0), alive("one", lease=600.0)])
+@pytest.mark.parametrize("word", [claimed("one", 600.0), alive("one", heartbeat_timeout=600.0)])
 def test_a_driver_that_lives_by_its_own_lease_keeps_the_flow(
     rig: Rig, names: Names, told: StatusTopic, word: Event
 ) -> None:
     tell(told, word)
     found = claim_as(rig, names, "two")
-    assert (found.driver, found.lease) == ("one", 600.0)
+    assert (found.driver, found.heartbeat_timeout) == ("one", 600.0)
     assert claim_as(rig, names, "three").driver == "one", "a claim in vain counts for nothing"
 
 
 def test_who_wakes_up_behind_its_lease_has_the_flow_no_more() -> None:
     """Though its heartbeats go on, until the one that has it has ended."""
     words: list[Event] = [
-        alive("one", lease=1.0), claimed("two"), alive("one"), alive("two"), alive("one"),
+        alive("one", heartbeat_timeout=1.0), claimed("two"), alive("one"), alive("two"),
+        alive("one"),
     ]  # fmt: skip
     told = [Told(n, 2_000 * n, word) for n, word in enumerate(words)]
     assert [found.driver for n in range(5) if (found := holder(told[: n + 1]))] == [
@@ -319,7 +320,7 @@ def test_a_refused_driver_leaves_the_status_of_the_first_as_it_was(
     assert (after.state, after.heartbeat_ms) == ("running", before.heartbeat_ms)
 
 
-@pytest.mark.parametrize("word", [claimed("one", 0.0), alive("one", lease=0.0)])
+@pytest.mark.parametrize("word", [claimed("one", 0.0), alive("one", heartbeat_timeout=0.0)])
 def test_a_driver_that_was_silent_for_its_own_lease_loses_the_flow(
     rig: Rig, names: Names, told: StatusTopic, word: Event
 ) -> None:

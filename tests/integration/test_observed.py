@@ -142,7 +142,16 @@ class Observed:
 
 @contextmanager
 def observed(broker: Broker, prefix: str, folder: Path, module: Path) -> Iterator[Observed]:
-    words = ["run", str(module), "--prefix", prefix, "--patience", str(PATIENCE), "--lease", "30"]
+    words = [
+        "run",
+        str(module),
+        "--prefix",
+        prefix,
+        "--startup-timeout",
+        str(PATIENCE),
+        "--heartbeat-timeout",
+        "30",
+    ]
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
         at = re.search(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)", process.said)

@@ -56,11 +56,11 @@ class Rig:
         self.events: list[Event] = []
 
     def options(
-        self, *, workers: int = 2, patience: float = PATIENCE, until_end: bool = True
+        self, *, workers: int = 2, startup_timeout: float = PATIENCE, until_end: bool = True
     ) -> Options:
         return Options(
             {"bootstrap.servers": self.bootstrap}, workers, self.prefix,
-            until_end=until_end, patience=patience,
+            until_end=until_end, startup_timeout=startup_timeout,
         )  # fmt: skip
 
     def run(self, options: Options | None = None) -> driver.FlowResult:
@@ -239,7 +239,7 @@ def test_slots_that_others_take_are_named_after_a_while(
         with pytest.raises(
             SetupError, match=r"worker \d: Spark had no free slot for it within 4 s"
         ):
-            rig.run(rig.options(patience=4.0))
+            rig.run(rig.options(startup_timeout=4.0))
     finally:
         release.touch()
         thread.join()
@@ -301,7 +301,7 @@ def test_a_slow_function_is_no_dead_worker(rig: Rig, quick: str, slow: str, answ
     slowly = f"import time\n\ndef slowly(line):\n    time.sleep(0.2)\n    return {answer}\n"
     rig.module.write_text(slowly + source.replace(quick, slow))
 
-    rig.run(replace(rig.options(workers=1), lease=1.0))
+    rig.run(replace(rig.options(workers=1), heartbeat_timeout=1.0))
 
     assert len(rig.results()) == 40
 
@@ -316,7 +316,7 @@ def test_one_call_may_take_longer_than_the_lease_and_is_told_of(rig: Rig) -> Non
     )
     rig.module.write_text(slowly + source.replace("flat_map(str.split)", "flat_map(slowly)"))
 
-    rig.run(replace(rig.options(), lease=1.0))
+    rig.run(replace(rig.options(), heartbeat_timeout=1.0))
 
     assert len(rig.results()) == 5
     assert sum(isinstance(event, Started) for event in rig.events) == 1
@@ -407,7 +407,7 @@ def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> Non
         keys = Keys.fresh()
         own = CurveLinks(WorkerId(0), keys)
         try:
-            join(ticket, keys, own, patience=30.0)
+            join(ticket, keys, own, startup_timeout=30.0)
         except MeanderError as error:
             said.append(str(error))
         finally:

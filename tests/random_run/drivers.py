@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.flow_process import FlowProcess, alive, meander
 
-LEASE = 5
+HEARTBEAT_TIMEOUT = 5
 """Seconds."""
 
 
@@ -145,4 +145,4 @@ class Drivers:
             self.now = others[-1]
             self._note(f"driver {self.now.number} still has the flow")
         else:
-            self.run_next(LEASE + 0.5 if code < 0 else 1 if refused else 0)
+            self.run_next(HEARTBEAT_TIMEOUT + 0.5 if code < 0 else 1 if refused else 0)

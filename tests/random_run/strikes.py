@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol, Self, get_args
 
 from meander.dataflow.api.checkpointing import POLICIES
 from meander.dataflow.control.command import Strategy
-from tests.random_run.drivers import LEASE
+from tests.random_run.drivers import HEARTBEAT_TIMEOUT
 from tests.random_run.nonsense import NONSENSE
 from tests.random_run.world import World
 
@@ -308,7 +308,7 @@ class AddPartitions:
 
 def _while(rng: random.Random) -> float:
     """Seconds: mostly within a lease, in which others wait, now and then beyond it."""
-    return rng.choice([0.1, 0.5, 1.0, 2.0, LEASE + 1, LEASE + 4])
+    return rng.choice([0.1, 0.5, 1.0, 2.0, HEARTBEAT_TIMEOUT + 1, HEARTBEAT_TIMEOUT + 4])
 
 
 SHARES: dict[type[Strike], int] = {

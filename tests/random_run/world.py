@@ -31,7 +31,7 @@ from tests.flow_process import FlowProcess, kill
 from tests.kafka_tools import PATIENCE, admin, consume_all, create_topic, partitions_of
 from tests.random_run.answers import unanswered
 from tests.random_run.configuration import Configuration
-from tests.random_run.drivers import LEASE, Drivers
+from tests.random_run.drivers import HEARTBEAT_TIMEOUT, Drivers
 from tests.random_run.feed import Feed
 from tests.random_run.results import Results, totals
 
@@ -78,8 +78,8 @@ class World:
         module = self._folder / "flow.py"
         module.write_text(some.module(self._prefix))
         words = [
-            "run", str(module), "--prefix", self._prefix, "--lease", str(LEASE),
-            "--patience", str(PATIENCE), "--master", self._master,
+            "run", str(module), "--prefix", self._prefix, "--heartbeat-timeout",
+            str(HEARTBEAT_TIMEOUT), "--startup-timeout", str(PATIENCE), "--master", self._master,
         ]  # fmt: skip
         self.drivers = Drivers(self._folder, bootstrap, words, self.note)
         self._opened.callback(self.drivers.close)
@@ -133,7 +133,7 @@ class World:
         self._commands.flush(PATIENCE)
         self.note("all is healed")
         # Until the flow has noticed, and is over it.
-        self.live(2 * LEASE, started=True)
+        self.live(2 * HEARTBEAT_TIMEOUT, started=True)
         # Some wait for a time of the data, which comes while more is fed.
         self._expect_answers()
         self.feed.stop()
@@ -224,7 +224,7 @@ class World:
         pid, begun = int(said.rpartition(" ")[2]), time.monotonic()
 
         def carry_on() -> None:
-            safe = time.monotonic() - begun < LEASE / 2
+            safe = time.monotonic() - begun < HEARTBEAT_TIMEOUT / 2
             safe = safe or self.configuration.delivery == "exactly_once"
             self.note(f"process {pid} {'continues' if safe else 'is killed'}")
             kill(pid, signal.SIGCONT if safe else signal.SIGKILL)
@@ -237,10 +237,10 @@ class World:
         driver, pid = self.drivers.now, self.flow.process.pid
         if driver.ended:
             return "there is none"
-        if seconds >= LEASE:
-            driver.excuse("it was stopped beyond its lease", seconds + 3 * LEASE)
+        if seconds >= HEARTBEAT_TIMEOUT:
+            driver.excuse("it was stopped beyond its lease", seconds + 3 * HEARTBEAT_TIMEOUT)
             if self._rng.random() < 0.7:
-                self.drivers.run_next(LEASE + 1)
+                self.drivers.run_next(HEARTBEAT_TIMEOUT + 1)
         kill(pid, signal.SIGSTOP)
         self.later(seconds, lambda: self._carry_on(pid))
         return f"process {pid}"

@@ -47,7 +47,7 @@ def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() ->
 
         def comes() -> None:
             try:
-                join(ticket, Keys.fresh(), own, patience=60.0)
+                join(ticket, Keys.fresh(), own, startup_timeout=60.0)
             finally:
                 task.ended = TaskEnd(None)
 

@@ -17,13 +17,13 @@ from meander.connectors.links.links import CurveLinks, Keys
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.kafka_tools import until
 
-ZERO, LOCAL, LEASE = WorkerId(0), "127.0.0.1", 60.0
+ZERO, LOCAL, HEARTBEAT_TIMEOUT = WorkerId(0), "127.0.0.1", 60.0
 
 
 @pytest.fixture
 def door() -> Iterator[RegistrationServer]:
     with (
-        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, LEASE)) as links,
+        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, HEARTBEAT_TIMEOUT)) as links,
         closing(RegistrationServer(LOCAL, links)) as opened,
     ):
         yield opened
@@ -60,8 +60,8 @@ def looked_after(door: RegistrationServer) -> Iterator[None]:
 
 def test_a_worker_lives_while_its_connection_does(door: RegistrationServer) -> None:
     ticket = registered(door)
-    assert not door.lives(ZERO, LEASE), "nothing was heard of it"
-    with looked_after(door), Lifeline(ticket, LEASE) as line:
+    assert not door.lives(ZERO, HEARTBEAT_TIMEOUT), "nothing was heard of it"
+    with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
         until(lambda: line.speak("ask", 0.1), "an answer")
         assert (door.lives(ZERO, 0.0), door.guests[ZERO].operator) == (True, "ask")
 
@@ -70,7 +70,7 @@ def test_a_worker_lives_while_its_connection_does(door: RegistrationServer) -> N
         return not door.lives(ZERO, 0.0)
 
     until(gone, "its connection is gone")
-    assert door.lives(ZERO, LEASE), "though it may be back"
+    assert door.lives(ZERO, HEARTBEAT_TIMEOUT), "though it may be back"
 
 
 def sockets() -> int:
@@ -83,7 +83,7 @@ def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_aliv
 ) -> None:
     """A driver may stand still while a worker's host goes."""
     ticket, before = registered(door), sockets()
-    with Lifeline(ticket, LEASE) as line:
+    with Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
         with looked_after(door):
             until(lambda: line.speak("ask", 0.1), "an answer")
         assert not line.speak("ask", 0.5), "the driver stands still"
@@ -96,10 +96,10 @@ def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_aliv
 def test_who_is_given_up_gets_no_answer(door: RegistrationServer) -> None:
     """I8: so the process ends, however busy its loop is."""
     ticket = registered(door)
-    with looked_after(door), Lifeline(ticket, LEASE) as line:
+    with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
         until(lambda: line.speak("", 0.1), "an answer")
         door.turn_all("another execution begins")
         # What it said before may still be answered.
         until(lambda: not line.speak("", 0.1), "silence")
         assert not any(line.speak("", 0.1) for _ in range(3))
-        assert not door.lives(WorkerId(1), LEASE)
+        assert not door.lives(WorkerId(1), HEARTBEAT_TIMEOUT)

@@ -45,19 +45,23 @@ class Newcomer:
 
 
 class Newcomers:
-    """Those that are on their way. `patience` and `lease` are in seconds."""
+    """Those that are on their way. `startup_timeout` and `heartbeat_timeout` are in seconds."""
 
     def __init__(
         self,
         links: CurveLinks,
         door: RegistrationServer,
         task_of: Callable[[WorkerId], SparkTask],
-        lease: float,
-        patience: float,
+        heartbeat_timeout: float,
+        startup_timeout: float,
         slots: str,
     ) -> None:
         self._links, self._door, self._task_of = links, door, task_of
-        self._lease, self._patience, self._slots = lease, patience, slots
+        self._heartbeat_timeout, self._startup_timeout, self._slots = (
+            heartbeat_timeout,
+            startup_timeout,
+            slots,
+        )
         self._coming: dict[WorkerId, Newcomer] = {}
         self._given_up: list[tuple[WorkerId, str]] = []
         self.past: list[WorkerHandle] = []
@@ -82,7 +86,7 @@ class Newcomers:
         """Submit a task for each."""
         for worker in workers:
             hand = WorkerHandle(worker, self._task_of(worker))
-            self._coming[worker] = Newcomer(hand, time.monotonic() + self._patience)
+            self._coming[worker] = Newcomer(hand, time.monotonic() + self._startup_timeout)
             hand.task.start()
 
     def hand(self, worker: WorkerId) -> WorkerHandle | None:
@@ -149,7 +153,7 @@ class Newcomers:
                     self._tell(member, AddPeer(peer=listed(peer)))
             case JoinStage.MET if not newcomer.unmet:
                 now = time.monotonic()
-                newcomer.stage, newcomer.deadline = JoinStage.INSIDE, now + self._patience
+                newcomer.stage, newcomer.deadline = JoinStage.INSIDE, now + self._startup_timeout
                 newcomer.hand.heard = now
                 self._door.let_in(worker)
 
@@ -158,12 +162,14 @@ class Newcomers:
         if (ended := hand.task.ended) is not None:
             cause = "it ended by itself" if ended.error is None else ended.error.cause
             return f"{member_name(hand.id)}: {cause}"
-        silent = hand.working and now - hand.heard > self._lease
-        if silent and not self._door.lives(hand.id, self._lease):
-            return f"{member_name(hand.id)}: nothing was heard of it for {self._lease:g} s"
+        silent = hand.working and now - hand.heard > self._heartbeat_timeout
+        if silent and not self._door.lives(hand.id, self._heartbeat_timeout):
+            return (
+                f"{member_name(hand.id)}: nothing was heard of it for {self._heartbeat_timeout:g} s"
+            )
         if hand.working or now <= newcomer.deadline:
             return ""
-        waited, name = f"within {self._patience:g} s", member_name(hand.id)
+        waited, name = f"within {self._startup_timeout:g} s", member_name(hand.id)
         if newcomer.stage is JoinStage.INSIDE:
             return f"{name}: it registered, but did not begin its work {waited}"
         if hand.id in self._door.guests:

@@ -1,10 +1,10 @@
 """The workers of a flow as the driver sees them: launched, registered, heard of, gone; some come
 and go while the others work.
 
-Guarantees that a worker which ends, breaks its link or whose process is silent for `lease` seconds
-is noticed (`calls` tells of silent loops), and that of all that is then reported the first cause is
-named: what a worker says of itself, else what Spark says of its task, else the broken link, else
-what its peers say. A leaver is let go once each other has heard its last word. Nothing here blocks,
+Guarantees that a worker which ends, breaks its link or whose process is silent for
+`heartbeat_timeout` seconds is noticed (`calls` tells of silent loops), and that of all that is then
+reported the first cause is named: what a worker says of itself, else what Spark says of its task,
+else the broken link, else what its peers say. A leaver is let go once each other has heard its last word. Nothing here blocks,
 but for `dismiss`, which is bounded.
 """
 
@@ -60,7 +60,7 @@ class Rank(IntEnum):
 
 
 class WorkerPool:
-    """All workers of one run. `patience` and `lease` are in seconds."""
+    """All workers of one run. `startup_timeout` and `heartbeat_timeout` are in seconds."""
 
     def __init__(
         self,
@@ -68,19 +68,23 @@ class WorkerPool:
         door: RegistrationServer,
         task_of: Callable[[WorkerId], SparkTask],
         workers: Iterable[WorkerId],
-        lease: float,
-        patience: float,
+        heartbeat_timeout: float,
+        startup_timeout: float,
         slots: str,
     ) -> None:
         self._links, self._door = links, door
-        self._lease, self._patience, self._slots = lease, patience, slots
-        self._beat_every = min(1.0, lease / 5)
+        self._heartbeat_timeout, self._startup_timeout, self._slots = (
+            heartbeat_timeout,
+            startup_timeout,
+            slots,
+        )
+        self._beat_every = min(1.0, heartbeat_timeout / 5)
         self.hands = {worker: WorkerHandle(worker, task_of(worker)) for worker in workers}
-        self.newcomers = Newcomers(links, door, task_of, lease, patience, slots)
+        self.newcomers = Newcomers(links, door, task_of, heartbeat_timeout, startup_timeout, slots)
         self._past = WorkerStats()
         self._gone: list[tuple[WorkerId, dict[str, int]]] = []
         self._causes: list[tuple[Rank, MeanderError]] = []
-        self._deadline = time.monotonic() + patience
+        self._deadline = time.monotonic() + startup_timeout
         self._beat_at = 0.0
         self._dismissed = False
 
@@ -219,7 +223,7 @@ class WorkerPool:
 
     def _all_in(self) -> None:
         now = time.monotonic()
-        self._deadline = now + self._patience
+        self._deadline = now + self._startup_timeout
         for hand in self.hands.values():
             hand.heard = now
 
@@ -291,8 +295,8 @@ class WorkerPool:
         if not self.working and now > self._deadline:
             raise self._late()
         for hand in self.hands.values():
-            silent = hand.working and now - hand.heard > self._lease
-            if silent and not self._door.lives(hand.id, self._lease):
+            silent = hand.working and now - hand.heard > self._heartbeat_timeout
+            if silent and not self._door.lives(hand.id, self._heartbeat_timeout):
                 raise self._lost(hand, self._silence(now - hand.heard))
 
     def _note_ends(self) -> bool:
@@ -307,7 +311,7 @@ class WorkerPool:
             setup = isinstance(error, SetupError)
             silent = time.monotonic() - max(hand.heard, self._door.alive(hand.id))
             # A worker that hears nothing for so long, as it listens no more, ends itself.
-            own = hand.working and silent > self._lease * NEARLY
+            own = hand.working and silent > self._heartbeat_timeout * NEARLY
             cause = self._silence(silent) if own else error.cause
             named = error if setup else self._lost(hand, cause)
             self._causes.append((Rank.SAID if setup else Rank.SPARK, named))
@@ -324,7 +328,7 @@ class WorkerPool:
         return lost(f"{member_name(hand.id)}{where}", cause)
 
     def _late(self) -> MeanderError:
-        waited = f"{self._patience:g} s"
+        waited = f"{self._startup_timeout:g} s"
         late = [hand for hand in self.hands.values() if not self._arrived(hand)]
         name = member_name(late[0].id)
         if self._door.open:
@@ -339,7 +343,7 @@ class WorkerPool:
         )
 
     def _wait(self, hand: WorkerHandle) -> Wait:
-        name, most = member_name(hand.id), f"it has {self._patience:g} s for that"
+        name, most = member_name(hand.id), f"it has {self._startup_timeout:g} s for that"
         if self._inside(hand):
             hand.slot = True
             return Wait(f"{name} to open what it reads and writes", f"Kafka answers it; {most}")
