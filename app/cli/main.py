@@ -109,10 +109,10 @@ def run(
                      " sources that the flow has no more, and records in flight at what stands"
                      " elsewhere in it now."),
     ] = False,
-    accept_differences: Annotated[
+    allow_nondeterminism: Annotated[
         bool,
-        typer.Option("--accept-differences", help="Go on where the replay gives other results than"
-                     " those that are out, exactly once."),
+        typer.Option("--allow-nondeterminism", help="Go on where the replay gives other results"
+                     " than those that are out, exactly once."),
     ] = False,
     skip_lost: Annotated[
         bool,
@@ -152,7 +152,7 @@ def run(
     options = Options(
         kafka=settings(config, set_, bootstrap).kafka(), workers=workers, prefix=prefix, host=host,
         until_end=until_end, start=start, begin_from=begin_from,
-        allow_dropped_state=allow_dropped_state, accept_differences=accept_differences,
+        allow_dropped_state=allow_dropped_state, allow_nondeterminism=allow_nondeterminism,
         skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
         wait=not output.console.is_terminal if wait is None else wait,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,

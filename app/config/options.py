@@ -25,7 +25,7 @@ class Options:
     newest."""
     allow_dropped_state: bool = False
     """Whether states and records in flight may be dropped of operators that the flow has not."""
-    accept_differences: bool = False
+    allow_nondeterminism: bool = False
     """Whether a flow that delivers exactly once goes on where its replay gives other results than
     those that are out."""
     skip_lost: bool = False

@@ -411,7 +411,7 @@ class Coordinator:
         plan, checkpoints = self._prepared.plan, self._checkpoints(journal)
         self._controller = Controller(
             plan, self._start, self._links, SystemClock(), journal, checkpoints,
-            self._prepared.options.accept_differences,
+            self._prepared.options.allow_nondeterminism,
         )  # fmt: skip
         while not self._crew.connected:
             self._housekeeping()

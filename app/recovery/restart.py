@@ -105,7 +105,7 @@ def newest_checkpoint(
         sources = [one.name for one in plan.sources]
         outside += other_topics(known.begun, dict(zip(sources, prepared.topics, strict=True)))
     left = replace(checkpoint, cut=without_what_is_out(plan, checkpoint.cut, history))
-    twice = [] if options.accept_differences else come_twice(checkpoint, plan, history)
+    twice = [] if options.allow_nondeterminism else come_twice(checkpoint, plan, history)
     before = [one.number for one in older.values()]
     if not options.skip_lost:
         outside += lost

@@ -3,9 +3,10 @@
 Guarantees that the process ends by itself within about `heartbeat_timeout` seconds when the
 coordinator is gone, also within a call that takes longer (`lifeline`). It ends regularly in two
 steps, as told by the coordinator: first everybody stops, then everybody closes its links, and ends,
-or goes on in another life. One that leaves the flow says so as its last word on each link, and closes them when
-all have heard it. Cost: one loop; turns with little to do keep a pace, as each costs more than a
-record, and an idle worker sleeps until a frame or a reader rouses it, or its operators ask.
+or goes on in another life. One that leaves the flow says so as its last word on each link, and
+closes them when all have heard it. Cost: one loop; turns with little to do keep a pace, as each
+costs more than a record, and an idle worker sleeps until a frame or a reader rouses it, or its
+operators ask.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def expect_fits(
         if strange and not allow_dropped and checkpoint.cut != BEGINNING:
             help.append("drop what the flow has no place for with --allow-dropped-state")
         help += [skip] if skip else []
-        help += ["have it come twice with --accept-differences"] if twice else []
+        help += ["have it come twice with --allow-nondeterminism"] if twice else []
         if earlier is not None and strange and not (bins or outside or twice):
             help.append(f"go on from an earlier checkpoint, such as --from {earlier}")
         anew = (

@@ -68,9 +68,9 @@ class Controller:
         clock: Clock,
         journal: Journal,
         checkpoints: CheckpointCoordinator,
-        accept_differences: bool = False,
+        allow_nondeterminism: bool = False,
     ) -> None:
-        """With `accept_differences` a flow goes on whose replay gives others than were out."""
+        """With `allow_nondeterminism` a flow goes on whose replay gives others than were out."""
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
         self._clock, self.decisions = clock, PendingDecisions(journal)
@@ -95,7 +95,7 @@ class Controller:
             self._forswearing.demand,
             self._forswearing.near,
         )
-        self.replays = Replays(start.history, plan.timed, members, accept_differences)
+        self.replays = Replays(start.history, plan.timed, members, allow_nondeterminism)
         self._emptying = OutboxDrain(checkpoints, bool(plan.outboxes))
         self._joining: list[WorkerId] = []
         """Those who may join as soon as no checkpoint is being taken."""

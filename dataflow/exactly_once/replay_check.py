@@ -74,11 +74,12 @@ class Replays:
         history: History,
         before: Mapping[str, Sequence[str]],
         members: Iterable[WorkerId],
-        accept: bool,
+        allow_nondeterminism: bool,
     ) -> None:
-        """`before` are the sinks, and of each the operators before it; with `accept` a flow whose
-        results differ goes on."""
-        self._history, self._before, self._accept = history, before, accept
+        """`before` are the sinks, and of each the operators before it; with
+        `allow_nondeterminism` a flow whose results differ goes on."""
+        self._history, self._before = history, before
+        self._allow_nondeterminism = allow_nondeterminism
         self._members = {*members}
         """Who works, or has left."""
         self._claims = {sink: history.claims(sink) for sink in before} if history.replays else {}
@@ -119,7 +120,7 @@ class Replays:
             for predecessor, out in claims.items()
             if out.tally != (found := self._found[sink, predecessor])
         ]
-        if wrong and not self._accept:
+        if wrong and not self._allow_nondeterminism:
             raise self._differs(sink, wrong)
         out = sum(one.tally.count for one in claims.values())
         return (
@@ -136,7 +137,7 @@ class Replays:
             f"have {named} give the same for the same records, without a clock, random numbers or"
             " the order of a set, or declare them nondeterministic; where the flow has changed, may"
             " give others, or has lost records that it had read, run it with"
-            " --accept-differences",
+            " --allow-nondeterminism",
         )
 
 

@@ -88,7 +88,7 @@ def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
         others = "as many, but others; have 'inspect', 'flat_map', 'key_by', 'count' give the same"
         assert others in flow.said
     until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
-    again = counting.run("--workers", "1", "--until-end", "--accept-differences")
+    again = counting.run("--workers", "1", "--until-end", "--allow-nondeterminism")
     with meander(tmp_path, broker.bootstrap, *again) as flow:
         assert flow.exit_code() == 0, flow.said
         assert flow.of("replay_checked")[-1]["wrong"]

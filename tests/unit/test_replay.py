@@ -165,7 +165,7 @@ def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
         assert caught.value.concerns == "sink 'sink'"
         assert wrong in caught.value.cause
         assert "have 'n' give the same" in caught.value.remedy
-        assert "--accept-differences" in caught.value.remedy
+        assert "--allow-nondeterminism" in caught.value.remedy
 
 
 def test_a_move_that_was_called_off_moves_nothing_in_a_history() -> None:

@@ -4,8 +4,8 @@ and go while the others work.
 Guarantees that a worker which ends, breaks its link or whose process is silent for
 `heartbeat_timeout` seconds is noticed (`calls` tells of silent loops), and that of all that is then
 reported the first cause is named: what a worker says of itself, else what Spark says of its task,
-else the broken link, else what its peers say. A leaver is let go once each other has heard its last word. Nothing here blocks,
-but for `dismiss`, which is bounded.
+else the broken link, else what its peers say. A leaver is let go once each other has heard its last
+word. Nothing here blocks, but for `dismiss`, which is bounded.
 """
 
 from __future__ import annotations
