@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from benchmarks import report
-from benchmarks.moving import DEFAULT, SUDDEN
+from benchmarks.moving import ALL_AT_ONCE, DEFAULT
 from benchmarks.outcome import Case, Outcome, Part
 from benchmarks.parts import FIXED, JOINED, UNMOVABLE
 
-AT_LEAST = {"sudden_bytes_over_raw": 0.5, "sudden_over_prepared_max": 50}
+AT_LEAST = {"all_at_once_bytes_over_raw": 0.5, "all_at_once_over_precopy_max": 50}
 AT_MOST = {
-    "prepared_max_over_steady_max": 2, "prepared_growth_4x": 1.3,
-    "batched_over_sudden_duration": 1.1, "peak_memory_ratio": 1.1, "steady_p99_ratio": 1.3,
+    "precopy_max_over_steady_max": 2, "precopy_growth_4x": 1.3,
+    "batched_over_all_at_once_duration": 1.1, "peak_memory_ratio": 1.1, "steady_p99_ratio": 1.3,
     "rescale_1m_max_ms": 40,
 }  # fmt: skip
 ByRun = Sequence[float | None]
@@ -34,7 +34,7 @@ def figures(found: Outcome) -> dict[str, report.Spread]:
             case "2a":
                 told |= {figure: [*ratios.values()] for figure, ratios in _strategies(part)}
             case "growth":
-                told["prepared_growth_4x"] = [*_growth(part).values()]
+                told["precopy_growth_4x"] = [*_growth(part).values()]
             case "memory":
                 one = part.case(str(DEFAULT))
                 ratios = _ratios(one.by_run("memory_peak"), one.by_run("memory_before"))
@@ -50,15 +50,15 @@ def figures(found: Outcome) -> dict[str, report.Spread]:
 
 
 def _strategies(part: Part) -> Iterator[tuple[str, Ratios]]:
-    default, sudden = part.case(str(DEFAULT)), part.case(str(SUDDEN))
+    default, all_at_once = part.case(str(DEFAULT)), part.case(str(ALL_AT_ONCE))
     steady = _ratios(default.by_run("moving_max_ms"), default.by_run("steady_max_ms"))
-    yield "prepared_max_over_steady_max", _calm(steady, default)
-    raw = _ratios(sudden.by_run("bytes_per_s"), sudden.by_run("raw_bytes_per_s"))
-    yield "sudden_bytes_over_raw", raw
-    excess = _ratios(_excess(sudden), _excess(default))
-    yield "sudden_over_prepared_max", _calm(excess, default, sudden)
-    duration = _ratios(default.by_run("seconds"), sudden.by_run("seconds"))
-    yield "batched_over_sudden_duration", duration
+    yield "precopy_max_over_steady_max", _calm(steady, default)
+    raw = _ratios(all_at_once.by_run("bytes_per_s"), all_at_once.by_run("raw_bytes_per_s"))
+    yield "all_at_once_bytes_over_raw", raw
+    excess = _ratios(_excess(all_at_once), _excess(default))
+    yield "all_at_once_over_precopy_max", _calm(excess, default, all_at_once)
+    duration = _ratios(default.by_run("seconds"), all_at_once.by_run("seconds"))
+    yield "batched_over_all_at_once_duration", duration
 
 
 def _excess(case: Case) -> ByRun:

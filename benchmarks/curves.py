@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from benchmarks.outcome import Case, Curve, Part
 
 INK, GRID = "#22303c", "#e3e7eb"
-COLOURS = {"sudden": "#b23a48", "fluid": "#d97706", "batched": "#1f6f8b"}
+COLOURS = {"all-at-once": "#b23a48", "fluid": "#d97706", "batched": "#1f6f8b"}
 MOST_SECONDS = 60.0
 """After the command; what takes longer runs out of the picture."""
 

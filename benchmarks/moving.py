@@ -39,24 +39,24 @@ class Strategy:
     """How bins move."""
 
     name: str
-    prepared: bool
-    order: str = "given"
+    precopy: bool
+    order: str = "as-listed"
 
     def __str__(self) -> str:
-        first = "" if self.order == "given" else f", {self.order} first"
-        return f"prepared {self.name}{first}" if self.prepared else f"{self.name}{first}"
+        first = "" if self.order == "as-listed" else f", {self.order} first"
+        return f"precopy {self.name}{first}" if self.precopy else f"{self.name}{first}"
 
     def fields(self) -> dict[str, object]:
         """Of a command."""
-        return {"strategy": self.name, "prepared": self.prepared, "order": self.order}
+        return {"strategy": self.name, "precopy": self.precopy, "order": self.order}
 
 
-DEFAULT, SUDDEN = Strategy("batched", prepared=True), Strategy("sudden", prepared=False)
+DEFAULT, ALL_AT_ONCE = Strategy("batched", precopy=True), Strategy("all-at-once", precopy=False)
 STRATEGIES = {
     str(strategy): strategy
     for strategy in (
-        DEFAULT, Strategy("fluid", prepared=True), Strategy("sudden", prepared=True),
-        Strategy("batched", prepared=False), Strategy("fluid", prepared=False), SUDDEN,
+        DEFAULT, Strategy("fluid", precopy=True), Strategy("all-at-once", precopy=True),
+        Strategy("batched", precopy=False), Strategy("fluid", precopy=False), ALL_AT_ONCE,
     )
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal, get_args
 
 from benchmarks import moving, raw, sweeps
-from benchmarks.moving import STRATEGIES, SUDDEN, Strategy
+from benchmarks.moving import ALL_AT_ONCE, STRATEGIES, Strategy
 from benchmarks.outcome import Found
 from benchmarks.running import Running
 from benchmarks.states import States
@@ -23,7 +23,7 @@ RESCALED_KEYS, RESCALED_RATE = 1_000_000, 3_000
 INTERVALS = (2.0, 10.0, 60.0)
 """Seconds between snapshots."""
 ORDERS = [
-    Strategy("fluid", prepared=True, order=order) for order in ("given", "hottest", "coldest")
+    Strategy("fluid", precopy=True, order=order) for order in ("as-listed", "hottest", "coldest")
 ]
 ORDER_BITS = 5
 """Bins move one after the other, and each waits for what an overloaded worker has before it."""
@@ -101,7 +101,9 @@ def what(wanted: Wanted, name: Name) -> str:
         case "pace":
             return f"{wanted.strategies[0]}, {replace(wanted.case('2c'), keys=wanted.few)}"
         case "interval":
-            return f"{SUDDEN}, {wanted.few:,} keys, 1 to 2 workers, {wanted.wave.told} records/s"
+            return (
+                f"{ALL_AT_ONCE}, {wanted.few:,} keys, 1 to 2 workers, {wanted.wave.told} records/s"
+            )
         case "growth":
             return f"{wanted.strategies[0]}, 1 to 2 workers, {wanted.wave.told} records/s"
         case "cost":
@@ -136,14 +138,14 @@ def steps(wanted: Wanted, name: Name) -> Iterator[Step]:
         case "interval":
             for seconds in INTERVALS:
                 case = moving.Case(wanted.few, wanted.wave, interval=seconds)
-                yield Step(f"{seconds:g} s", partial(moving.once, case=case, strategy=SUDDEN))
+                yield Step(f"{seconds:g} s", partial(moving.once, case=case, strategy=ALL_AT_ONCE))
         case _:
             yield from _strategies(wanted, name)
 
 
 def _strategies(wanted: Wanted, name: Name) -> Iterator[Step]:
     for one in ORDERS if name == "order" else wanted.strategies:
-        besides = raw.plainly if (name, one) == ("2a", SUDDEN) else _nothing
+        besides = raw.plainly if (name, one) == ("2a", ALL_AT_ONCE) else _nothing
         run = partial(
             moving.once, case=wanted.case(name), strategy=one,
             watched=name == "memory", besides=besides,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from benchmarks import latency, load, moving, openloop
 from benchmarks.latency import WARM_UP
-from benchmarks.moving import STEADY, SUDDEN, TAIL, Case
+from benchmarks.moving import ALL_AT_ONCE, STEADY, TAIL, Case
 from benchmarks.outcome import Found
 from benchmarks.running import WORKERS, Running
 from benchmarks.states import States
@@ -65,7 +65,7 @@ def _move(flow: Running, number: int) -> tuple[float, float]:
     # Bin 0 is worker 0's at the start.
     name, target = f"lead-{number}", (number + 1) % WORKERS
     given = flow.give(
-        {"type": "migrate", "id": name, "worker": target, "bins": [0]} | SUDDEN.fields()
+        {"type": "migrate", "id": name, "worker": target, "bins": [0]} | ALL_AT_ONCE.fields()
     )
     end = flow.answer(name, "completed", "rejected")
     assert end.type == "completed", end

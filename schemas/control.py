@@ -128,13 +128,13 @@ class Migrate(BaseModel):
         Field(ge=0, le=MAX_MILLIS, description="Milliseconds since 1970; null: at once."),
     ] = None
     strategy: Annotated[
-        Literal["batched", "fluid", "sudden"],
+        Literal["batched", "fluid", "all-at-once"],
         Field(
             description="In rounds, no worker taking part in two moves at once; bin after bin; or"
             " all at one time."
         ),
     ] = "batched"
-    prepared: Annotated[
+    precopy: Annotated[
         bool,
         Field(
             description="Whether the new owner fetches what lies on the state topic first, so that"
@@ -146,9 +146,9 @@ class Migrate(BaseModel):
         Field(description="Where others move some of the bins: wait, without a time, or not."),
     ] = "queue"
     order: Annotated[
-        Literal["given", "hottest", "coldest"],
+        Literal["as-listed", "hottest", "coldest"],
         Field(description="Which bins move first: as named, or by their records of late."),
-    ] = "given"
+    ] = "as-listed"
     operator: Annotated[
         str | None,
         Field(
@@ -291,10 +291,10 @@ _RIGHT = {
     ' such as ["N14228"]',
     "whole_bins": "give true or false",
     "time": f"give milliseconds since 1970 from 0 to {MAX_MILLIS}, or null for as soon as possible",
-    "strategy": "give 'batched', 'fluid' or 'sudden'",
-    "prepared": "give true or false",
+    "strategy": "give 'batched', 'fluid' or 'all-at-once'",
+    "precopy": "give true or false",
     "overlap": "give 'queue' or 'reject'",
-    "order": "give 'given', 'hottest' or 'coldest'",
+    "order": "give 'as-listed', 'hottest' or 'coldest'",
     "operator": "give the name of an operator that moves alone, or null",
     "dry_run": "give true or false",
     "command": "give the id of the command to end",

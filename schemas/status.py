@@ -58,8 +58,8 @@ class Accepted(_OfCommand):
     at: int | None
     """From this logical time on (of its first round); None where that is given to each round once
     its bins have been fetched."""
-    strategy: Literal["batched", "fluid", "sudden"]
-    prepared: bool = False
+    strategy: Literal["batched", "fluid", "all-at-once"]
+    precopy: bool = False
     operator: str = ""
     """Whose bins: of one that moves alone; else of all that move together."""
     bins: list[int]
@@ -331,7 +331,7 @@ class Migration(BaseModel):
     keys: int = 0
     ms: float | None = None
     reason: str = ""
-    prepared: bool = False
+    precopy: bool = False
     fetched: int = 0
     """How many bins their new owners have fetched ahead, of those that have not moved."""
     eta: float | None = None

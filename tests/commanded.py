@@ -29,10 +29,10 @@ class Commanded:
         self.run.wait(0.006)
 
     def submit(self, name: str, bins: tuple[int, ...], worker: int, ms: int | None = None,
-               strategy: Strategy = "sudden", prepared: bool = False) -> None:  # fmt: skip
+               strategy: Strategy = "all-at-once", precopy: bool = False) -> None:  # fmt: skip
         time = None if ms is None else from_millis(ms)
         self.run.sim.controller.submit(
-            MoveBins(name, tuple(map(Bin, bins)), WorkerId(worker), time, strategy, prepared)
+            MoveBins(name, tuple(map(Bin, bins)), WorkerId(worker), time, strategy, precopy)
         )
         self.run.settle()
 

@@ -45,4 +45,4 @@ BOTH = (Bin(0), Bin(1))
 
 
 def move(ms: int, worker: int) -> MoveBins:
-    return MoveBins(f"m{ms}", BOTH, WorkerId(worker), from_millis(ms), "sudden")
+    return MoveBins(f"m{ms}", BOTH, WorkerId(worker), from_millis(ms), "all-at-once")

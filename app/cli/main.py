@@ -230,15 +230,15 @@ def migrate(
         typer.Option("--time", help="From this time on, milliseconds since 1970; else at once."),
     ] = None,
     strategy: Annotated[
-        Literal["batched", "fluid", "sudden"],
+        Literal["batched", "fluid", "all-at-once"],
         typer.Option(
             help="In rounds that no worker takes part in twice; bin after bin; or all at one time."
         ),
     ] = "batched",
-    prepared: Annotated[
+    precopy: Annotated[
         bool,
         typer.Option(
-            "--prepared/--unprepared", help="Fetch ahead what lies on the state topic, or not."
+            "--precopy/--no-precopy", help="Fetch ahead what lies on the state topic, or not."
         ),
     ] = True,
     overlap: Annotated[
@@ -246,9 +246,9 @@ def migrate(
         typer.Option(help="Without --time: what to do while other commands move these bins."),
     ] = "queue",
     order: Annotated[
-        Literal["given", "hottest", "coldest"],
+        Literal["as-listed", "hottest", "coldest"],
         typer.Option(help="Which bins move first: as named, or by their records of late."),
-    ] = "given",
+    ] = "as-listed",
     operator: Annotated[
         str | None,
         typer.Option(help="Of this operator, which moves alone; else of all that do not."),
@@ -278,7 +278,7 @@ def migrate(
     command = Migrate.model_construct(
         type="migrate", id=name or new_id(), worker=worker,
         bins=None if bins is None else parse_bins(bins), keys=key, whole_bins=whole_bins,
-        time=at, strategy=strategy, prepared=prepared, overlap=overlap, order=order,
+        time=at, strategy=strategy, precopy=precopy, overlap=overlap, order=order,
         operator=operator, dry_run=dry_run,
     )  # fmt: skip
     cluster = kafka(config, set_, bootstrap)

@@ -55,7 +55,7 @@ def plan(owners: Sequence[int], times: Int64s) -> list[DemoStep]:
 def _migrate(
     name: str, bins: list[int], to: int, at: int | None, *, fluid: bool = False
 ) -> Migrate:
-    strategy = "fluid" if fluid else "sudden"
+    strategy = "fluid" if fluid else "all-at-once"
     return Migrate.model_validate(
         {
             "type": "migrate",

@@ -231,7 +231,7 @@ class Installed(_Part):
 class PreCopied(_Part):
     """All that the sender has of an operator's bin lies on the state topic, and where."""
 
-    event: Literal["prepared"]
+    event: Literal["precopied"]
     number: int
     operator: str
     bin: int

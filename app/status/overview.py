@@ -126,7 +126,7 @@ def note(migrations: dict[str, Migration], event: Event) -> None:
         case Accepted() as accepted:
             migrations[accepted.id] = Migration(
                 id=accepted.id, state="moving", strategy=accepted.strategy, at_ms=accepted.time,
-                bins=len(accepted.bins), prepared=accepted.prepared,
+                bins=len(accepted.bins), precopy=accepted.precopy,
             )  # fmt: skip
         case Queued(id=name, after=after):
             reason = f"waits for {', '.join(after)}"

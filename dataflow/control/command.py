@@ -13,18 +13,18 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 
-Strategy = Literal["sudden", "fluid", "batched"]
+Strategy = Literal["all-at-once", "fluid", "batched"]
 Overlap = Literal["queue", "reject"]
-Order = Literal["given", "hottest", "coldest"]
+Order = Literal["as-listed", "hottest", "coldest"]
 
 
 @dataclass(frozen=True, slots=True)
 class MoveBins:
     """Move bins: at logical time `time`, or as soon as possible.
 
-    `sudden` moves all at one time, `fluid` bin after bin, each completed before the next, `batched`
-    round after round of bins, no worker taking part in two moves at once. What is `prepared` is
-    fetched by its next owner first, so that little is left to move.
+    `all-at-once` moves all at one time, `fluid` bin after bin, each completed before the next,
+    `batched` round after round of bins, no worker taking part in two moves at once. With `precopy`
+    bins are fetched by their next owner first, so that little is left to move.
     """
 
     id: str
@@ -33,10 +33,10 @@ class MoveBins:
     time: int | None = None
     """Of the first round; it does not wait for anything to be fetched."""
     strategy: Strategy = "batched"
-    prepared: bool = True
+    precopy: bool = True
     overlap: Overlap = "queue"
     """Whether to wait, where it has no time, for commands under way that move some of its bins."""
-    order: Order = "given"
+    order: Order = "as-listed"
     """Which bins move first: as they are named, or by how many records they had of late."""
     operator: str = DEFAULT_GROUP
     """Whose bins are meant: those of this operator, which moves alone, or of all that do not."""
@@ -60,7 +60,7 @@ class MoveBins:
             WorkerId(command.worker),
             None if command.time is None else from_millis(command.time),
             command.strategy,
-            command.prepared,
+            command.precopy,
             command.overlap,
             command.order,
             command.operator or DEFAULT_GROUP,

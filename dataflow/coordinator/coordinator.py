@@ -219,8 +219,8 @@ class Controller:
                 "time": int(time), "bytes": int(size), "keys": int(keys),
             }:  # fmt: skip
                 self.conductor.installed(Part(operator, bin, time, size, keys))
-            case {"event": "prepared", "number": int(number), "manifest": bytes(manifest)}:
-                self.conductor.fetching.prepared(
+            case {"event": "precopied", "number": int(number), "manifest": bytes(manifest)}:
+                self.conductor.fetching.precopied(
                     number, read_manifest(self._plan, worker, manifest)
                 )
             case {

@@ -38,7 +38,7 @@ class BinSelector:
     def bins_of(self, command: MoveBins) -> list[Bin]:
         """What a command names, each once, in the order in which they are to move."""
         bins = [self._groups.number(command.operator, bin) for bin in dict.fromkeys(command.bins)]
-        if command.order != "given":
+        if command.order != "as-listed":
             bins.sort(key=self._sizes.heat, reverse=command.order == "hottest")
         return bins
 
@@ -57,17 +57,17 @@ class BinSelector:
     def next(self, running: RunningMigration, ready: bool) -> list[Bin]:
         """The bins that come next; with `ready`, only of those that are."""
         command, waiting = running.command, running.waiting
-        prepared = command.prepared and ready
-        fit = [bin for bin in waiting if not prepared or running.is_ready(bin)]
+        precopy = command.precopy and ready
+        fit = [bin for bin in waiting if not precopy or running.is_ready(bin)]
         match command.strategy:
-            case "sudden":
+            case "all-at-once":
                 return fit if len(fit) == len(waiting) else []
             case "fluid":
                 return fit[:1]
             case "batched":
                 ways = {bin: self.way(command, bin) for bin in fit}
                 going = [way for bin in fit if (way := ways[bin]) is not None]
-                most = PER_PAIR if prepared else 1
+                most = PER_PAIR if precopy else 1
                 chosen = {None, *together(going, apart(going), most)}
                 return [bin for bin in fit if ways[bin] in chosen]
 
@@ -76,12 +76,12 @@ class BinSelector:
         found = (self.way(command, bin) for bin in self.bins_of(command))
         ways = [way for way in found if way is not None]
         match command.strategy:
-            case "sudden":
+            case "all-at-once":
                 return [ways] if ways else []
             case "fluid":
                 return [[way] for way in ways]
             case "batched":
-                return rounds_of_all(ways, PER_PAIR if command.prepared else 1)
+                return rounds_of_all(ways, PER_PAIR if command.precopy else 1)
 
     def _owner(self, bin: Bin) -> WorkerId:
         return self._routing.owner(bin, self.now - 1)

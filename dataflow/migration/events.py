@@ -25,7 +25,7 @@ def accepted(running: RunningMigration, time: int | None) -> Event:
         "time": None if time is None else to_millis(time),
         "at": time,
         "strategy": command.strategy,
-        "prepared": command.prepared,
+        "precopy": command.precopy,
         "operator": command.operator,
         "bins": [int(bin) for bin in dict.fromkeys(command.bins)],
     }

@@ -112,7 +112,7 @@ class Preparing:
         self._told.add(manifest.bin)
         self._report(
             {
-                "event": "prepared",
+                "event": "precopied",
                 "number": self._numbers[manifest.bin],
                 "operator": manifest.operator,
                 "bin": int(manifest.bin),

@@ -80,7 +80,7 @@ class Fetching:
 
     # -- what the workers report
 
-    def prepared(self, number: int, manifest: Manifest) -> None:
+    def precopied(self, number: int, manifest: Manifest) -> None:
         """All of an operator's bin lies on the topic, in these layers."""
         for fetch in self._of(number):
             bin = self._groups.number(manifest.operator, manifest.bin)

@@ -200,7 +200,7 @@ class MigrationScheduler:
         # Which are hot has changed while it waited.
         running.waiting = self._choice.bins_of(command)
         at = command.time
-        if at is not None or not command.prepared:
+        if at is not None or not command.precopy:
             round = self._begin_round(running, self._choice.next(running, at is None), at, forsworn)
             at = round.time
         self._say(events.accepted(running, at))
@@ -268,7 +268,7 @@ class MigrationScheduler:
 
     def _prepare(self, running: RunningMigration) -> None:
         """Have more bins made ready, as far as there is room."""
-        if not running.command.prepared:
+        if not running.command.precopy:
             return
         room = self.fetching.room
         soon = [round for round in running.undecided if self._near(round.time)]
@@ -288,9 +288,9 @@ class MigrationScheduler:
         """Begin the next round, once those before are over and its bins are ready."""
         if running.rounds:
             return
-        chosen = self._choice.next(running, running.command.prepared)
+        chosen = self._choice.next(running, running.command.precopy)
         # Records wait for a round, however many bins it has: so there are few.
-        batch = running.command.prepared and running.command.strategy == "batched"
+        batch = running.command.precopy and running.command.strategy == "batched"
         if chosen and not (batch and len(chosen) < PER_PAIR and running.preparing):
             self._begin_round(running, chosen, None, forsworn)
 
@@ -387,7 +387,7 @@ class MigrationScheduler:
         """The part of the lead that there is time for: none where bins that are not prepared wait
         for a round that is due, some while prepared ones come round after round."""
         waiting = [one for one in self.running if one.waiting]
-        if any(any(map(due, one.rounds)) for one in waiting if not one.command.prepared):
+        if any(any(map(due, one.rounds)) for one in waiting if not one.command.precopy):
             return 0.0
         return BETWEEN if any(one.command.time is None for one in waiting) else 1.0
 

@@ -109,7 +109,7 @@ def test_a_broker_that_dies_before_and_between_moves_costs_them_time_alone(
         assert not counting.layers()
 
         # In the middle of what is yet to be fed: so more changes of what has been fetched by then.
-        counting.migrate("there", 1, strategy="sudden", time=BEGIN + HOURS + len(WORDS) // 2)
+        counting.migrate("there", 1, strategy="all-at-once", time=BEGIN + HOURS + len(WORDS) // 2)
         flow.until_event("accepted")
         until(lambda: len(counting.layers()) >= SOME, "some of the layers are written")
         counting.kill_broker()

@@ -52,7 +52,7 @@ def test_the_demo_ends_with_no_difference_and_says_what_to_try_next(
     told = json.loads((folder / "out" / "demo.json").read_text())
     assert (told["records"], told["results"], told["differences"]) == (FLIGHTS, 2 * FLIGHTS, 0)
     assert told["faults"] == []
-    assert {one["strategy"] for one in told["migrations"]} == {"fluid", "sudden"}
+    assert {one["strategy"] for one in told["migrations"]} == {"fluid", "all-at-once"}
     assert sum(one["bins"] for one in told["migrations"]) == 128, "half of all bins"
     assert [one["id"] for one in told["migrations"] if one["asked"] is not None] == ["at-a-date"]
     assert len(told["moved_bins"]) == 128

@@ -62,7 +62,7 @@ def week(rig: Rig, names: Names) -> Iterator[StatusReader]:
     old: list[Event] = [
         Claimed(driver="one", incarnation=1, heartbeat_timeout=10.0),
         alive(),
-        Accepted(id="done", offset=0, time=5, at=5 << 20, strategy="sudden", bins=[7]),
+        Accepted(id="done", offset=0, time=5, at=5 << 20, strategy="all-at-once", bins=[7]),
         Completed(id="done", ms=1.0, bins=1, bytes=1),
         Accepted(id="slow", offset=1, time=5, at=5 << 20, strategy="fluid", bins=[1, 2, 3]),
         moved("slow", 1),

@@ -122,14 +122,14 @@ def _midway(case: Case) -> Iterator[MoveBins]:
     """Some bins, one by one, and back again all at one time; both as soon as possible."""
     some = tuple(Bin(bin) for bin in range(min(8, 1 << (case.bits - 1))))
     yield MoveBins(MIDWAY[0], some, WorkerId(1), None, "fluid")
-    yield MoveBins(MIDWAY[1], some, WorkerId(0), None, "sudden")
+    yield MoveBins(MIDWAY[1], some, WorkerId(0), None, "all-at-once")
 
 
 def _everything(case: Case) -> Iterator[MoveBins]:
     bins = tuple(Bin(bin) for bin in range(1 << case.bits))
     for worker in (1, 0):
         at = from_millis(LAST_MS + 1 - worker)
-        yield MoveBins(f"last-{worker}", bins, WorkerId(worker), at, "sudden")
+        yield MoveBins(f"last-{worker}", bins, WorkerId(worker), at, "all-at-once")
 
 
 def _late(case: Case) -> tuple[MoveBins, ...]:
@@ -238,7 +238,7 @@ class Rig:
             "bins": [int(bin) for bin in command.bins],
             "worker": int(command.worker),
             "strategy": command.strategy,
-            "prepared": command.prepared,
+            "precopy": command.precopy,
             "overlap": command.overlap,
         }
         if command.time is not None:

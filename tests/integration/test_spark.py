@@ -145,8 +145,8 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
         rig.command({"type": "rescale", "id": "order-7", "workers": 1})
         rig.command(b"no JSON")
         rig.command(b'{"meander": oops')
-        rig.command(move | {"strategy": "sudden"})
-        rig.command(move | {"strategy": "sudden"})
+        rig.command(move | {"strategy": "all-at-once"})
+        rig.command(move | {"strategy": "all-at-once"})
 
     def then_end() -> None:
         until(lambda: any(isinstance(e, Completed) for e in rig.events), "m1 is completed")

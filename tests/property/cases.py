@@ -173,14 +173,14 @@ def random_command(rng: random.Random, n: int, workers: int, bits: int, span: in
     bins = tuple(Bin(b) for b in rng.sample(range(count), size))
     time = rng.choice([None, from_millis(rng.randint(0, span + 10), rng.choice([0, 0, 1]))])
     # Else bins move one after the other: with many a run would be long, and no other than with few.
-    few: Sequence[Strategy] = ["batched", "fluid", "sudden"]
-    strategy: Strategy = rng.choice(few) if len(bins) <= 16 else "sudden"
+    few: Sequence[Strategy] = ["batched", "fluid", "all-at-once"]
+    strategy: Strategy = rng.choice(few) if len(bins) <= 16 else "all-at-once"
     command = MoveBins(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
     overlap: Overlap = rng.choice(["queue", "reject"])
     others = {bin: WorkerId(rng.randrange(workers)) for bin in rng.choice([(), bins[::2]])}
-    order: Order = ("given", "hottest", "coldest")[n % 3]
-    prepared = rng.random() < 0.6
-    return replace(command, prepared=prepared, overlap=overlap, others=others, order=order)
+    order: Order = ("as-listed", "hottest", "coldest")[n % 3]
+    precopy = rng.random() < 0.6
+    return replace(command, precopy=precopy, overlap=overlap, others=others, order=order)
 
 
 def with_some_loops(case: Case) -> Case:
@@ -199,7 +199,7 @@ def with_bins_to_and_fro(case: Case) -> Case:
     bins = tuple(map(Bin, range(1 << min(case.bits, 2))))
     times = sorted(rng.sample(range(100, 260), 8))
     commands = tuple(
-        MoveBins(f"m{n}", bins, WorkerId(n % 2), from_millis(ms), prepared=rng.random() < 0.2)
+        MoveBins(f"m{n}", bins, WorkerId(n % 2), from_millis(ms), precopy=rng.random() < 0.2)
         for n, ms in enumerate(times, 1)
     )
     partitions = tuple(random_partition(rng, 60, 400, 5) for _ in range(2))
@@ -216,7 +216,7 @@ def with_full_bins(case: Case) -> Case:
     rng = random.Random(case.seed)
     bins = tuple(map(Bin, range(4)))
     partitions = tuple(random_partition(rng, 60, 2000, 30) for _ in range(2))
-    strategies: Sequence[Strategy] = ["batched", "fluid", "sudden"]
+    strategies: Sequence[Strategy] = ["batched", "fluid", "all-at-once"]
     times = [None, *(from_millis(ms) for ms in (800, 1600, 5000))]
     commands = tuple(
         MoveBins(f"m{n}", bins, WorkerId(n % case.workers), time, rng.choice(strategies))

@@ -202,7 +202,7 @@ def _of_app() -> Iterator[Kind]:
     listed = [MemberInfo(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
     moved = {"event": "bin_moved", "operator": "n", "bin": 3, "time": 7, "bytes": 9, "keys": 1}
     of = {"operator": "n", "bin": 3}
-    prepared = {"event": "prepared", "number": 5, "manifest": _manifest(2).to_bytes(), **of}
+    precopied = {"event": "precopied", "number": 5, "manifest": _manifest(2).to_bytes(), **of}
     staged = {"event": "staged", "number": 5, "bytes": 9, **of}
     unreadable = {
         "event": "bin_unreadable",
@@ -242,7 +242,7 @@ def _of_app() -> Iterator[Kind]:
         WorkerHeartbeat.model_validate(_standing()),
         Log(logger="meander", level=30, text="a line of it"),
         Report.model_validate({"events": [moved, reads, moved]}),
-        Report.model_validate({"events": [prepared, staged, unreadable, late, layer]}),
+        Report.model_validate({"events": [precopied, staged, unreadable, late, layer]}),
         Report.model_validate({"events": [replay_checked]}),
         PeerAdded(worker=2),
         Released(worker=0),

@@ -68,9 +68,9 @@ def rich(kind: str, variant: int) -> Case:
         bits=2,
         partitions=tuple(tuple(sorted(one, key=lambda r: r[0])) for one in partitions),
         commands=(
-            MoveBins("m0", (Bin(0), Bin(1)), WorkerId(1), None, "batched", prepared=True),
-            MoveBins("m1", tuple(map(Bin, range(4))), WorkerId(2), None, "sudden"),
-            MoveBins("m2", (Bin(1), Bin(3)), WorkerId(1), None, "fluid", prepared=True),
+            MoveBins("m0", (Bin(0), Bin(1)), WorkerId(1), None, "batched", precopy=True),
+            MoveBins("m1", tuple(map(Bin, range(4))), WorkerId(2), None, "all-at-once"),
+            MoveBins("m2", (Bin(1), Bin(3)), WorkerId(1), None, "fluid", precopy=True),
         ),
         staff=(
             (1, Join()),

@@ -21,7 +21,7 @@ from tests.property import reference
 BITS = 3
 BINS = tuple(Bin(bin) for bin in range(1 << BITS))
 COMMANDS = (
-    MoveBins("all", BINS, WorkerId(1), from_millis(60), "sudden"),
+    MoveBins("all", BINS, WorkerId(1), from_millis(60), "all-at-once"),
     MoveBins("some", BINS[2:], WorkerId(2), None, "fluid"),
     MoveBins("back", BINS, WorkerId(0), from_millis(200), "fluid"),
 )

@@ -31,7 +31,7 @@ _WRONG: list[dict[str, object]] = [
     {"order": ["hottest"]},
     {"operator": "nothing of the kind"},
     {"operator": ""},
-    {"prepared": "yes"},
+    {"precopy": "yes"},
     {"id": ""},
     {"id": "n" * 100_000},
     {"id": 7},

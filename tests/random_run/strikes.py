@@ -53,7 +53,7 @@ class Migrate:
     chosen: int
     """The seed by which they are chosen."""
     strategy: Strategy
-    prepared: bool
+    precopy: bool
     order: str
     overlap: str
     later: int | None
@@ -67,8 +67,8 @@ class Migrate:
             share=rng.choice([0.02, 0.2, 0.5, 1.0]),
             chosen=number,
             strategy=rng.choice(get_args(Strategy)),
-            prepared=rng.random() < 0.5,
-            order=rng.choice(["given", "hottest", "coldest"]),
+            precopy=rng.random() < 0.5,
+            order=rng.choice(["as-listed", "hottest", "coldest"]),
             overlap=rng.choice(["queue", "queue", "reject"]),
             later=rng.choice([None, None, None, -5_000, 0, 300, 1_000, 3_000]),
         )
@@ -82,7 +82,7 @@ class Migrate:
         return world.command(
             {
                 "type": "migrate", "id": self.id, "worker": self.worker, "bins": bins,
-                "strategy": self.strategy, "prepared": self.prepared, "order": self.order,
+                "strategy": self.strategy, "precopy": self.precopy, "order": self.order,
                 "overlap": self.overlap, "time": time,
             }
         )  # fmt: skip

@@ -207,7 +207,7 @@ def test_tiny_bounds_slow_a_flow_down_and_never_stop_it(
     keyed.map(int).key_by(lambda v: v % 3).fold("m", lambda: 0, _pass_on).sink(sink)
     everything = tuple(map(Bin, range(4)))
     moves = [
-        MoveBins("at once", everything, WorkerId(workers - 1), None, "sudden"),
+        MoveBins("at once", everything, WorkerId(workers - 1), None, "all-at-once"),
         MoveBins("later", everything, WorkerId(0), from_millis(3000), "fluid"),
     ]
     run = start(flow, workers, moves)

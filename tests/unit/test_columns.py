@@ -396,7 +396,7 @@ def test_a_column_fold_moves_with_its_bins_like_any_other(start: Start) -> None:
     source = flow.source(ListSource([[(ms, {"k": ms % 3, "v": ms}) for ms in range(1, 31)]]))
     source.key_by(lambda r: r["k"]).fold("sum", columns.sum("v", "int64")).sink(sink)
     moves = [
-        MoveBins(f"m{ms}", (Bin(0), Bin(1)), WorkerId(worker), from_millis(ms), "sudden")
+        MoveBins(f"m{ms}", (Bin(0), Bin(1)), WorkerId(worker), from_millis(ms), "all-at-once")
         for ms, worker in ((10, 1), (20, 0))
     ]
     start(flow, commands=moves).run()

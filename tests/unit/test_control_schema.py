@@ -67,7 +67,7 @@ GOOD = {
     "keys": without("bins") | {"keys": ["N14228", 7, 1.5, True, None], "whole_bins": True},
     "a time": command(time=1_357_034_400_000),
     "no time, spelled out": command(time=None),
-    "sudden": command(strategy="sudden"),
+    "all-at-once": command(strategy="all-at-once"),
     "an operator": command(operator="totals"),
     "no operator, spelled out": command(operator=None),
     "the longest id": command(id="x" * MAX_ID),
@@ -84,7 +84,7 @@ def test_good_commands_are_taken_by_code_and_schema(fields: dict[str, object]) -
 
 def test_a_command_without_time_and_strategy_is_batched_prepared_and_at_once() -> None:
     parsed = parse(command())
-    assert (parsed.time, parsed.strategy, parsed.prepared) == (None, "batched", True)
+    assert (parsed.time, parsed.strategy, parsed.precopy) == (None, "batched", True)
 
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
@@ -116,7 +116,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     ),
     "a time before 1970": (command(time=-1), "'time' cannot be -1; give milliseconds since 1970"),
     "a time as text": (command(time="noon"), "'time' cannot be 'noon'"),
-    "unknown strategy": (command(strategy="slow"), "give 'batched', 'fluid' or 'sudden'"),
+    "unknown strategy": (command(strategy="slow"), "give 'batched', 'fluid' or 'all-at-once'"),
     "an operator without a name": (command(operator=""), "give the name of an operator that moves"),
     "a long operator": (command(operator="o" * 201), "'operator' cannot be 'ooooo"),
     "unknown field": (

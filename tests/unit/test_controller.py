@@ -135,7 +135,7 @@ def test_future_commands_stand_at_once_in_any_order_of_arrival(
         assert flow.run.said(f"m{n}")[-1] == "completed"
 
 
-def test_sudden_moves_all_bins_of_all_operators_at_one_time(flow: Commanded) -> None:
+def test_all_at_once_moves_all_bins_of_all_operators_at_one_time(flow: Commanded) -> None:
     flow.submit("m", (0, 1), 1, 2000)
     flow.read(3000)
     moved = flow.events("bin_moved")
@@ -202,7 +202,7 @@ def test_a_command_without_a_time_gets_the_least_that_is_not_forsworn(flow: Comm
     flow.submit("m", (0,), 1)
     (accepted,) = flow.events("accepted")
     assert accepted["at"] == t
-    assert accepted["strategy"] == "sudden"
+    assert accepted["strategy"] == "all-at-once"
 
 
 def test_two_commands_without_a_time_for_one_bin_follow_each_other(flow: Commanded) -> None:
@@ -248,7 +248,7 @@ def test_the_whole_is_done_when_all_has_been_said(flow: Commanded) -> None:
     states = [(controller.done, controller.busy)]
     flow.submit("m", (0,), 1, 5000)
     states.append((controller.done, controller.busy))
-    controller.submit(MoveBins("n", (Bin(1),), WorkerId(1), prepared=False))
+    controller.submit(MoveBins("n", (Bin(1),), WorkerId(1), precopy=False))
     states.append((controller.done, controller.busy))
     flow.run.finish(flow.source)
     states.append((controller.done, controller.busy))

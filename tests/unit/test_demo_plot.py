@@ -27,7 +27,7 @@ def draw(bands: list[Band], latency: float, spread: float = 1.0) -> Figure:
 
 def band(start: float, end: float) -> Band:
     return Band(
-        "a-long-name: 64 bins, sudden", START + int(start * SECOND), START + int(end * SECOND)
+        "a-long-name: 64 bins, all-at-once", START + int(start * SECOND), START + int(end * SECOND)
     )
 
 

@@ -22,7 +22,7 @@ FINDINGS = Findings(
     strays=0,
 )  # fmt: skip
 MOVED = DemoMigration(
-    id="at-a-date", strategy="sudden", worker=1, asked=5, at=5 << 20, bins=1, keys=3, bytes=99,
+    id="at-a-date", strategy="all-at-once", worker=1, asked=5, at=5 << 20, bins=1, keys=3, bytes=99,
     told_ms=28_000.0, wall=(10**9, 2 * 10**9),
 )  # fmt: skip
 SOME, NONE = LatencySummary(5, 1.0, 2.0, 3.0), LatencySummary(0, np.nan, np.nan, np.nan)

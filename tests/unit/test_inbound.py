@@ -260,7 +260,7 @@ def test_a_report_of_layers_that_a_flow_does_not_have_is_refused_in_the_senders_
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
     controller = start(flow, workers=2).sim.controller
-    said = {"event": "prepared", "number": 1, "operator": "n", "bin": 0, "manifest": manifest}
+    said = {"event": "precopied", "number": 1, "operator": "n", "bin": 0, "manifest": manifest}
     with pytest.raises(MeanderError, match=f"worker 1: {wrong}"):
         controller.report(PEER, said)
 

@@ -67,7 +67,9 @@ def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstre
         until(run, lambda: len(run.world.checkpoints) == (delivery == "exactly_once"))
         owner = WorkerId(run.owner(KEY))
         gives_no_credit(run, owner, monkeypatch)
-        move = MoveBins("m", BINS, WorkerId(1 - owner), from_millis(1500), "sudden", prepared=False)
+        move = MoveBins(
+            "m", BINS, WorkerId(1 - owner), from_millis(1500), "all-at-once", precopy=False
+        )
         run.strike(move)
         source.give(0, (1000, "before"), (2000, "from then on"))
         until(run, lambda: waiting(run, 1 - owner) == 1)
@@ -108,7 +110,7 @@ def test_records_without_keys_wait_for_no_timer_that_waits_for_them(
     timed = keyed.process("p", lambda: 0, later, called, order="arrival")
     timed.fold("n", lambda: 0, lambda n, _: (n + 1, n), order="arrival").sink(sink, "timed")
     source.map(lambda value: value).sink(sink, "plain")
-    move = MoveBins("m", BINS, WorkerId(seed % 2), None, "sudden", prepared=False)
+    move = MoveBins("m", BINS, WorkerId(seed % 2), None, "all-at-once", precopy=False)
     with SimulatedFlow(flow, 2, seed, faults=[At(move, records=20)]) as run:
         while run.sim.actions < 150 + 10 * seed:
             run.act()

@@ -52,7 +52,9 @@ def test_the_status_counts_a_bin_once(events: list[Event]) -> None:
         note(seen.migrations, event)
         output, text = printed()
         tables(output, seen, "running", 0)
-        shown += [line.split()[3:7] for line in text.getvalue().splitlines() if " sudden " in line]
+        shown += [
+            line.split()[3:7] for line in text.getvalue().splitlines() if " all-at-once " in line
+        ]
     assert [row[0] for row in shown] == ["0/4", "1/4", "2/4", "2/2"]
     assert shown[-1][1:] == ["(2", "there", "already)"]
 

@@ -152,11 +152,11 @@ def test_a_command_moves_the_bins_of_those_that_move_together(flow: Counting) ->
     flow.finish()
 
 
-@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("precopy", [True, False])
 def test_a_command_that_names_an_operator_moves_its_bins_only(
-    flow: Counting, prepared: bool
+    flow: Counting, precopy: bool
 ) -> None:
-    flow.submit("m", [3, 0], 1, operator="b", prepared=prepared)
+    flow.submit("m", [3, 0], 1, operator="b", precopy=precopy)
     flow.until_completed("m")
     assert flow.owners() == {"a": [0, 0, 1, 1], "b": [1, 0, 1, 1], "c": [0, 0, 1, 1]}
     assert [(e["bin"], e["from"], e["to"]) for e in flow.said("bin_moved")] == [(0, 0, 1)]

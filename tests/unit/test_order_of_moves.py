@@ -53,7 +53,7 @@ class Warmed:
 
 @pytest.mark.parametrize(
     ("order", "wanted"),
-    [("given", [1, 0]), ("hottest", [0, 1]), ("coldest", [1, 0])],
+    [("as-listed", [1, 0]), ("hottest", [0, 1]), ("coldest", [1, 0])],
 )
 @pytest.mark.parametrize("moves", ["together", "alone"])
 def test_bins_move_in_the_order_asked_for(
@@ -70,7 +70,7 @@ def test_bins_move_in_the_order_asked_for(
     flow.run.finish(flow.source)
 
 
-@pytest.mark.parametrize(("order", "first"), [("given", 1), ("hottest", 0)])
+@pytest.mark.parametrize(("order", "first"), [("as-listed", 1), ("hottest", 0)])
 def test_the_bin_that_comes_first_does_not_move_twice_at_one_time(
     start: Start, order: Order, first: int
 ) -> None:

@@ -43,7 +43,7 @@ class Moving:
         for n, worker in enumerate((here, 1 - here, here)):
             if n:
                 time = from_millis(1000 * n + 500)
-                move = MoveBins(f"m{n}", BINS, WorkerId(worker), time, "sudden", prepared=False)
+                move = MoveBins(f"m{n}", BINS, WorkerId(worker), time, "all-at-once", precopy=False)
                 run.strike(move)
             self.source.give(0, *[(1000 * (n + 1), "x")] * results)
             until(run, lambda: waiting(run) == (n + 1) * results)  # noqa: B023
@@ -128,7 +128,7 @@ def test_results_of_a_bin_that_stays_where_it_is_keep_their_order_through_a_reco
         until(run, lambda: taken(run) == 1)
         owner = run.owner(stays)
         time = from_millis(1500)
-        run.strike(MoveBins("m", BINS, WorkerId(owner), time, "sudden", prepared=False))
+        run.strike(MoveBins("m", BINS, WorkerId(owner), time, "all-at-once", precopy=False))
         for n, (partition, ms) in enumerate([(0, 2000), (1, 1000)]):
             source.give(partition, (ms, stays))
             until(run, lambda: results(run, owner) == n + 1)  # noqa: B023
@@ -156,7 +156,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
         moves, stays = sorted(KEYS, key=run.owner)
         bin = next(bin for bin in BINS if flow.space.bin_of(codec.encode(moves)) == bin)
         time = from_millis(1500)
-        run.strike(MoveBins("m", (bin,), WorkerId(1), time, "sudden", prepared=False))
+        run.strike(MoveBins("m", (bin,), WorkerId(1), time, "all-at-once", precopy=False))
         source.give(0, (1000, moves), (2000, moves))
         until(run, lambda: results(run, 1) == 1)
         before = len(run.world.checkpoints)

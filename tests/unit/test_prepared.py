@@ -104,7 +104,7 @@ def test_a_time_is_given_once_all_has_been_fetched(
     flow: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with unanswered(monkeypatch):
-        flow.submit("m", [0, 1], 1, strategy="sudden")
+        flow.submit("m", [0, 1], 1, strategy="all-at-once")
         flow.run.wait(0.05)
         assert flow.events("accepted")[0]["at"] is None
         assert flow.controller.conductor.rounds() == [] and flow.owners() == [0, 0, 1, 1]
@@ -118,7 +118,7 @@ def test_a_time_that_is_named_does_not_wait(
     flow: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with unanswered(monkeypatch):
-        flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(2000))
+        flow.submit("m", [0, 1], 1, strategy="all-at-once", time=from_millis(2000))
         flow.run.wait(0.05)
         assert flow.staged(1) == {0, 1}
         flow.count(3000)
@@ -130,7 +130,7 @@ def test_a_time_that_is_named_does_not_wait(
 
 
 def test_what_has_been_fetched_ahead_is_not_fetched_again(flow: Counting) -> None:
-    flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(2000))
+    flow.submit("m", [0, 1], 1, strategy="all-at-once", time=from_millis(2000))
     flow.run.wait(0.05)
     ahead = len(topic_of(flow)._records)
     assert {f.ready for one in flow.controller.conductor.running for f in one.fetches.values()} == {
@@ -149,7 +149,7 @@ def topic_of(flow: Counting) -> Any:
 def test_no_more_bins_are_made_ready_at_once_than_memory_allows(start: Start) -> None:
     """I6."""
     flow = Counting(start, move_memory=1)
-    flow.submit("m", [0, 1], 1, strategy="sudden")
+    flow.submit("m", [0, 1], 1, strategy="all-at-once")
     most = 0
     for _ in range(2000):
         flow.run.turn()
@@ -183,7 +183,7 @@ def test_of_a_bin_that_has_left_no_more_is_written(
     """I2: its copy is kept for a while, and is nobody's state."""
     flow = Counting(start, snapshot_interval=0.005)
     with unanswered(monkeypatch):
-        flow.submit("m", [0], 1, prepared=False)
+        flow.submit("m", [0], 1, precopy=False)
         outlet = assembly(flow.run.workers[0]).outlets[0]
         flow.until(lambda: bool(outlet.copies))
         outlet.keyed.store.mark(0)
@@ -217,7 +217,7 @@ def test_what_moves_at_a_far_off_time_is_made_ready_when_that_is_near(start: Sta
         flow.count(ms)
         flow.run.wait(0.99)
     counted = 4
-    flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(4000 + 200_000))
+    flow.submit("m", [0, 1], 1, strategy="all-at-once", time=from_millis(4000 + 200_000))
     flow.run.wait(0.05)
     assert flow.staged(1) == set()
     for ms in range(5000 + 90_000, 5000 + 92_000, 1000):
@@ -263,7 +263,7 @@ def test_an_abort_leaves_what_has_not_moved_where_it_is(
 
 
 def test_a_round_whose_time_has_not_come_is_revoked(flow: Counting) -> None:
-    flow.submit("m", [0, 1], 1, strategy="sudden", time=from_millis(5000))
+    flow.submit("m", [0, 1], 1, strategy="all-at-once", time=from_millis(5000))
     flow.run.wait(0.05)
     expect_revoked(flow)
 
@@ -272,7 +272,7 @@ def test_a_round_of_the_least_time_that_is_not_forsworn_is_revoked(start: Start)
     """Though no record comes that would take the flow past it."""
     flow = Counting(start, control_lead=0.25)
     time = flow.controller.forsworn
-    flow.submit("m", [0, 1], 1, strategy="sudden", time=time)
+    flow.submit("m", [0, 1], 1, strategy="all-at-once", time=time)
     flow.until(lambda: all(round.sent for round in flow.controller.conductor.rounds()))
     assert flow.controller.forsworn == time
     expect_revoked(flow)
@@ -292,7 +292,7 @@ def test_a_round_that_is_under_way_comes_to_its_end(
     flow: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with unanswered(monkeypatch):
-        flow.submit("m", [0, 1], 1, strategy="fluid", prepared=False)
+        flow.submit("m", [0, 1], 1, strategy="fluid", precopy=False)
         flow.until(lambda: any(r.awaited for r in flow.controller.conductor.rounds()))
         flow.run.sim.submit(AbortMoves("a", "m"))
         flow.run.wait(0.02)
@@ -342,7 +342,7 @@ def test_what_moves_later_does_not_keep_what_moves_now_from_being_made_ready(
     flow: Counting,
 ) -> None:
     """I7."""
-    flow.submit("later", [0, 1], 1, strategy="sudden", time=from_millis(9000))
+    flow.submit("later", [0, 1], 1, strategy="all-at-once", time=from_millis(9000))
     flow.run.wait(0.05)
     flow.submit("now", [0, 1], 1, strategy="fluid", time=from_millis(2000))
     flow.count(3000)
@@ -388,13 +388,13 @@ def test_what_cannot_be_read_ahead_stays_and_is_said(flow: Counting, corrupted: 
     flow.finish(1)
 
 
-@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("precopy", [True, False])
 def test_what_cannot_be_read_at_its_time_is_written_once_more(
-    start: Start, corrupted: list[int], prepared: bool
+    start: Start, corrupted: list[int], precopy: bool
 ) -> None:
     """I4: the old owner keeps its copy until the install."""
     flow = Counting(start, move_memory=1)  # so that all goes by the topic
-    flow.submit("m", [0], 1, time=from_millis(2000), prepared=prepared)
+    flow.submit("m", [0], 1, time=from_millis(2000), precopy=precopy)
     flow.run.wait(0.05)
     flow.source.give(0, *((1500, key) for key in range(KEYS)))
     flow.run.wait(0.02)
@@ -411,7 +411,7 @@ def test_what_cannot_be_read_twice_ends_the_flow_with_its_name(
     flow: Counting, corrupted: list[int]
 ) -> None:
     corrupted[0] = 1000
-    flow.submit("m", [0], 1, prepared=False)
+    flow.submit("m", [0], 1, precopy=False)
     with pytest.raises(LayerCorrupt, match=r"layer/1/0/\d+ of operator 'n', bin 0"):
         flow.run.wait(0.2)
 
@@ -439,7 +439,7 @@ def test_a_bin_that_comes_back_soon_has_its_records_wait_for_the_right_arrival(s
     keyed.fold("t", list, lambda seen, v: ([*seen, v], [*seen, v])).sink(sink)
     near = [(100, 1), (103, 0), (106, 1), (109, 0), (112, 1), (200, 0), (203, 1), (206, 0)]
     commands = [
-        MoveBins(f"m{n}", (Bin(0),), WorkerId(to), from_millis(ms), prepared=False)
+        MoveBins(f"m{n}", (Bin(0),), WorkerId(to), from_millis(ms), precopy=False)
         for n, (ms, to) in enumerate(near)
     ]
     with SimulatedFlow(flow, 2, seed, commands) as run:

@@ -50,7 +50,7 @@ from tests.readme import example
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
-HALF = {"type": "migrate", "bins": list(range(128)), "strategy": "sudden"}
+HALF = {"type": "migrate", "bins": list(range(128)), "strategy": "all-at-once"}
 
 TROUBLE: dict[str, list[At]] = {
     "nothing": [],

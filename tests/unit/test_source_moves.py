@@ -237,7 +237,7 @@ def test_a_command_without_a_time_moves_idle_partitions_just_past_it(start: Star
     flow.idle(0, 1)
     flow.give(0, (1000, "a"))
     flow.run.wait(0.02)
-    flow.run.sim.submit(MoveBins("m", (Bin(0), Bin(1)), WorkerId(1), None, "sudden"))
+    flow.run.sim.submit(MoveBins("m", (Bin(0), Bin(1)), WorkerId(1), None, "all-at-once"))
     flow.run.wait(0.02)
     assert flow.run.said("m")[-1] == "completed"
     assert {to_millis(time) for time in flow.lanes.values()} == {1000}
@@ -251,7 +251,7 @@ def test_a_command_without_a_time_waits_for_a_partition_that_has_data(start: Sta
     flow = Timed(start, partitions=2, workers=2)
     flow.idle(0)
     flow.give(0, (1000, "a"))
-    flow.run.sim.submit(MoveBins("m", (Bin(0), Bin(1)), WorkerId(1), None, "sudden"))
+    flow.run.sim.submit(MoveBins("m", (Bin(0), Bin(1)), WorkerId(1), None, "all-at-once"))
     flow.run.wait(0.05)
     assert flow.run.said("m") == ["accepted"]
     flow.idle(1)
@@ -266,7 +266,7 @@ def test_a_command_for_a_later_time_moves_nobody(start: Start) -> None:
     flow.give(0, (1000, "a"))
     flow.run.wait(0.02)
     before = flow.lanes
-    flow.run.sim.submit(MoveBins("m", (Bin(0), Bin(1)), WorkerId(1), at(2000), "sudden"))
+    flow.run.sim.submit(MoveBins("m", (Bin(0), Bin(1)), WorkerId(1), at(2000), "all-at-once"))
     flow.run.wait(0.1)
     assert flow.lanes == before and flow.run.said("m") == ["accepted"]
     flow.give(0, (2000, "b"))

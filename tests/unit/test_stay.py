@@ -130,8 +130,8 @@ def test_a_record_waits_for_its_bin_at_the_new_owner_and_no_other_does(
                 "id": "m",
                 "bins": "all",
                 "worker": 1,
-                "strategy": "sudden",
-                "prepared": False,
+                "strategy": "all-at-once",
+                "precopy": False,
             }
         )
         until(keyed(run.workers[1], "n").arrivals.busy, lambda: run.wait(0.001))

@@ -47,7 +47,9 @@ class Example:
         for feed in self.source.feeds:
             feed.busy = True
         every = tuple(map(Bin, range(SPACE.count)))
-        self.run.sim.submit(MoveBins("all at 0", every, WorkerId(0), 0, "sudden", prepared=False))
+        self.run.sim.submit(
+            MoveBins("all at 0", every, WorkerId(0), 0, "all-at-once", precopy=False)
+        )
         self.run.settle()
 
     def hand(self, ms: int) -> None:
@@ -61,9 +63,7 @@ class Example:
         self.source.feeds[WORDS].busy = True
 
     def ask(self, word: str, ms: int) -> None:
-        self.run.sim.submit(
-            MoveBins(word, (bin_of(word),), SECOND, from_millis(ms), prepared=False)
-        )
+        self.run.sim.submit(MoveBins(word, (bin_of(word),), SECOND, from_millis(ms), precopy=False))
 
     def stashed(self) -> list[object]:
         """What F stashes, on either worker."""

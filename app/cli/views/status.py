@@ -130,7 +130,7 @@ def _restores(one: Restoring) -> str:
 
 
 def _how(one: Migration) -> str:
-    return f"prepared {one.strategy}" if one.prepared else one.strategy
+    return f"precopy {one.strategy}" if one.precopy else one.strategy
 
 
 def _when(one: Migration) -> str:
