@@ -59,9 +59,9 @@ class Known:
         return math.inf if oldest is None else oldest
 
     @property
-    def kept(self) -> int:
+    def retained(self) -> int:
         """How many of the newest there are."""
-        return Begins(0, (), 0).kept if self.begun is None else self.begun.kept
+        return Begins(0, (), 0).retained if self.begun is None else self.begun.retained
 
     @staticmethod
     def by(decided: Iterable[Written]) -> Known:
@@ -128,7 +128,7 @@ class RetainedCheckpoints:
 
 def kept(there: CheckpointsReader, known: Known) -> RetainedCheckpoints:
     """What there is to go on from."""
-    most, others = known.kept, {*known.savepoints.values()}
+    most, others = known.retained, {*known.savepoints.values()}
     within = {*there.last(2 * most)}
     if known.began_with is not None:
         # It may lie far back: the flow has not come to enough of its own since.

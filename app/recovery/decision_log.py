@@ -80,9 +80,9 @@ def from_bytes(data: bytes) -> Written:
 def written(decision: Decision) -> dict[str, object]:
     """A decision as it lies on its topic, without what all have."""
     match decision:
-        case Begins(_, owners, workers, number, sources, groups, anew, kept, topics, oldest):
+        case Begins(_, owners, workers, number, sources, groups, anew, retained, topics, oldest):
             begun = {"owners": shortened(owners), "workers": workers, "checkpoint": number,
-                     "kept": kept, "oldest": oldest}  # fmt: skip
+                     "retained": retained, "oldest": oldest}  # fmt: skip
             names = {"sources": list(sources), "topics": list(topics), "groups": list(groups)}
             return {"type": "begins", **begun, **names, "anew": dict(anew)}
         case Moves(command, _, target, bins):
@@ -120,9 +120,9 @@ def _read(fields: dict[str, Any]) -> Decision:
         case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
             names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
             anew = tuple(starmap(ReplayFrom, fields.get("anew", {}).items()))
-            kept, topics = fields.get("kept", 3), tuple(fields.get("topics", ()))
+            retained, topics = fields.get("retained", 3), tuple(fields.get("topics", ()))
             owned, oldest = tuple(map(WorkerId, lengthened(owners))), fields.get("oldest")
-            return Begins(at, owned, workers, number, *names, anew, kept, topics, oldest)
+            return Begins(at, owned, workers, number, *names, anew, retained, topics, oldest)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, lengthened(bins))))
         case {"type": "revoked", "id": id}:

@@ -95,7 +95,7 @@ def newest_checkpoint(
                 expect_kept(known, prepared.flow, topic)
             offset = chosen(among, known, wanted)
             checkpoint = among.found[offset]
-        most = prepared.plan.flow.checkpoints.kept - 1
+        most = prepared.plan.flow.checkpoints.retained - 1
         older = {} if checkpoint.cut == BEGINNING else earlier(among, known, offset, most)
         last, named = there.number, savepoints(there, known)
     plan, options = prepared.plan, prepared.options

@@ -30,13 +30,13 @@ class Checkpointing:
     max_inflight: int = 1 << 20
     """Bytes, as sources have read them, for `unaligned_max_inflight`; what a recovery has put back
     does not count."""
-    pause: float = 0.0
+    min_pause: float = 0.0
     """Seconds from the end of one to the beginning of the next, at least."""
     timeout: float = 600.0
     """Seconds after which one is given up."""
-    failures: int | None = None
+    tolerable_failures: int | None = None
     """How many in a row may be given up before the flow ends; None: any number."""
-    kept: int = 3
+    retained: int = 3
     """How many are there to go on from, savepoints aside; older ones are retired."""
 
     def __post_init__(self) -> None:
@@ -47,10 +47,11 @@ class Checkpointing:
         wrong = {
             "interval": self.interval is not None and not self.interval > 0,
             "max_inflight": self.max_inflight < 0,
-            "pause": not self.pause >= 0,
+            "min_pause": not self.min_pause >= 0,
             "timeout": not self.timeout > 0,
-            "failures": self.failures is not None and self.failures < 0,
-            "kept": self.kept < 1,
+            "tolerable_failures": self.tolerable_failures is not None
+            and self.tolerable_failures < 0,
+            "retained": self.retained < 1,
         }
         for name in [name for name, is_wrong in wrong.items() if is_wrong]:
             raise SetupError("a flow's checkpoints", f"their {name} is {getattr(self, name)}",

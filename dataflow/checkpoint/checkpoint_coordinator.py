@@ -313,7 +313,7 @@ class CheckpointCoordinator:
         self._say(CompleteFrame(taking.number, taking.passed, held), taking.members)
         if taking.whole.savepoint:
             self._savepoints.append(taking.whole)
-        while len(self._kept) > self._how.kept:
+        while len(self._kept) > self._how.retained:
             self._retire(self._kept.popleft())
         self._trimming.kept(min(self._numbers))
         taking.unsent = {*taking.members} if self._plan.outboxes else set()
@@ -340,16 +340,16 @@ class CheckpointCoordinator:
             "type": "checkpoint_failed", "id": taking.asked.id, "number": taking.number,
             "reason": reason,
         })  # fmt: skip
-        if self._how.failures is not None and self._failed > self._how.failures:
+        if self._how.tolerable_failures is not None and self._failed > self._how.tolerable_failures:
             raise MeanderError(
                 f"flow {self._plan.flow.name!r}, checkpoint {taking.number}",
                 f"it is the {self._failed}. in a row that was given up: {reason}",
-                "give its Checkpointing a longer timeout, or more failures",
+                "give its Checkpointing a longer timeout, or more tolerable_failures",
             )
 
     def _over(self, pause: float = 0.0) -> None:
         self._taking = None
-        self._earliest = self._clock.monotonic() + max(self._how.pause, pause)
+        self._earliest = self._clock.monotonic() + max(self._how.min_pause, pause)
 
     def _hold(self, taking: _Taking) -> None:
         """Once all have said how far they have sent, nobody sends anything later."""

@@ -53,7 +53,7 @@ class RestorePlan:
     sources: tuple[str, ...] = ()
     """Of the flow, by number."""
     groups: tuple[str, ...] = ()
-    kept: int = 3
+    retained: int = 3
     """How many of this life's checkpoints stay."""
 
     @staticmethod
@@ -72,7 +72,7 @@ class RestorePlan:
             workers, evenly_owned(plan.flow.space, workers, len(plan.groups.names)), readers={},
             manifests=manifests, number=number, life=life, history=history,
             past=history.past(plan.reached), sources=tuple(one.name for one in plan.sources),
-            groups=tuple(plan.groups.names), kept=plan.flow.checkpoints.kept,
+            groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
         if cut == BEGINNING:
             return begun
@@ -100,8 +100,8 @@ class RestorePlan:
         """What the journal is told of it."""
         number = self.number if self.resumes else None
         names = self.sources, self.groups
-        anew, kept = self.cut.anew, self.kept
-        return Begins(self.time, self.owners, self.workers, number, *names, anew, kept)
+        anew, retained = self.cut.anew, self.retained
+        return Begins(self.time, self.owners, self.workers, number, *names, anew, retained)
 
     @property
     def time(self) -> int:

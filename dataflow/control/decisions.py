@@ -34,7 +34,7 @@ class Begins:
     """Its groups of operators, in the order of `owners`; likewise."""
     anew: tuple[ReplayFrom, ...] = ()
     """From when on results of its sinks come again."""
-    kept: int = 3
+    retained: int = 3
     """How many of its checkpoints stay."""
     topics: tuple[str, ...] = ()
     """What its sources read, by number; empty where it is not known."""

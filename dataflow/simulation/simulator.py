@@ -265,7 +265,7 @@ class DurableWorld:
         self.checkpoints += [one for one in self.unsure if self.ledger.rng.random() < 0.5]
         self.unsure.clear()
         self.before = self.checkpoints[-1] if self.checkpoints else None
-        self.earlier = self.checkpoints[-plan.flow.checkpoints.kept : -1]
+        self.earlier = self.checkpoints[-plan.flow.checkpoints.retained : -1]
         there = [] if self.before is None else [*self.earlier, self.before]
         for one in filter(lambda one: one.parts, [*there, *self.savepoints]):
             data = replace(one, parts=()).to_bytes()

@@ -77,9 +77,13 @@ class Flow:
             decisions.write(to_bytes(life, decision))
 
     def begin(
-        self, life: ExecutionId, checkpoint: int | None, kept: int = 3, oldest: int | None = None
+        self,
+        life: ExecutionId,
+        checkpoint: int | None,
+        retained: int = 3,
+        oldest: int | None = None,
     ) -> None:
-        self.decide(life, Begins(0, (ONE,), 1, checkpoint, kept=kept, oldest=oldest))
+        self.decide(life, Begins(0, (ONE,), 1, checkpoint, retained=retained, oldest=oldest))
 
     def records(self) -> list[tuple[bytes | None, bytes | None]]:
         bootstrap = self.settings["bootstrap.servers"]
@@ -113,13 +117,13 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     flow = Flow(settings, ensure_internal(admin(settings), prefix, "flow"))
     foreign = flow.put(flow.names.state, b"foreign")
 
-    flow.begin(FIRST, None, kept=2)
+    flow.begin(FIRST, None, retained=2)
     flow.take(flow.lives(FIRST))
     named = flow.lives(FIRST, "named")
     flow.decide(FIRST, Keeps("named", flow.take(named), 0))
     begun = flow.take(flow.lives(FIRST))
 
-    flow.begin(SECOND, begun, kept=2)
+    flow.begin(SECOND, begun, retained=2)
     earlier = flow.lives(SECOND)
     flow.take(earlier)
     before = flow.lives(SECOND)
@@ -130,7 +134,7 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     flow.lives(SECOND)
 
     lying = flow.lying
-    flow.begin(THIRD, begun, kept=2, oldest=begun - 1)
+    flow.begin(THIRD, begun, retained=2, oldest=begun - 1)
     late = flow.lives(SECOND, "late")
     flow.decide(SECOND, Keeps("late", flow.take(late), 0))
     own = flow.lives(THIRD)
@@ -140,7 +144,7 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     flow.sweep(THIRD, before, lying)
     assert flow.kept() == {foreign.key} | keys(named, earlier, before, late, own, later)
     lying = flow.lying
-    flow.begin(FOURTH, begun, kept=2, oldest=begun - 1)
+    flow.begin(FOURTH, begun, retained=2, oldest=begun - 1)
     flow.sweep(FOURTH, before, lying)
     assert flow.kept() == {foreign.key} | keys(named, earlier, before)
     tombs = Counter(key for key, value in flow.records() if value is None)

@@ -220,7 +220,7 @@ class Lives(Run):
     """Seconds between checkpoints that the flow takes by itself."""
     timeouts: tuple[float, ...] = (0.04, 0.1, 600.0)
     """Seconds that one may take, some of these: the first are too short for many."""
-    kept = 3
+    retained = 3
 
     def survive(self) -> None:
         """Live again and again, and compare in the end."""
@@ -234,7 +234,7 @@ class Lives(Run):
         # Some are given up, on the simulated clock.
         timeout, room = policies.choice(self.timeouts), policies.choice([1, 100, 1000])
         self.flow.checkpoints = Checkpointing(
-            self.interval, timeout=timeout, max_inflight=room, kept=self.kept
+            self.interval, timeout=timeout, max_inflight=room, retained=self.retained
         )
         world = Watched.empty(random.Random(f"world {self.case.seed}"))
         script: list[Command] = [*self.case.script]

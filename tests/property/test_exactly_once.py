@@ -60,7 +60,7 @@ class OnceLives(Lives):
 
     def survive(self) -> None:
         """Where one checkpoint is kept, marks are forgotten soon; three are seldom taken."""
-        self.kept = 1 if self.case.seed % 2 else 3
+        self.retained = 1 if self.case.seed % 2 else 3
         super().survive()
 
     def outlive(self, run: Mortal, fate: random.Random) -> dict[WorkerId, Database]:

@@ -174,7 +174,7 @@ def test_one_checkpoint_is_taken_at_a_time() -> None:
 
 
 def test_as_many_are_kept_as_the_flow_says() -> None:
-    with SimulatedFlow(counting(Checkpointing(kept=2)), 2) as run:
+    with SimulatedFlow(counting(Checkpointing(retained=2)), 2) as run:
         numbers = []
         for records in range(100, 800, 100):
             until_read(run, records)
@@ -234,7 +234,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
 def test_a_flow_ends_where_too_many_in_a_row_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateWriter, "done", property(lambda _: False))
     monkeypatch.setattr(checkpoint_coordinator, "FAILED_PAUSE", 0.0)
-    how = Checkpointing(interval=0.01, timeout=0.02, failures=2)
+    how = Checkpointing(interval=0.01, timeout=0.02, tolerable_failures=2)
     with (
         SimulatedFlow(counting(how), 2) as run,
         pytest.raises(MeanderError, match="it is the 3. in a row that was given up"),
@@ -325,7 +325,7 @@ def test_who_joins_a_life_that_goes_on_from_a_checkpoint_freezes_nobody(seed: in
 
 
 def test_a_pause_lies_between_the_end_of_one_and_the_next() -> None:
-    with SimulatedFlow(counting(Checkpointing(0.001, pause=0.02)), 2) as run:
+    with SimulatedFlow(counting(Checkpointing(0.001, min_pause=0.02)), 2) as run:
         taking, clock = run.sim.controller.checkpoints, run.sim.clock
         turns, under_way = list[float](), False
         while len(turns) < 7:
