@@ -83,7 +83,7 @@ order: Order = "arrival" if asked("ORDER") == "arrival" else "time"
 flow = Flow(
     "bench", bins=int(asked("BINS", "8")), control_lead=float(asked("LEAD", "0.25")),
     snapshot_interval=float(asked("SNAPSHOTS", "10")),
-    moving_latency=float(asked("LATENCY", "0.3")),
+    migration_latency=float(asked("LATENCY", "0.3")),
     delivery="exactly_once" if asked("DELIVERY") == "exactly_once" else "at_least_once",
     transaction_interval=float(asked("TRANSACTIONS", "0.02")),
     checkpoints=Checkpointing(

@@ -41,8 +41,9 @@ class Flow(Definition):
     `link_credit` bounds what is sent from worker to worker and not taken, per exchange and link
     (the last message may go beyond it), `state_memory` the state that each worker's process holds
     in memory, `move_memory` what bins take in memory that are on their way. All are bytes.
-    `moving_latency`, in seconds, is how long records may take from the reader until all sinks have
-    passed them, while state is moved ahead: where it is more, that takes less of the workers' time.
+    `migration_latency`, in seconds, is how long records may take from the reader until all sinks
+    have passed them, while state is moved ahead: where it is more, that takes less of the workers'
+    time.
     `snapshot_interval`, in seconds, is how often what has changed is written to the state topic.
     `checkpoints` says how often a checkpoint of all is taken by itself, from which the flow goes on
     when it is run again, and how much may be in flight in it.
@@ -65,7 +66,7 @@ class Flow(Definition):
         link_credit: int = 4 * MIB,
         state_memory: int = 256 * MIB,
         move_memory: int = 32 * MIB,
-        moving_latency: float = 0.3,
+        migration_latency: float = 0.3,
         snapshot_interval: float = 10.0,
         checkpoints: Checkpointing = ON_COMMAND,
         delivery: Guarantee = "at_least_once",
@@ -90,10 +91,10 @@ class Flow(Definition):
         self.max_inflight, self.max_waiting = max_inflight, max_waiting
         self.max_spill, self.link_credit = max_spill, link_credit
         self.state_memory, self.move_memory = state_memory, move_memory
-        if not moving_latency > 0:
-            raise SetupError(f"flow {name!r}", f"its moving_latency is {moving_latency}",
+        if not migration_latency > 0:
+            raise SetupError(f"flow {name!r}", f"its migration_latency is {migration_latency}",
                              "give it a number of seconds, such as 0.3")  # fmt: skip
-        self.moving_latency = moving_latency
+        self.migration_latency = migration_latency
         if not transaction_interval > 0:
             raise SetupError(f"flow {name!r}",
                              f"its transaction_interval is {transaction_interval}",

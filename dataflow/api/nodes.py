@@ -21,8 +21,6 @@ from meander.dataflow.operators.stateless import KeyBy, Step
 from meander.state.encoding.codec import PLAIN, StateCodec
 from meander.state.encoding.columns import ColumnLayout
 
-Moving = Literal["together", "alone"]
-"""Whether an operator's bins move with those of all others that do, or for themselves."""
 Guarantee = Literal["at_least_once", "exactly_once"]
 """How often a result leaves a flow whose workers are lost and begin anew."""
 
@@ -115,12 +113,13 @@ class KeyedNode:
     order: Order
     codec: StateCodec
     on_error: OnError
-    moves: Moving
+    colocate: bool
+    """Whether its bins move with those of all others that do, or for themselves."""
 
     @property
     def group(self) -> str:
         """The operators whose bins move with its own."""
-        return self.name if self.moves == "alone" else DEFAULT_GROUP
+        return DEFAULT_GROUP if self.colocate else self.name
 
     @property
     def layout(self) -> ColumnLayout | None:

@@ -123,7 +123,7 @@ class Plan:
     @cached_property
     def groups(self) -> ColocationGroups:
         """Which stateful operators' bins move together."""
-        alone = {keyed.name: keyed.moves == "alone" for keyed in self.keyed}
+        alone = {keyed.name: not keyed.colocate for keyed in self.keyed}
         return ColocationGroups(self.flow.space.count, alone)
 
     @cached_property
@@ -359,7 +359,7 @@ def _too_many(flow: str, groups: ColocationGroups) -> SetupError:
         f"flow {flow!r}",
         f"it has {groups.total:,} bins, {groups.count:,} for all operators that move together and "
         f"as many for each that moves alone, and {MOST_BINS:,} is the most",
-        "let it have fewer bins, or fewer operators with moves='alone'",
+        "let it have fewer bins, or fewer operators with colocate=False",
     )
 
 

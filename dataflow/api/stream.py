@@ -18,7 +18,6 @@ from meander.dataflow.api.nodes import (
     Logic,
     LoopExitNode,
     LoopNode,
-    Moving,
     Node,
     Output,
     ProbeNode,
@@ -44,7 +43,7 @@ U = TypeVar("U")
 S = TypeVar("S")
 Left = TypeVar("Left", bound="Stream[Any]")
 
-How = tuple[Order, StateCodec, OnError, Moving]
+How = tuple[Order, StateCodec, OnError, bool]
 """What is said of any stateful operator."""
 
 
@@ -203,7 +202,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
-        moves: Moving = "together",
+        colocate: bool = True,
     ) -> KeyedStream[Any]: ...
 
     @overload
@@ -216,7 +215,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
-        moves: Moving = "together",
+        colocate: bool = True,
     ) -> KeyedStream[U]: ...
 
     def fold(
@@ -228,12 +227,12 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
-        moves: Moving = "together",
+        colocate: bool = True,
     ) -> KeyedStream[Any]:
         """One result per record: `(state, value) -> (state, result)`, or a fold over columns
         (`dataflow.columns`) in place of `init` and `step`.
 
-        `moves="alone"`: its bins move only when a command names it, and not with those of others.
+        `colocate=False`: its bins move only when a command names it, and not with those of others.
         """
         if isinstance(init, ColumnFold) is (step is not None):
             raise SetupError(f"operator {name!r}",
@@ -241,7 +240,7 @@ class KeyedStream(Stream[T]):
                              "give it a step (state, value) -> (state, result), or in place of both"
                              " a fold such as columns.count()")  # fmt: skip
         logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
-        how = order, codec, on_error, moves
+        how = order, codec, on_error, colocate
         return KeyedStream(self._flow, self._keyed(name, (self,), logic, how))
 
     def process(
@@ -256,7 +255,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
-        moves: Moving = "together",
+        colocate: bool = True,
     ) -> ProcessedStream:
         """Any number of results per record, and timers: `(context, state, value) -> state`.
 
@@ -268,7 +267,7 @@ class KeyedStream(Stream[T]):
         """
         return self._process(
             name, (self,), init, (cast(OnValue, step),), (on_timer, on_notify), side,
-            (order, codec, on_error, moves),
+            (order, codec, on_error, colocate),
         )  # fmt: skip
 
     def connect(
@@ -285,7 +284,7 @@ class KeyedStream(Stream[T]):
         order: Order = "time",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
-        moves: Moving = "together",
+        colocate: bool = True,
     ) -> ProcessedStream:
         """One state per key for two streams with one key space: as `process`, one function each."""
         if other._flow is not self._flow:
@@ -293,7 +292,7 @@ class KeyedStream(Stream[T]):
                              f"its second stream belongs to flow {other._flow.name!r}",
                              "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
-        how = order, codec, on_error, moves
+        how = order, codec, on_error, colocate
         back = on_timer, on_notify
         return self._process(name, (self, other), init, functions, back, side, how)
 
@@ -380,8 +379,8 @@ class KeyedStream(Stream[T]):
     ) -> Output:
         """A stateful operator, and exchanges where its bins may have other owners than its
         records' so far."""
-        *_, on_error, moves = how
-        group = name if moves == "alone" else DEFAULT_GROUP
+        *_, on_error, colocate = how
+        group = DEFAULT_GROUP if colocate else name
         upstreams = tuple(self._flow.exchanged(one._at, group, on_error) for one in streams)
         return self._add(KeyedNode(self._flow.own_name(name), upstreams, logic, *how))
 

@@ -14,7 +14,6 @@ from meander.dataflow.api.nodes import (
     FeedbackNode,
     FoldLogic,
     KeyedNode,
-    Moving,
     Node,
     ProcessLogic,
     SinkNode,
@@ -81,7 +80,7 @@ def _check_end(end: str, spec: object, such: str) -> None:
 
 def _check_keyed(node: KeyedNode) -> None:
     _expect_one("order", node.name, node.order, get_args(Order))
-    _expect_one("moves", node.name, node.moves, get_args(Moving))
+    _expect_one("colocate", node.name, node.colocate, (True, False))
     if not all(hasattr(node.codec, what) for what in ("name", "encode", "decode")):
         raise SetupError(
             f"operator {node.name!r}",
@@ -105,7 +104,7 @@ def _check_keyed(node: KeyedNode) -> None:
         )
 
 
-def _expect_one(what: str, name: str, given: object, known: tuple[str, ...]) -> None:
+def _expect_one(what: str, name: str, given: object, known: tuple[object, ...]) -> None:
     if given not in known:
         allowed = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
         raise SetupError(f"operator {name!r}", f"its {what} is {given!r}", f"give {allowed}")

@@ -157,7 +157,7 @@ class OperatorFactory:
         )
         self.retention = Retention(self.site.topic.forget)
         self.retention.welcome(self.start.number)
-        self.pace = MoveThrottle(self.site.clock, flow.moving_latency, self._move_memory)
+        self.pace = MoveThrottle(self.site.clock, flow.migration_latency, self._move_memory)
         self.inflight = Inflight(flow.max_inflight, self.pace.passed)
         self.disk = Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])

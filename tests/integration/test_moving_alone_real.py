@@ -25,7 +25,8 @@ def count(state, word):
 flow = Flow("counts", bins=5)
 words = flow.source(KafkaSource("{prefix}lines", value="str")).flat_map(str.split)
 keyed = words.key_by(lambda word: word)
-keyed.fold("alone", lambda: 0, count, moves="alone").sink(KafkaSink("{prefix}counts", value="json"))
+alone = keyed.fold("alone", lambda: 0, count, colocate=False)
+alone.sink(KafkaSink("{prefix}counts", value="json"))
 keyed.fold("other", lambda: 0, count).sink(KafkaSink("{prefix}others", value="json"), "others")
 """
 WORDS = 60

@@ -34,9 +34,9 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
             told = keyed.map(holed).process("a", empty, moody, sulky)
             return told.fold("b", columns.mean("v"))
         case "alone":
-            counts = keyed.fold("a", zero, total, moves="alone").map(double)
+            counts = keyed.fold("a", zero, total, colocate=False).map(double)
             met = counts.connect(keyed, "b", empty, remember, answer, ring)
-            return met.fold("c", empty, trail, moves="alone")
+            return met.fold("c", empty, trail, colocate=False)
         case "arrival":
             return keyed.fold("a", int, number, order="arrival")
     raise ValueError(kind)

@@ -74,7 +74,7 @@ def test_each_mismatch_is_named_at_once() -> None:
 def test_operators_that_have_come_to_move_alone_are_named() -> None:
     flow = Flow("words", bins=1)
     keyed = flow.source(ListSource([[(1, "a")]])).key_by(lambda word: word)
-    keyed.fold("n", lambda: 0, lambda n, word: (n, word), moves="alone").sink(ListSink())
+    keyed.fold("n", lambda: 0, lambda n, word: (n, word), colocate=False).sink(ListSink())
     with pytest.raises(SetupError, match="of 0 operators were moved alone, of 1 are: 'n'"):
         expect_fits(checkpoint(manifest("n")), Plan(flow), allow_dropped=True)
 

@@ -260,7 +260,7 @@ def test_a_flow_has_no_more_bins_than_one_record_says_the_owners_of(groups: int)
     flow = Flow("f", bins=16)
     keyed = flow.source(words()).key_by(lambda value: value)
     for number in range(groups - 1):
-        keyed.fold(f"a{number}", lambda: 0, _count, moves="alone")
+        keyed.fold(f"a{number}", lambda: 0, _count, colocate=False)
     fits = groups == 8
     told = "has 589,824 bins, .* and 524,288 is the most"
     with contextlib.nullcontext() if fits else pytest.raises(SetupError, match=told):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream, columns
-from meander.dataflow.api.nodes import ExchangeNode, Moving
+from meander.dataflow.api.nodes import ExchangeNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.simulation.faults import At, Control
@@ -50,22 +50,22 @@ def defined() -> tuple[Flow, KeyedStream[Any]]:
 
 def test_behind_key_by_records_travel_once() -> None:
     flow, stream = defined()
-    stream.fold("a", lambda: 0, count, moves="alone")
+    stream.fold("a", lambda: 0, count, colocate=False)
     assert exchanges(flow) == [("key_by", "a")]
 
 
 def test_between_operators_that_do_not_move_together_there_is_an_exchange() -> None:
     flow, stream = defined()
     stream = stream.fold("a", lambda: 0, count).fold("b", lambda: 0, count)
-    stream = stream.fold("c", columns.count(), moves="alone").map(str)
-    stream = stream.process("d", lambda: 0, emit, moves="alone")
+    stream = stream.fold("c", columns.count(), colocate=False).map(str)
+    stream = stream.process("d", lambda: 0, emit, colocate=False)
     stream.fold("e", lambda: 0, count).fold("f", lambda: 0, count)
     assert exchanges(flow) == [("key_by", ""), ("b", "c"), ("map", "d"), ("d", "")]
 
 
 def test_each_of_two_inputs_has_an_exchange_where_it_needs_one() -> None:
     flow, stream = defined()
-    alone = stream.fold("a", lambda: 0, count, moves="alone")
+    alone = stream.fold("a", lambda: 0, count, colocate=False)
     alone.connect(stream, "b", lambda: 0, emit, emit)
     assert exchanges(flow) == [("key_by", ""), ("key_by", "a"), ("a", "")]
 
@@ -74,7 +74,7 @@ def test_what_goes_round_in_a_loop_comes_back_to_whose_bins_it_is() -> None:
     flow, stream = defined()
 
     def body(inside: KeyedStream[Any]) -> tuple[KeyedStream[Any], KeyedStream[Any]]:
-        again, leave = inside.fold("a", lambda: 0, count, moves="alone").split(str, "again", "x")
+        again, leave = inside.fold("a", lambda: 0, count, colocate=False).split(str, "again", "x")
         return again, leave
 
     stream.iterate("loop", body).fold("b", lambda: 0, count)
@@ -83,8 +83,8 @@ def test_what_goes_round_in_a_loop_comes_back_to_whose_bins_it_is() -> None:
 
 def test_a_wrong_choice_is_refused() -> None:
     _, stream = defined()
-    with pytest.raises(SetupError, match="operator 'a': its moves is 'alon'; give 'together' or"):
-        stream.fold("a", lambda: 0, count, moves="alon")  # type: ignore[call-overload]
+    with pytest.raises(SetupError, match="operator 'a': its colocate is 'no'; give True or"):
+        stream.fold("a", lambda: 0, count, colocate="no")  # type: ignore[call-overload]
 
 
 # -- moves
@@ -97,7 +97,7 @@ class Counting:
         self.source, self.sink = HandSource(), ListSink()
         flow = Flow("f", bins=BITS)
         stream = flow.source(self.source).key_by(lambda key: key).fold("a", lambda: 0, count)
-        stream = stream.fold("b", lambda: 0, count, moves="alone")
+        stream = stream.fold("b", lambda: 0, count, colocate=False)
         stream.fold("c", lambda: 0, count).sink(self.sink)
         self.run: HandFlow = start(flow)
         self.times = 0
@@ -202,12 +202,12 @@ RECORDS = 300
 ONE = WorkerId(1)
 
 
-def listed(moves: Moving) -> tuple[Flow, ListSink]:
+def listed(*, colocate: bool) -> tuple[Flow, ListSink]:
     """Two counts per key, of which the second, `b`, moves alone."""
     flow, sink = Flow("f", bins=BITS), ListSink()
     source = ListSource([[(ms, ms % KEYS) for ms in range(RECORDS)]] * 2)
-    stream = flow.source(source).key_by(lambda v: v).fold("a", lambda: 0, count, moves=moves)
-    stream.fold("b", lambda: 0, count, moves="alone").sink(sink)
+    stream = flow.source(source).key_by(lambda v: v).fold("a", lambda: 0, count, colocate=colocate)
+    stream.fold("b", lambda: 0, count, colocate=False).sink(sink)
     return flow, sink
 
 
@@ -220,7 +220,7 @@ def counted(run: SimulatedFlow) -> bool:
 
 
 def test_newcomers_get_bins_of_all_and_leavers_give_bins_of_all_away() -> None:
-    flow, _ = listed("together")
+    flow, _ = listed(colocate=True)
     with SimulatedFlow(flow, workers=1, seed=3) as run:
         controller = run.sim.controller
 
@@ -244,7 +244,7 @@ def test_newcomers_get_bins_of_all_and_leavers_give_bins_of_all_away() -> None:
 
 
 def test_where_all_move_alone_a_command_has_to_name_one_and_workers_come_and_go() -> None:
-    flow, _ = listed("alone")
+    flow, _ = listed(colocate=False)
     move = {"type": "migrate", "bins": "all", "worker": 0}
     commands: list[dict[str, object]] = [
         {"id": "m", **move},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -27,11 +27,13 @@ HEAT = [2, 1, 4, 3]
 class Warmed:
     """A count per key on two workers; its bins differ in how many records they have had."""
 
-    def __init__(self, start: Start, moves: Literal["together", "alone"] = "together") -> None:
+    def __init__(self, start: Start, colocate: bool = True) -> None:
         self.source = HandSource()
         flow = Flow("f", bins=2, snapshot_interval=0.05)
         counted = flow.source(self.source).key_by(lambda key: key)
-        counted.fold("n", lambda: 0, lambda n, key: (n + 1, key), moves=moves).sink(ListSink())
+        counted.fold("n", lambda: 0, lambda n, key: (n + 1, key), colocate=colocate).sink(
+            ListSink()
+        )
         self.run: HandFlow = start(flow)
         # A snapshot tells what has come since the one before.
         for ms in (1000, 1001):
@@ -55,12 +57,12 @@ class Warmed:
     ("order", "wanted"),
     [("as-listed", [1, 0]), ("hottest", [0, 1]), ("coldest", [1, 0])],
 )
-@pytest.mark.parametrize("moves", ["together", "alone"])
+@pytest.mark.parametrize("colocate", [True, False])
 def test_bins_move_in_the_order_asked_for(
-    start: Start, moves: Literal["together", "alone"], order: Order, wanted: list[int]
+    start: Start, colocate: bool, order: Order, wanted: list[int]
 ) -> None:
-    flow = Warmed(start, moves)
-    operator = "n" if moves == "alone" else ""
+    flow = Warmed(start, colocate)
+    operator = "" if colocate else "n"
     command = flow.command("m", [1, 0], 1, order=order, operator=operator)
     planned = flow.run.sim.controller.plan(command)
     assert [int(way.bin) for round in planned.rounds for way in round] == wanted

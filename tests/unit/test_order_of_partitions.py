@@ -131,7 +131,7 @@ def test_results_of_one_key_come_in_order_to_an_operator_of_another_key(
     )  # fmt: skip
     source = flow.source(ListSource([[(1000 + n, n) for n in range(RECORDS)]]))
     counted = source.key_by(lambda _: 0).fold("n", lambda: 0, count).key_by(lambda _: 3)
-    counted.fold("m", lambda: 0, count, order="arrival", moves="alone").sink(sink)
+    counted.fold("m", lambda: 0, count, order="arrival", colocate=False).sink(sink)
     moves = [At(move(n, (1,)), records=5 * n) for n in range(1, 7)]
     with SimulatedFlow(flow, 2, seed, faults=moves) as run:
         run.run()
