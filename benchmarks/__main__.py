@@ -22,8 +22,8 @@ from meander.connectors.local_broker.broker import LocalBroker
 
 AT_LEAST = {"fold_over_yardstick": 0.5, "vector_over_yardstick": 0.7}
 AT_MOST = {
-    "arrival_p50_ms": 3, "arrival_p99_ms": 8, "time_p50_ms": 6, "time_p99_ms": 15,
-    "arrival_p99_20k_ms": 20, "migratable_p99_ratio": 1.5, "rss_growth_10min": 1.05,
+    "processing_p50_ms": 3, "processing_p99_ms": 8, "event_p50_ms": 6, "event_p99_ms": 15,
+    "processing_p99_20k_ms": 20, "migratable_p99_ratio": 1.5, "rss_growth_10min": 1.05,
     "idle_cpu": 0.05,
 } | times.AT_MOST  # fmt: skip
 METHOD = (
@@ -44,7 +44,7 @@ def drains(source: str, records: int) -> Part:
         found["yardstick_2"] = drain.yardstick(bootstrap, source, 2)
         found["fold"] = drain.flow(bootstrap, source, records)
         found["vector"] = drain.flow(bootstrap, source, records, FOLD="columns")
-        found["arrival"] = drain.flow(bootstrap, source, records, ORDER="arrival")
+        found["processing"] = drain.flow(bootstrap, source, records, ORDER="processing")
         return found
 
     return once
@@ -54,10 +54,10 @@ def latencies(rate: int, seconds: float) -> list[Part]:
     """A bare echo and the flow at one rate."""
     return [
         lambda b: latency.echo(b, rate, seconds).named("echo_"),
-        lambda b: latency.flow(b, rate, seconds, ORDER="arrival").named("arrival_"),
-        lambda b: latency.flow(b, rate, seconds).named("time_"),
+        lambda b: latency.flow(b, rate, seconds, ORDER="processing").named("processing_"),
+        lambda b: latency.flow(b, rate, seconds).named("event_"),
         lambda b: latency.flow(b, rate, seconds, F="off").named("unmovable_"),
-        lambda b: latency.flow(b, 4 * rate, seconds, ORDER="arrival").named("arrival_20k_"),
+        lambda b: latency.flow(b, 4 * rate, seconds, ORDER="processing").named("processing_20k_"),
         lambda b: {"idle_cpu": latency.idle(b, seconds)},
     ]
 
@@ -67,7 +67,7 @@ def figures(middle: dict[str, float]) -> dict[str, float]:
     asked = {
         "fold_over_yardstick": ("fold", "yardstick_2"),
         "vector_over_yardstick": ("vector", "yardstick_2"),
-        "migratable_p99_ratio": ("time_p99_ms", "unmovable_p99_ms"),
+        "migratable_p99_ratio": ("event_p99_ms", "unmovable_p99_ms"),
     }
     found = {
         name: middle[over] / middle[under]
@@ -75,8 +75,8 @@ def figures(middle: dict[str, float]) -> dict[str, float]:
         if over in middle and under in middle
     }
     found |= {name: middle[name] for name in AT_MOST if name in middle}
-    if "arrival_20k_p99_ms" in middle:
-        found["arrival_p99_20k_ms"] = middle["arrival_20k_p99_ms"]
+    if "processing_20k_p99_ms" in middle:
+        found["processing_p99_20k_ms"] = middle["processing_20k_p99_ms"]
     return found
 
 

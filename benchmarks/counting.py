@@ -79,7 +79,7 @@ if asked("HOME"):
 counted = step
 if asked("SERVICE"):
     service, counted = Service(float(asked("SERVICE"))), served
-order: Order = "arrival" if asked("ORDER") == "arrival" else "time"
+order: Order = "processing" if asked("ORDER") == "processing" else "event"
 flow = Flow(
     "bench", bins=int(asked("BINS", "8")), control_lead=float(asked("LEAD", "0.25")),
     snapshot_interval=float(asked("SNAPSHOTS", "10")),

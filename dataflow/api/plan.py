@@ -207,7 +207,7 @@ class Plan:
         if self.flow.delivery == "at_least_once":
             return set()
         sinks = [node for node in self.nodes if isinstance(node, SinkNode)]
-        if any(keyed.order == "arrival" for keyed in self.keyed):
+        if any(keyed.order == "processing" for keyed in self.keyed):
             # Where one goes on from a checkpoint, sources give records other times than before.
             return {sink.name for sink in sinks}
         through = {sink.name: [sink, *self._nodes_before(sink).values()] for sink in sinks}
@@ -226,7 +226,7 @@ class Plan:
         """The inputs where the next stateful operators apply as it arrives what leaves one."""
         behind = self._before_stateful(node)
         return [
-            at for one in self.keyed if one.order == "arrival"
+            at for one in self.keyed if one.order == "processing"
             for at, upstream in zip(self.ports[one.name].inputs, upstreams(one), strict=False)
             if upstream.node.name in behind
         ]  # fmt: skip
@@ -295,7 +295,7 @@ class Plan:
     @property
     def arrivals(self) -> list[Location]:
         """Where records come in that are applied in the order of their arrival."""
-        ordered = [keyed for keyed in self.keyed if keyed.order == "arrival"]
+        ordered = [keyed for keyed in self.keyed if keyed.order == "processing"]
         return [at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]]
 
     @cached_property
@@ -321,7 +321,7 @@ class Plan:
     @cached_property
     def sorting(self) -> set[Location]:
         """Where records come in that are sorted by time before all else."""
-        ordered = [keyed for keyed in self.keyed if keyed.order == "time"]
+        ordered = [keyed for keyed in self.keyed if keyed.order == "event"]
         inputs = {at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]}
         return inputs | {self.ports[sink].inputs[0] for sink in self.timed}
 

@@ -89,11 +89,11 @@ def _check_keyed(node: KeyedNode) -> None:
         )
     if scope_of(node) == ROOT:
         return
-    if node.order == "arrival":
+    if node.order == "processing":
         raise SetupError(
             f"operator {node.name!r}",
-            "order='arrival' has no meaning in a loop: records of one partition overtake each other"
-            " there",
+            "order='processing' has no meaning in a loop: records of one partition overtake each"
+            " other there",
             "leave out the order, or the loop",
         )
     if isinstance(node.logic, ProcessLogic) and node.logic.on_timer is not None:

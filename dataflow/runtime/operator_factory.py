@@ -360,7 +360,7 @@ class OperatorFactory:
             self.site.clock,
             self._bound(node.name),
             min(DELIVERED, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
-            lambda what: self._pool(node.name, what, node.order == "time", self._unfit(node.name)),
+            lambda what: self._pool(node.name, what, node.order == "event", self._unfit(node.name)),
             self.pace,
             self.report,
             self.retention,

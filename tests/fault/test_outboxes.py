@@ -30,7 +30,7 @@ def link(last, word):
 flow = Flow("counts", delivery="exactly_once", checkpoints=Checkpointing(0.5))
 words = flow.source(KafkaSource("{prefix}lines", value="str")).flat_map(str.split)
 counts = words.key_by(lambda word: word)
-counts = counts.fold("count", init=lambda: [0, None], step=link, order="arrival")
+counts = counts.fold("count", init=lambda: [0, None], step=link, order="processing")
 counts.sink(KafkaSink("{prefix}counts", value="json"))
 """
 

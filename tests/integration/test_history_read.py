@@ -24,16 +24,16 @@ FIRST, SECOND = ExecutionId(1), ExecutionId(2)
 OWNERS = WorkerId(0), WorkerId(1)
 
 
-def flow(order: Literal["time", "arrival"]) -> Plan:
+def flow(order: Literal["event", "processing"]) -> Plan:
     flow = Flow("f", bins=1)
     keyed = flow.source(KafkaSource("in")).key_by(lambda key: key)
     keyed.fold("n", int, lambda n, _: (n + 1, n + 1), order=order).sink(KafkaSink("out"))
     return Plan(flow)
 
 
-@pytest.mark.parametrize(("order", "bins"), [("arrival", (Bin(1),)), ("time", None)])
+@pytest.mark.parametrize(("order", "bins"), [("processing", (Bin(1),)), ("event", None)])
 def test_a_worker_knows_the_bins_that_changed_hands_where_records_apply_as_they_arrive(
-    broker: Broker, prefix: str, order: Literal["time", "arrival"], bins: tuple[Bin, ...] | None
+    broker: Broker, prefix: str, order: Literal["event", "processing"], bins: tuple[Bin, ...] | None
 ) -> None:
     called, settings = names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
     create_topic(broker.bootstrap, called.decisions, 1)

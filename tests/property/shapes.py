@@ -38,7 +38,7 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
             met = counts.connect(keyed, "b", empty, remember, answer, ring)
             return met.fold("c", empty, trail, colocate=False)
         case "arrival":
-            return keyed.fold("a", int, number, order="arrival")
+            return keyed.fold("a", int, number, order="processing")
     raise ValueError(kind)
 
 

@@ -312,7 +312,7 @@ def check_queues(worker: Worker) -> None:
     """What a stateful operator may apply stands in the total order, whatever has waited where."""
     for outlet in assembly(worker).outlets:
         queue = outlet.keyed._queue
-        if len(queue) > 1 and outlet.keyed._order == "time":
+        if len(queue) > 1 and outlet.keyed._order == "event":
             places = [loop_times.place(loop_times.at(least, rows.rounds)) for least, rows in queue]
             assert places == sorted(places), "what is queued is in the total order (I3)"
 

@@ -49,15 +49,15 @@ class OutboxLives(OnceLives):
         """Each result tells which it is of its key, and what was drawn for it and for the last."""
         match self.case.kind:
             case "arrival":
-                return keyed.fold("a", _nothing, self.link, order="arrival")
+                return keyed.fold("a", _nothing, self.link, order="processing")
             case "drawn":
                 return keyed.fold("a", _nothing, nondeterministic(self.link))
             case "round":
                 left = self.source.iterate("loop", self.go_round)
-                return left.key_by(_third).fold("a", _nothing, self.link, order="arrival")
+                return left.key_by(_third).fold("a", _nothing, self.link, order="processing")
             case _:
                 passed = keyed.map(nondeterministic(self.redrawn))
-                return passed.key_by(_third).fold("a", _nothing, self.link, order="arrival")
+                return passed.key_by(_third).fold("a", _nothing, self.link, order="processing")
 
     def go_round(self, inside: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
         """Records without keys enter, and go round with keys, as often as is drawn for each."""

@@ -99,7 +99,7 @@ class Configuration:
         return cls(
             seed=seed,
             delivery="exactly_once" if way % 2 == 0 else "at_least_once",
-            order="time" if way in {0, 3} else "arrival",
+            order="event" if way in {0, 3} else "processing",
             operators=rng.choice(["one", "two", "rekeyed"]),
             bins=rng.randint(4, 8),
             workers=rng.randint(2, 3),

@@ -201,7 +201,7 @@ class World:
         """A command will end it; the next may go back to the savepoint."""
         self.drivers.stops += 1
         # What waits for a checkpoint may leave with a later one before the stop.
-        if back and self.configuration.order == "time":
+        if back and self.configuration.order == "event":
             self._back = savepoint
 
     def strike_worker(self, victim: float, number: signal.Signals) -> str:

@@ -392,8 +392,8 @@ def counted(order: Order) -> Shape:
     ("shape", "workers"),
     [
         (as_read, (1, 1)), (as_read, (2, 3)), (as_read, (3, 2, 3)), (by_word, (2, 3)),
-        (by_word, (3, 2, 3)), (counted("arrival"), (1, 1)), (counted("arrival"), (2, 3, 2)),
-        (counted("time"), (2, 3, 2)),
+        (by_word, (3, 2, 3)), (counted("processing"), (1, 1)), (counted("processing"), (2, 3, 2)),
+        (counted("event"), (2, 3, 2)),
     ],
 )  # fmt: skip
 def test_nothing_overtakes_what_was_in_flight_wherever_it_goes_on(
@@ -428,7 +428,7 @@ def test_records_without_keys_wait_for_none_that_cannot_come_to_them(seed: int) 
     flow = Flow("counts", bins=1)
     source, raw = flow.source(ListSource(LINES)), ListSink()
     words = source.key_by(lambda word: word)
-    words.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="arrival").sink(ListSink())
+    words.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="processing").sink(ListSink())
     source.sink(raw, "raw")
     with SimulatedFlow(flow, 2, seed) as run:
         world, waiting = run.world, set[str]()
@@ -500,7 +500,7 @@ def keep(context: Context, n: int, word: str) -> int:
     return n
 
 
-def going_round(source: Stream[str], sink: ListSink, order: Order = "time") -> None:
+def going_round(source: Stream[str], sink: ListSink, order: Order = "event") -> None:
     """A loop that records without keys enter, and round which those with keys go."""
 
     def body(words: Stream[str]) -> tuple[Stream[str], Stream[str]]:
@@ -513,7 +513,7 @@ def going_round(source: Stream[str], sink: ListSink, order: Order = "time") -> N
     counts.fold("n", lambda: 0, lambda n, word: (n + 1, n), order=order).sink(ListSink())
 
 
-@pytest.mark.parametrize("order", ["time", "arrival"])
+@pytest.mark.parametrize("order", ["event", "processing"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loop_goes_on_round_which_keys_come_and_go(
     seed: int, order: Order, monkeypatch: pytest.MonkeyPatch
@@ -552,7 +552,7 @@ def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
         return again.map(lambda word: word + "+"), left
 
     left = source.key_by(lambda word: word).iterate("round", body).key_by(lambda word: word[:2])
-    left.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="arrival").sink(ListSink())
+    left.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="processing").sink(ListSink())
     with monkeypatch.context() as patched, SimulatedFlow(flow, 2, seed) as run:
         patched.setattr(Unhurried, "delivered", lambda _: 0)  # so that they wait for a sink
         world, waiting = run.world, set[str]()

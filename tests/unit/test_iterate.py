@@ -333,8 +333,11 @@ def test_what_has_no_meaning_in_a_loop_is_refused() -> None:
 
     keyed = Flow("f").source(numbers(2)).key_by(lambda v: v)
     bodies: list[tuple[str, Callable[[Any], Any]]] = [
-        ("order='arrival'", lambda s: s.fold("a", int, _count, order="arrival")),
-        ("order='arrival'", lambda s: s.connect(s, "b", int, pass_on, pass_on, order="arrival")),
+        ("order='processing'", lambda s: s.fold("a", int, _count, order="processing")),
+        (
+            "order='processing'",
+            lambda s: s.connect(s, "b", int, pass_on, pass_on, order="processing"),
+        ),
         ("it sets timers in a loop", lambda s: s.process("c", int, pass_on, ring)),
         ("it sets timers in a loop", lambda s: keyed.connect(s, "d", int, pass_on, pass_on, ring)),
     ]  # fmt: skip

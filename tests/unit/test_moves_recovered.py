@@ -61,7 +61,7 @@ def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstre
     source, sink = HandSource(), ListSink()
     flow = Flow("f", bins=1, delivery=delivery, checkpoints=Checkpointing(1_000))
     keyed = flow.source(source).key_by(lambda _: KEY)
-    keyed.fold("n", int, lambda n, value: (n + 1, (value, n + 1)), order="arrival").sink(sink)
+    keyed.fold("n", int, lambda n, value: (n + 1, (value, n + 1)), order="processing").sink(sink)
     with SimulatedFlow(flow, 2, seed) as run:
         # Of a flow that delivers exactly once one is taken as it begins.
         until(run, lambda: len(run.world.checkpoints) == (delivery == "exactly_once"))
@@ -107,8 +107,8 @@ def test_records_without_keys_wait_for_no_timer_that_waits_for_them(
     times = [[1000 + 2 * n + 7 * partition for n in range(RECORDS)] for partition in range(2)]
     source = flow.source(ListSource([[(ms, (ms, ms)) for ms in some] for some in times]))
     keyed = source.map(lambda value: value).key_by(lambda value: value[1] % 4)
-    timed = keyed.process("p", lambda: 0, later, called, order="arrival")
-    timed.fold("n", lambda: 0, lambda n, _: (n + 1, n), order="arrival").sink(sink, "timed")
+    timed = keyed.process("p", lambda: 0, later, called, order="processing")
+    timed.fold("n", lambda: 0, lambda n, _: (n + 1, n), order="processing").sink(sink, "timed")
     source.map(lambda value: value).sink(sink, "plain")
     move = MoveBins("m", BINS, WorkerId(seed % 2), None, "all-at-once", precopy=False)
     with SimulatedFlow(flow, 2, seed, faults=[At(move, records=20)]) as run:

@@ -40,7 +40,7 @@ LATE = AddPartition("source", [(ms, (PARTITIONS, ms)) for ms in range(60)])
 class Growing:
     """A flow of two workers, whose decisions become durable when a test says so."""
 
-    def __init__(self, order: Literal["time", "arrival"]) -> None:
+    def __init__(self, order: Literal["event", "processing"]) -> None:
         self.sink, self.raw = ListSink(), ListSink()
         records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
         flow = Flow("f", bins=2)
@@ -92,7 +92,7 @@ class Growing:
         assert len(seen) == counts.total()
 
 
-@pytest.fixture(params=["time", "arrival"])
+@pytest.fixture(params=["event", "processing"])
 def flow(request: pytest.FixtureRequest) -> Iterator[Growing]:
     growing = Growing(request.param)
     with growing.run:
@@ -181,7 +181,7 @@ def test_where_none_may_be_added_none_is(monkeypatch: pytest.MonkeyPatch) -> Non
     """A bounded run reads what there was at its start."""
     none = property(lambda _: None, lambda _, __: None)
     monkeypatch.setattr(ListReader, "total", none, raising=False)
-    growing = Growing("time")
+    growing = Growing("event")
     with growing.run:
         growing.run.strike(LATE)
         growing.check(PARTITIONS)
@@ -235,7 +235,7 @@ def test_what_comes_after_the_sources_have_ended_is_left(flow: Growing) -> None:
 
 def test_it_may_come_before_anything_has_been_read() -> None:
     """I7: at the least of all times nothing has been sent that its reader could wait for."""
-    growing = Growing("arrival")
+    growing = Growing("processing")
     with growing.run:
         growing.run.strike(Pause(worker=-1, steps=300))
         growing.run.sim.submit(

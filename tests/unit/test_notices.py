@@ -38,9 +38,9 @@ def whole(*partitions: list[tuple[int, object]]) -> HandSource:
     return source
 
 
-@pytest.mark.parametrize("order", ["time", "arrival"])
+@pytest.mark.parametrize("order", ["event", "processing"])
 def test_a_key_is_called_once_all_of_a_time_has_come(
-    start: Start, order: Literal["time", "arrival"]
+    start: Start, order: Literal["event", "processing"]
 ) -> None:
     """I3: also what another partition still has of that time."""
     source, flow, sink = HandSource(partitions=2), Flow("f", bins=1), ListSink()
@@ -69,7 +69,7 @@ def test_no_frontier_passes_a_time_that_was_asked_for(start: Start) -> None:
     source, flow = HandSource(partitions=2), Flow("f", bins=1)
     source.feeds[1].busy = True
     stream = flow.source(source).key_by(lambda v: KEY)
-    stream.process("p", list, gather, on_notify=tell, order="arrival").probe("p out")
+    stream.process("p", list, gather, on_notify=tell, order="processing").probe("p out")
     run = start(flow)
     source.give(1, (3, "a"))
     source.give(0, (5, "b"), (9, "c"))

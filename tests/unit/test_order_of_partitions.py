@@ -89,7 +89,7 @@ def test_a_flow_that_sorts_and_then_takes_what_arrives_goes_on_from_any_checkpoi
     sink, flow = ListSink(), Flow("f", bins=1, link_credit=1)
     counted = flow.source(ListSource([records, records])).map(lambda value: value)
     sorted_ = counted.key_by(lambda value: value % 3).fold("n", lambda: 0, count)
-    sorted_.fold("m", lambda: 0, lambda m, _: (m + 1, m + 1), order="arrival").sink(sink)
+    sorted_.fold("m", lambda: 0, lambda m, _: (m + 1, m + 1), order="processing").sink(sink)
     with SimulatedFlow(flow, 2, seed, faults=[At(TakeCheckpoint(), records=RECORDS)]) as run:
         while not run.world.checkpoints and not run.sim.done:
             run.act()
@@ -131,7 +131,7 @@ def test_results_of_one_key_come_in_order_to_an_operator_of_another_key(
     )  # fmt: skip
     source = flow.source(ListSource([[(1000 + n, n) for n in range(RECORDS)]]))
     counted = source.key_by(lambda _: 0).fold("n", lambda: 0, count).key_by(lambda _: 3)
-    counted.fold("m", lambda: 0, count, order="arrival", colocate=False).sink(sink)
+    counted.fold("m", lambda: 0, count, order="processing", colocate=False).sink(sink)
     moves = [At(move(n, (1,)), records=5 * n) for n in range(1, 7)]
     with SimulatedFlow(flow, 2, seed, faults=moves) as run:
         run.run()

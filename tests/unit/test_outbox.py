@@ -36,7 +36,7 @@ def counting(source: ListSource, sink: ListSink, checkpoints: Checkpointing = LO
     """Each word's n-th is told, in the order in which words arrive."""
     flow = Flow("counts", bins=2, delivery="exactly_once", checkpoints=checkpoints)
     words = flow.source(source).key_by(lambda word: word)
-    counts = words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1]), order="arrival")
+    counts = words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1]), order="processing")
     counts.sink(sink, "counts")
     return flow
 

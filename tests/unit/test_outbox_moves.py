@@ -34,7 +34,9 @@ class Moving:
         self.key, self.source, self.sink = key, HandSource(), ListSink()
         self.flow = Flow("f", bins=1, delivery="exactly_once", checkpoints=Checkpointing(1_000))
         numbered = self.flow.source(self.source).key_by(lambda value: key)
-        numbered.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1), order="arrival").sink(self.sink)
+        numbered.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1), order="processing").sink(
+            self.sink
+        )
 
     def there_and_back(self, run: SimulatedFlow, results: int = 1) -> None:
         """Each of three owners has results that wait for a checkpoint."""
@@ -107,7 +109,7 @@ def numbered(source: HandSource, sink: ListSink) -> Flow:
     """Each key's records are numbered, as they arrive."""
     flow = Flow("f", bins=1, delivery="exactly_once", checkpoints=Checkpointing(1_000))
     keyed = flow.source(source).key_by(lambda key: key)
-    keyed.fold("n", lambda: 0, lambda n, key: (n + 1, (key, n + 1)), order="arrival").sink(sink)
+    keyed.fold("n", lambda: 0, lambda n, key: (n + 1, (key, n + 1)), order="processing").sink(sink)
     return flow
 
 

@@ -129,24 +129,24 @@ def test_more_records_than_a_turn_takes_are_applied_once_each_and_in_order(start
     assert len(sink.values) == 3000 and all(sink.values)
 
 
-def test_arrival_order_answers_before_time_has_passed(start: Start) -> None:
-    """I3: and "time" does not, as an earlier record may still come from elsewhere."""
+def test_processing_order_answers_before_time_has_passed(start: Start) -> None:
+    """I3: and "event" does not, as an earlier record may still come from elsewhere."""
     source, sinks = HandSource(partitions=2), {}
     source.feeds[1].busy = True
     flow = Flow("f", bins=1)
     stream = flow.source(source).key_by(lambda v: KEY)
-    for order in ("time", "arrival"):
+    for order in ("event", "processing"):
         sinks[order] = ListSink()
         stream.fold(order, list, _trail, order=order).sink(sinks[order])
     run = start(flow)
     source.give(0, (10, "ten"))
     run.settle()
-    assert sinks["arrival"].values == [["ten"]]
-    assert sinks["time"].values == []
+    assert sinks["processing"].values == [["ten"]]
+    assert sinks["event"].values == []
     source.give(1, (5, "five"))
     run.finish(source)
-    assert sinks["arrival"].values == [["ten"], ["ten", "five"]]
-    assert sinks["time"].values == [["five"], ["five", "ten"]]
+    assert sinks["processing"].values == [["ten"], ["ten", "five"]]
+    assert sinks["event"].values == [["five"], ["five", "ten"]]
 
 
 # -- process

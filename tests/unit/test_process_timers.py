@@ -172,7 +172,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("order", ["time", "arrival"])
+@pytest.mark.parametrize("order", ["event", "processing"])
 @pytest.mark.parametrize("later", [None, 5, 100_000])
 def test_records_of_many_times_and_their_timers_need_few_passes(
     start: Start, passes: list[int], order: Order, later: int | None

@@ -226,7 +226,7 @@ def test_the_readmes_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
             cast(Callable[[], None], test)()
 
 
-@pytest.mark.parametrize("order", ["time", "arrival"])
+@pytest.mark.parametrize("order", ["event", "processing"])
 @pytest.mark.parametrize("fold", ["records", "columns"])
 @pytest.mark.parametrize("name", TROUBLE)
 def test_the_measured_flow_counts_records(
@@ -245,7 +245,7 @@ def test_the_measured_flow_counts_records(
         for key, count in fed.items():
             numbers = [int(cast(bytes, r.value)) for r in run.results("out") if r.key == key]
             # In the order of arrival a key's numbers are as they came, which its place is not.
-            found = numbers if order == "time" else sorted(numbers)
+            found = numbers if order == "event" else sorted(numbers)
             assert found == list(range(1, count + 1))
         states = {codec.encode(key): state for key, state in run.states("count").items()}
         assert states == {codec.encode(key): count for key, count in fed.items()}

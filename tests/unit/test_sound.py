@@ -44,8 +44,8 @@ Define = Callable[[Any], object]
         ),
         ("operator 'sink': its on_error is 'x'", lambda s: s.sink(ListSink(), on_error="x")),
         (
-            "operator 'n': its order is 'tiem'; give 'time' or 'arrival'",
-            lambda s: s.key_by(same).fold("n", columns.count(), order="tiem"),
+            "operator 'n': its order is 'evnet'; give 'event' or 'processing'",
+            lambda s: s.key_by(same).fold("n", columns.count(), order="evnet"),
         ),
         (
             "operator 'n': its codec is 'x'; give it an object with a name, encode and decode",

@@ -30,7 +30,7 @@ WAITS, LONG = 20.0, 30.0
 
 
 def counted(
-    source: HandSource, sink: ListSink, order: Order = "time", max_waiting: int = 1 << 20
+    source: HandSource, sink: ListSink, order: Order = "event", max_waiting: int = 1 << 20
 ) -> Flow:
     flow = Flow("f", bins=4, max_waiting=max_waiting)
     stream = flow.source(source, "in").key_by(lambda value: value)
@@ -82,7 +82,7 @@ def test_a_record_waits_in_a_stateful_operator_until_the_frontier_has_passed_it(
 
 def test_what_is_applied_as_it_arrives_waits_for_no_frontier(start: Start) -> None:
     source = HandSource(2, PATIENT)
-    run = start(counted(source, ListSink(), "arrival"), workers=1)
+    run = start(counted(source, ListSink(), "processing"), workers=1)
     source.feeds[1].busy = True
     source.give(0, (5, "a"), (9, "b"))
     run.settle()

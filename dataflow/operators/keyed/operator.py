@@ -1,8 +1,8 @@
 """The stateful operator: S of live reconfiguration, for any logic and any number of inputs.
 
 Guarantees I2 and I3: a record (bin b, time s) is applied here only while b's state is here for
-s, in the total order once its time has passed (`order="time"`) or as it comes
-(`order="arrival"`). Its output frontier never passes what it still owes: records that wait,
+s, in the total order once its time has passed (`order="event"`) or as it comes
+(`order="processing"`). Its output frontier never passes what it still owes: records that wait,
 timers, and bins on their way in. Invariant: what waits for a bin's arrival is applied before
 anything later of that bin. Records that wait spill past a bound, and nothing is taken while that is
 exceeded or the output blocked (I6). Cost: per slice one multi-get and one write of the keys in it.
@@ -52,7 +52,7 @@ from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time, to_millis
 
-Order = Literal["time", "arrival"]
+Order = Literal["event", "processing"]
 SLICE = 3072
 """Records applied per turn, so that no turn is long."""
 
@@ -160,7 +160,7 @@ class KeyedOperator(BaseOperator):
     def follow(self, bin: Bin, time: int) -> None:
         """The bin moved at `time` before the recovery with which the flow has begun: what is in
         flight from then on follows what is of before. Sorted by time, it does anyway."""
-        if self._order == "arrival":
+        if self._order == "processing":
             self.arrivals.follow(bin, time)
 
     def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
@@ -255,7 +255,7 @@ class KeyedOperator(BaseOperator):
     def _ready(self, frontier: Antichain) -> bool:
         if self._waiting.spilled and not self._precedes(self._waiting.owed):
             return False
-        bound = frontier if self._order == "time" else self._control()
+        bound = frontier if self._order == "event" else self._control()
         ready, more = self._waiting.passed(bound)
         mine = [self.arrivals.stash(r, self._bins(r.batch)) for r in self._ordered(ready)]
         if more:
@@ -269,7 +269,7 @@ class KeyedOperator(BaseOperator):
     def _ordered(self, many: list[Rows]) -> list[Rows]:
         if not many:
             return []
-        return in_order(many) if self._order == "time" else [Rows.concat(many)]
+        return in_order(many) if self._order == "event" else [Rows.concat(many)]
 
     def _admit(self) -> bool:
         """Records whose bin has arrived come before all that is queued of that bin; whether any
@@ -286,7 +286,7 @@ class KeyedOperator(BaseOperator):
             return True
         least, rows = self._queue[0]
         head = place(at(least, rows.rounds))
-        return self._order == "time" and any(place(time) < head for time in times)
+        return self._order == "event" and any(place(time) < head for time in times)
 
     def _merge(self, many: list[Rows]) -> None:
         if not many:
@@ -347,7 +347,7 @@ class KeyedOperator(BaseOperator):
 
     def _next(self, frontier: Antichain, most: int) -> tuple[Rows, Calls]:
         """What is queued first, which stays there, and what is called along with it."""
-        if self._order == "time" and not self._in_loop:
+        if self._order == "event" and not self._in_loop:
             rows = self._first(most)
             calls = self._calls(self._until(frontier, len(rows)), (), most)
             fit = calls.fits(rows.batch.times) if self._logic.answers else len(rows)
@@ -391,7 +391,7 @@ class KeyedOperator(BaseOperator):
         yield from self.arrivals.ahead
 
     def _queued(self, taken: int) -> Iterator[Time]:
-        if self._order != "time":
+        if self._order != "event":
             yield from (at(least, rows.rounds) for least, rows in self._queue)
         elif self._queue:
             least, rows = self._queue[0]
