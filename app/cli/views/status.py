@@ -55,7 +55,7 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
         [[*row] for row in workers],
     )
     comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]
-    output.table("who came and went", ["worker", "what", "id"], comings)
+    output.table("worker changes", ["worker", "what", "id"], comings)
     rows: list[list[object]] = [
         [
             one.id, one.state, _how(one), _bins(one), size(one.bytes), one.keys,
@@ -153,7 +153,7 @@ def _frontier_table(output: CommandOutput, seen: Overview) -> None:
             continue
         seconds = max(0, (seen.heartbeat_ms or 0) - one.since_ms) / 1000
         rows.append([name, at_millis(millis), one.by, seconds, one.awaited])
-    columns = ["probe or sink", "nothing comes before (UTC)", "held back by", "for s", "awaited"]
+    columns = ["probe or sink", "frontier (UTC)", "held back by", "for s", "awaited"]
     output.table("frontiers", columns, rows)
 
 
@@ -179,7 +179,7 @@ def _ms(seconds: float | None) -> object:
 def _place_tables(output: CommandOutput, seen: Overview) -> None:
     places = [[one.source, str(one.partition), str(one.worker), at_millis(one.millis)]
               for one in seen.beat.partitions]  # fmt: skip
-    columns = ["source", "partition", "worker", "nothing comes before (UTC)"]
+    columns = ["source", "partition", "worker", "frontier (UTC)"]
     output.table("source partitions", columns, places)
     links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.beat.queues]
     output.table("links", ["from worker", "queued"], links)
