@@ -36,7 +36,7 @@ def test_a_flow_that_loses_a_worker_and_its_broker_goes_on_once_the_broker_is_ba
     module.write_text(module.read_text().replace('"counts"', OPTIONS, 1))
 
     def answered() -> set[tuple[str, int]]:
-        found = answers(consume_all(bootstrap, prefix + "counts"))
+        found = list(answers(consume_all(bootstrap, prefix + "counts")))
         with_repeats(found)
         return {*found}
 
