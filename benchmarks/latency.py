@@ -27,7 +27,7 @@ def echo(bootstrap: str, rate: int, seconds: float) -> Latency:
 
 
 def warm_up(bootstrap: str) -> None:
-    """A broker that has just started spends more on compiling itself than on records."""
+    """Load a new broker until its JVM has compiled the code that serves records."""
     echo(bootstrap, rate=5_000, seconds=30)
 
 

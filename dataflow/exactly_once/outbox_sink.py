@@ -61,7 +61,7 @@ class _Came:
     waiting: SpillBuffer
     """In the order in which they came: each bears the time of the move, and its own as a mark."""
     moved: npt.NDArray[np.bool_]
-    """Of each bin whether it came; (bins,)."""
+    """Mask of the bins that moved here at this time; shape (bins,)."""
     admitted: bool = False
     """Whether all of before is in checkpoints that were completed."""
     ready: deque[Rows] = field(default_factory=deque)
@@ -69,7 +69,7 @@ class _Came:
 
     @property
     def bins(self) -> list[int]:
-        """Those that came, in order."""
+        """The bins that the mask marks, ascending."""
         found: list[int] = np.flatnonzero(self.moved).tolist()
         return found
 

@@ -193,6 +193,7 @@ def test_a_missing_topic_is_not_created_even_where_the_broker_would(
         (KafkaError._SSL, SetupError, "no encrypted connection could be made"),
         (KafkaError._ALL_BROKERS_DOWN, Unreachable, "no broker answers"),
         (KafkaError._DESTROY_BROKER, Unreachable, "no broker answers"),
+        (KafkaError._UNKNOWN_BROKER, Unreachable, "no broker answers"),
         (KafkaError._TIMED_OUT_QUEUE, Unreachable, "no broker answers"),
         (KafkaError.LEADER_NOT_AVAILABLE, Unreachable, "its broker is not ready"),
         (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, Unreachable, "its broker is not ready"),

@@ -124,11 +124,11 @@ def said(command: list[str | Path], folder: Path, **variables: str) -> str:
 
 def check_run(python: Path, project: Path, broker: Broker, prefix: str, master: str) -> None:
     lines(broker.bootstrap, prefix, TEXTS)
-    command = [python.with_name("meander"), "run", "flow.py", "--master", master, "--workers", "2"]
-    said(
-        [*command, "--until-end", "--prefix", prefix, "--bootstrap", broker.bootstrap],
-        project, PREFIX=prefix,
-    )  # fmt: skip
+    command: list[str | Path] = [
+        python.with_name("meander"), "run", "flow.py", "--master", master, "--workers", "2",
+        "--until-end", "--prefix", prefix, "--bootstrap", broker.bootstrap,
+    ]  # fmt: skip
+    said(command, project, PREFIX=prefix)
     found = consume_all(broker.bootstrap, prefix + "counts")
     counts = [(record.value or b"").decode().split() for record in found]
     assert each_once((word, int(number)) for word, number in counts) == WANTED
@@ -151,7 +151,7 @@ def test_a_project_runs_on_a_standalone_cluster(
 
 
 def test_a_type_checker_finds_a_wrong_fold(wheel: Path, project: Path, tmp_path: Path) -> None:
-    command = [
+    command: list[str | Path] = [
         sys.executable, "-m", "mypy", "--strict", "--python-executable", wheel, "--cache-dir",
         tmp_path / "cache", "flow.py",
     ]  # fmt: skip

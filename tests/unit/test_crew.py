@@ -11,8 +11,9 @@ import pytest
 
 from meander.app.driver.workers.spark_launcher import SparkTask, TaskEnd
 from meander.app.driver.workers.worker_pool import WorkerPool
+from meander.app.protocol.messages import WorkerHeartbeat
 from meander.app.protocol.registration import RegistrationServer, join
-from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
@@ -32,6 +33,41 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
         crew.stop(within=5.0)
         cause = crew.cause(LinkBroken(ZERO, "the connection is gone"))
     assert str(cause).startswith("worker 0: Spark's JVM has ended")
+
+
+def loss(links: CurveLinks) -> LinkBroken:
+    """Of the next link that is lost."""
+    while True:
+        links.wait(5.0)
+        try:
+            links.told()
+        except LinkBroken as error:
+            return error
+
+
+def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
+    """A driver that is busy for so long finds both at once."""
+    task = SimpleNamespace(ended=None)
+    with (
+        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
+        closing(RegistrationServer(LOCAL, links)) as door,
+    ):
+        crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 60.0, "")
+        with closing(CurveLinks(ZERO, Keys.fresh(), LOCAL, 5.0)) as own:
+            here, there = (Peer(one.me, one.address, one.public) for one in (links, own))
+            links.admit([there])
+            own.admit([here])
+            links.connect([there])
+            own.connect([here])
+            own.tell(COORDINATOR, WorkerHeartbeat().to_bytes())
+            while not crew.hands[ZERO].working:
+                links.wait(5.0)
+                crew.attend(lambda _, __: None)
+        broken = loss(links)
+        crew.hands[ZERO].heard -= 6.0
+        crew.stop(within=0.0)
+        cause = crew.cause(broken)
+    assert str(cause).startswith("worker 0: nothing was heard of it for ")
 
 
 def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from enum import IntEnum
 
@@ -193,6 +193,8 @@ class WorkerPool:
 
     def stop(self, within: float) -> None:
         """Have all workers do nothing any more."""
+        # A driver that was busy finds a link gone before it looks at leases.
+        self._causes.extend((Rank.LINK, error) for error in self._silent(time.monotonic()))
         self._dismissed = True
         self._links.part()
         self._door.turn_all("this life of the flow is over")
@@ -294,10 +296,15 @@ class WorkerPool:
             raise self._causes[-1][1]
         if not self.working and now > self._deadline:
             raise self._late()
+        for error in self._silent(now):
+            raise error
+
+    def _silent(self, now: float) -> Iterator[MeanderError]:
+        """Of each worker whose lease is over, that it is lost."""
         for hand in self.hands.values():
             silent = hand.working and now - hand.heard > self._heartbeat_timeout
             if silent and not self._door.lives(hand.id, self._heartbeat_timeout):
-                raise self._lost(hand, self._silence(now - hand.heard))
+                yield self._lost(hand, self._silence(now - hand.heard))
 
     def _note_ends(self) -> bool:
         """Keep why tasks have ended that should not have; whether there are new ones."""

@@ -113,7 +113,7 @@ class IncomingBins:
         return bool(self._followed)
 
     def _moves(self, bin: Bin) -> list[int]:
-        """The times of moves for which records of a bin wait."""
+        """The times of the moves that hold up records of a bin."""
         return [*self._awaited.get(bin, ()), *self._followed.get(bin, ())]
 
     def stash(self, rows: Rows, bins: Int64s) -> Rows:
@@ -121,7 +121,7 @@ class IncomingBins:
         waiting = self._awaited.keys() | self._followed.keys() | self._released
         here = sorted(waiting.intersection(bins.tolist())) if waiting else ()
         for bin in here:
-            # All records of a bin that has come wait in line, until those that waited have gone.
+            # A record of an installed bin queues behind the records stashed before it.
             time = MIN_TIME if bin in self._released else min(self._moves(bin))
             waits = (bins == bin) & (rows.batch.times >= time)
             if waits.any():
