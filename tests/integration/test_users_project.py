@@ -6,7 +6,6 @@ with the wheel in an environment that has nothing of the checkout.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -32,10 +31,10 @@ def clean(word: str) -> str:
     "state/__init__.py": "START = 0\n",
     "schemas.py": "SHORTEST = 2\n",
     "connectors.py": """
-import os
+PREFIX = ""
 
 def topic(name: str) -> str:
-    return os.environ.get("PREFIX", "") + name
+    return PREFIX + name
 """,
     "flow.py": """
 import connectors
@@ -113,9 +112,9 @@ def python(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return found
 
 
-def said(command: list[str | Path], folder: Path, **variables: str) -> str:
+def said(command: list[str | Path], folder: Path) -> str:
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | variables, timeout=PATIENCE, check=False,
+        command, cwd=folder, timeout=PATIENCE, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -128,7 +127,10 @@ def check_run(python: Path, project: Path, broker: Broker, prefix: str, master: 
         python.with_name("meander"), "run", "flow.py", "--master", master, "--workers", "2",
         "--until-end", "--prefix", prefix, "--bootstrap", broker.bootstrap,
     ]  # fmt: skip
-    said(command, project, PREFIX=prefix)
+    # An executor of a cluster has another environment than the driver.
+    module = project / "connectors.py"
+    module.write_text(module.read_text().replace('PREFIX = ""', f'PREFIX = "{prefix}"'))
+    said(command, project)
     found = consume_all(broker.bootstrap, prefix + "counts")
     counts = [(record.value or b"").decode().split() for record in found]
     assert each_once((word, int(number)) for word, number in counts) == WANTED
