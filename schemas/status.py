@@ -446,7 +446,7 @@ class LongCall(BaseModel):
 class _OfFlow(_Event):
     driver: str
     """Names one life of one driver."""
-    incarnation: int
+    execution: int
 
     @property
     def key(self) -> str:

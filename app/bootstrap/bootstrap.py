@@ -103,7 +103,7 @@ def bootstrap(
         manifests = _write(columns, _job(prepared, node, made), told, progress)
         number = 1 if before is None else before.number + 1
         _publish(Checkpoint(
-            number, prepared.incarnation, prepared.plan.flow.space, SystemClock().now_ms(),
+            number, prepared.execution, prepared.plan.flow.space, SystemClock().now_ms(),
             (*kept, *manifests),
         ), before, prepared)  # fmt: skip
         seconds = time.monotonic() - began
@@ -174,7 +174,7 @@ def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepar
     checkpoints.append(kafka, names, checkpoint)
     if before is None:
         with contextlib.closing(DecisionTopic(kafka, names.decisions)) as decisions:
-            decisions.write(to_bytes(prepared.incarnation, Takes(checkpoint.cut.time)))
+            decisions.write(to_bytes(prepared.execution, Takes(checkpoint.cut.time)))
     else:
         gone = set(before.manifests).difference(checkpoint.manifests)
         checkpoints.erase(kafka, names.state, gone)
@@ -214,7 +214,7 @@ def _job(prepared: PreparedFlow, node: KeyedNode, frame: DataFrame) -> Job:
     slots = frame.sparkSession.sparkContext.defaultParallelism
     return Job(
         prepared.source, node.name, node.codec.name, environ(), prepared.options.kafka,
-        prepared.names.state, prepared.incarnation, space,
+        prepared.names.state, prepared.execution, space,
         parts=min(space.count, slots),
     )  # fmt: skip
 
@@ -242,7 +242,7 @@ def _write(
 
     def clear() -> None:
         _await_tasks(spark, group)
-        goes = tombstones.written_by(job.incarnation)
+        goes = tombstones.written_by(job.execution)
         now = tombstones.ends(job.kafka, job.topic)
         tombstones.erase(job.kafka, job.topic, list(map(range, before, now)), goes)
 

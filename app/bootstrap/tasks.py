@@ -63,7 +63,7 @@ class Job:
     kafka: dict[str, str] = field(repr=False)
     topic: str
     """Of the flow's state."""
-    incarnation: ExecutionId
+    execution: ExecutionId
     space: BinSpace
     parts: int
     """Into how many parts the bins are divided, each of them one task's."""
@@ -195,7 +195,7 @@ class _Writing:
         self._settle(AT_ONCE)
         job = self._job
         self._bin, self._given = bin, Given(job.operator)
-        layer = LayerId(job.incarnation, COORDINATOR, self._attempt << MAX_BITS | bin)
+        layer = LayerId(job.execution, COORDINATOR, self._attempt << MAX_BITS | bin)
         self._under_way.append(
             first_layer(self._given, layer, job.operator, bin, job.codec, self._topic, self._tables)
         )

@@ -322,7 +322,7 @@ def _crew(
                 return task
         return SparkTask(
             spark,
-            f"{prepared.flow}-{prepared.driver}-{prepared.incarnation}-{worker}",
+            f"{prepared.flow}-{prepared.driver}-{prepared.execution}-{worker}",
             member_name(worker),
             arguments.to_bytes(),
             links.wakeup.set,
@@ -346,7 +346,7 @@ def _arguments(
     options, ticket = prepared.options, door.expect(worker)
     return Arguments(
         flow=prepared.flow,
-        incarnation=prepared.incarnation,
+        execution=prepared.execution,
         worker=worker,
         joins=door.open,
         workers=options.workers,
@@ -387,7 +387,7 @@ class Coordinator:
         self._written, self._found = topics.written, found
         self._marks, self._trimmed = topics.marks, topics.checkpoints
         before = None if found is None else found.checkpoint
-        kafka, life = prepared.options.kafka, prepared.incarnation
+        kafka, life = prepared.options.kafka, prepared.execution
         self._sweep = Sweep(kafka, prepared.names, life, before, topics.lying)
         self._prepared, self._links, self._crew = prepared, links, crew
         self._control, self._decisions, self._told = topics.control, driver.journal, driver.told
@@ -406,7 +406,7 @@ class Coordinator:
     def conduct(self, signals: Signals | None) -> int | None:
         """Run until a bounded run has ended, or a command stops it (None), or a signal has come
         (its number)."""
-        journal = Journal(self._decisions, self._prepared.incarnation)
+        journal = Journal(self._decisions, self._prepared.execution)
         # Before anybody can report to it.
         plan, checkpoints = self._prepared.plan, self._checkpoints(journal)
         self._controller = Controller(
@@ -457,7 +457,7 @@ class Coordinator:
             topic.write, topic.forget, self._trimmed.forget, journal, there, self._start.resumes
         )
         return CheckpointCoordinator(
-            plan, self._prepared.incarnation, None if found is None else found.checkpoint,
+            plan, self._prepared.execution, None if found is None else found.checkpoint,
             self._links, SystemClock(), writing.write, writing.retire,
             MarkerRetention(self._marks.ask, self._marks.forget) if once else untrimmed(),
             () if found is None else [*found.savepoints.values()],

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def claimed(
     prepared: PreparedFlow, show: Show, board: MetricsCollector
 ) -> Iterator[tuple[PreparedFlow, FlowStatus]]:
-    """Have the flow, under the incarnation of the claim, while the block lasts; tell if it fails.
+    """Have the flow, under the execution of the claim, while the block lasts; tell if it fails.
     Raises SetupError while another driver has it."""
     topic = StatusTopic(prepared.options.kafka, prepared.names.status)
     with contextlib.closing(topic) as status:

@@ -44,20 +44,20 @@ class PreparedFlow:
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to, as far as they may be seen."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
-    incarnation: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
+    execution: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
     """What the driver claims the flow with; `claiming` says which one it begins with."""
 
-    def under(self, incarnation: ExecutionId) -> PreparedFlow:
-        """The same with the incarnation of a claim."""
-        return replace(self, incarnation=incarnation)
+    def under(self, execution: ExecutionId) -> PreparedFlow:
+        """The same with the execution of a claim."""
+        return replace(self, execution=execution)
 
     def anew(self, workers: int) -> PreparedFlow:
         """The same for the driver's next life, with this number of workers.
 
-        The clock has no say: all incarnations of a claim lie before those of a later one.
+        The clock has no say: all executions of a claim lie before those of a later one.
         """
-        next_ = ExecutionId(self.incarnation + 1)
-        return replace(self, incarnation=next_, options=replace(self.options, workers=workers))
+        next_ = ExecutionId(self.execution + 1)
+        return replace(self, execution=next_, options=replace(self.options, workers=workers))
 
     @property
     def flow(self) -> str:

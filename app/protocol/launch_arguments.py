@@ -19,7 +19,7 @@ class Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     flow: str
-    incarnation: int
+    execution: int
     worker: int
     joins: bool
     """Whether the flow runs already."""
@@ -57,7 +57,7 @@ class Arguments(BaseModel):
     def again(self) -> Restart:
         """What a worker that outlives another needs of them."""
         return Restart(
-            worker=self.worker, workers=self.workers, incarnation=self.incarnation,
+            worker=self.worker, workers=self.workers, execution=self.execution,
             checkpoint=self.checkpoint, token=self.token, door=self.door, door_key=self.door_key,
         )  # fmt: skip
 

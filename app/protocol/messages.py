@@ -436,7 +436,7 @@ class Restart(_Message):
     kind: Literal["again"] = "again"
     worker: int
     workers: int
-    incarnation: int
+    execution: int
     checkpoint: int | None
     token: bytes = Field(repr=False)
     door: Address

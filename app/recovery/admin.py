@@ -43,14 +43,14 @@ def _alone(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator
     ensure_internal(admin, prefix, flow)
     driver = uuid4().hex[:12]
     claimed = Claimed(
-        driver=driver, incarnation=SystemClock().now_ms(), heartbeat_timeout=HEARTBEAT_TIMEOUT
+        driver=driver, execution=SystemClock().now_ms(), heartbeat_timeout=HEARTBEAT_TIMEOUT
     )
     with contextlib.closing(StatusTopic(settings, names.status)) as status:
-        incarnation = claim_for(settings, names, status, flow, claimed)
+        execution = claim_for(settings, names, status, flow, claimed)
         try:
-            yield incarnation
+            yield execution
         finally:
-            status.write(Finished(driver=driver, incarnation=incarnation, counters={}))
+            status.write(Finished(driver=driver, execution=execution, counters={}))
             status.flush(client.ANSWER)
 
 
@@ -63,7 +63,7 @@ def expect_alone(settings: Settings, names: Names, prefix: str, flow: str) -> No
 def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: str) -> None:
     """Keep a savepoint no longer; what only it names leaves its topics, where it is known what it
     and all others name. Raises SetupError."""
-    with _alone(settings, names, prefix, flow) as incarnation:
+    with _alone(settings, names, prefix, flow) as execution:
         known = Known.by(journal(settings, names.decisions))
         if savepoint not in known.savepoints:
             there = ", ".join(known.savepoints) or "none"
@@ -74,7 +74,7 @@ def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: st
         with checkpoints.reading(settings, names) as reader:
             dropped = reader.read(known.savepoints[savepoint])
         with contextlib.closing(DecisionTopic(settings, names.decisions)) as decisions:
-            decisions.write(to_bytes(incarnation, Drops(savepoint)))
+            decisions.write(to_bytes(execution, Drops(savepoint)))
         now = Known.by(journal(settings, names.decisions))
         with checkpoints.reading(settings, names) as reader:
             left = kept(reader, now)

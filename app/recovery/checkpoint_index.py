@@ -98,7 +98,7 @@ class Known:
         """Whether one counts that is no savepoint: the last life's, the one that it has begun with,
         and what there was to go back to behind that; what an earlier life has let go, or has
         written since, does not."""
-        life = checkpoint.incarnation
+        life = checkpoint.execution
         if checkpoint.cut == BEGINNING:
             return not self.own
         ours = life == self.last or offset == self.began_with

@@ -1,9 +1,9 @@
-"""A driver's claim of a flow, and the incarnations that follow from it.
+"""A driver's claim of a flow, and the executions that follow from it.
 
-Guarantees that every execution of a later claim has a greater incarnation than each of an earlier
-claim, whatever the hosts' clocks say: a claim looks at all earlier incarnations once it holds, and
+Guarantees that every execution of a later claim has a greater id than each of an earlier
+claim, whatever the hosts' clocks say: a claim reads all earlier ids once it holds, and
 a driver counts its own up one by one. So a reader of the journal tells a late beginning by its
-incarnation (`dataflow.exactly_once.commit_history`). Cost: one read of the journal per claim.
+execution (`dataflow.exactly_once.commit_history`). Cost: one read of the journal per claim.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from meander.state.keys.ids import ExecutionId
 log = logging.getLogger(__name__)
 
 BEYOND = 2
-"""How far the first incarnation of a claim lies beyond all that a topic tells of. A driver looks at
+"""How far the first execution of a claim lies beyond all that a topic tells of. A driver looks at
 its claim before each execution, so it begins at most one that no topic tells of yet."""
 LOOK = 0.5
 """Seconds between two looks at a flow that another driver has."""
 
 
 def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
-    """Take a flow, once all stands that can be seen to without; return it with the incarnation of
+    """Take a flow, once all stands that can be seen to without; return it with the execution of
     the claim. Raises SetupError while another driver has it."""
     options = prepared.options
     claimed = Claimed(
         driver=prepared.driver,
-        incarnation=prepared.incarnation,
+        execution=prepared.execution,
         heartbeat_timeout=options.heartbeat_timeout,
     )
-    incarnation = claim_for(
+    execution = claim_for(
         options.kafka, prepared.names, status, prepared.flow, claimed, options.wait
     )
-    return prepared.under(incarnation)
+    return prepared.under(execution)
 
 
 def claim_for(
     settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed,
     wait: bool | None = None,
 ) -> ExecutionId:  # fmt: skip
-    """Take a flow by a claim; return the incarnation that the driver begins with.
+    """Take a flow by a claim; return the execution that the driver begins with.
 
     With `wait`, wait for the end of another driver's lease; None means that there is no such
     option. Raises SetupError while another driver has the flow.
@@ -68,7 +68,7 @@ def claim_for(
             f"a driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
             f"stop that one; if it is dead, wait {holder.heartbeat_timeout:g} s{option}",
         )
-    return _incarnation(settings, names, status, flow, claimed)
+    return _execution(settings, names, status, flow, claimed)
 
 
 def expect_ours(prepared: PreparedFlow, status: StatusTopic) -> None:
@@ -106,22 +106,22 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
     return holder
 
 
-def _incarnation(
+def _execution(
     settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed
 ) -> ExecutionId:
-    """Return an incarnation beyond those of all drivers that had the flow before."""
+    """Return an execution beyond those of all drivers that had the flow before."""
     with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
         told = [
-            event.incarnation
+            event.execution
             for event in (one.event for one in reader.recent())
             if isinstance(event, Claimed | Heartbeat | Started | Recovering | Finished | Failed)
             and event.driver != claimed.driver
         ]
     begun = [life for life, _ in journal(settings, names.decisions)]
     least = max([*told, *begun], default=0) + BEYOND
-    if claimed.incarnation >= least:
-        return ExecutionId(claimed.incarnation)
+    if claimed.execution >= least:
+        return ExecutionId(claimed.execution)
     # The next driver has to know of it, even if this one dies now.
-    status.write(claimed.model_copy(update={"incarnation": least}))
+    status.write(claimed.model_copy(update={"execution": least}))
     status.flush(client.ANSWER)
     return ExecutionId(least)

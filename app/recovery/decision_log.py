@@ -36,8 +36,8 @@ from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 class Journal:
     """Writes decisions of a life; implements `dataflow.control.decisions.Journal`."""
 
-    def __init__(self, decisions: DecisionTopic, incarnation: ExecutionId) -> None:
-        self._decisions, self._incarnation = decisions, incarnation
+    def __init__(self, decisions: DecisionTopic, execution: ExecutionId) -> None:
+        self._decisions, self._execution = decisions, execution
         self.begun = 0
         self.durable = 0
 
@@ -45,23 +45,23 @@ class Journal:
         """Begin to write; whether it is durable is told by what is returned."""
         self.begun += 1
         number = self.begun
-        self._decisions.append(to_bytes(self._incarnation, decision), self._done)
+        self._decisions.append(to_bytes(self._execution, decision), self._done)
         return lambda: self.durable >= number
 
     def _done(self) -> None:
         self.durable += 1
 
 
-def to_bytes(incarnation: ExecutionId, decision: Decision) -> bytes:
+def to_bytes(execution: ExecutionId, decision: Decision) -> bytes:
     """A life's decision as it lies on its topic.
 
     >>> data = to_bytes(ExecutionId(5), Joins(WorkerId(2), 7))
     >>> data
-    b'{"incarnation": 5, "at": 7, "type": "joins", "worker": 2}'
+    b'{"execution": 5, "at": 7, "type": "joins", "worker": 2}'
     >>> from_bytes(data)
     (5, Joins(worker=2, time=7))
     """
-    fields = {"incarnation": incarnation, "at": decision.time} | written(decision)
+    fields = {"execution": execution, "at": decision.time} | written(decision)
     return json.dumps(fields).encode()
 
 
@@ -69,7 +69,7 @@ def from_bytes(data: bytes) -> Written:
     """The inverse. Raises MeanderError for anything else."""
     try:
         fields = json.loads(data)
-        return ExecutionId(fields["incarnation"]), _read(fields)
+        return ExecutionId(fields["execution"]), _read(fields)
     except (ValueError, KeyError, TypeError) as error:
         raise MeanderError(
             "the decisions topic", f"a record of it is no decision: {data[:100]!r}",

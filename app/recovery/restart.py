@@ -162,7 +162,7 @@ def begin(
     """A new life, from the newest checkpoint, once all others have ended.
 
     `expect_ours` raises where another driver has taken the flow. It is asked last of all: a record
-    that comes too late after that, readers of the journal tell by its incarnation.
+    that comes too late after that, readers of the journal tell by its execution.
     """
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
@@ -173,8 +173,8 @@ def begin(
         oldest = min(found.earlier, default=found.offset)
         begins = replace(begins, checkpoint=found.offset, oldest=oldest)
     expect_ours()
-    decisions.write(to_bytes(prepared.incarnation, begins), options.heartbeat_timeout)
-    history = history_of(plan, options.kafka, names, prepared.incarnation)
+    decisions.write(to_bytes(prepared.execution, begins), options.heartbeat_timeout)
+    history = history_of(plan, options.kafka, names, prepared.execution)
     return RestorePlan.of(plan, options.workers, checkpoint, history)
 
 
@@ -203,7 +203,7 @@ def left_behind(
         decided = reading.ask(lambda: journal(settings, names.decisions))
         marks = map(CommitMarker.from_bytes, whole(settings, names.marks))
         begun = until(decided.result(), life)
-    return History(plan.flow.space, begun, (mark for mark in marks if mark.incarnation != life))
+    return History(plan.flow.space, begun, (mark for mark in marks if mark.execution != life))
 
 
 def until(decided: Iterable[Written], life: ExecutionId | None) -> Iterator[Written]:
@@ -244,7 +244,7 @@ def take_up(
 ) -> int:
     """Have a new execution obey commands from where earlier ones have stopped, `known` in the
     driver that has lived through them; return that offset."""
-    settings, life = prepared.options.kafka, prepared.incarnation
+    settings, life = prepared.options.kafka, prepared.execution
     place = known
     if place is None:
         place = obeyed(until(journal(settings, prepared.names.decisions), life))

@@ -38,7 +38,7 @@ OPEN = {"queued", "moving"}
 """The states of migrations that have not ended."""
 
 SILENCE = Heartbeat(
-    driver="", incarnation=0, heartbeat_timeout=0.0, workers=0, lag=0, counters={},
+    driver="", execution=0, heartbeat_timeout=0.0, workers=0, lag=0, counters={},
     frontiers={}, bins=[], moving=[], omitted=0,
 )  # fmt: skip
 """What is known of a flow before its first heartbeat."""

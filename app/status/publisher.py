@@ -110,7 +110,7 @@ class FlowStatus:
         links, fronts, times = fitting(of_links), fitting(of_partitions), fitting(of_time)
         self.tell(
             Heartbeat(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                driver=self._prepared.driver, execution=self._prepared.execution,
                 workers=figures.workers, registered=figures.registered,
                 heartbeat_timeout=options.heartbeat_timeout, lag=sum(figures.lags.values()),
                 counters=figures.heard.counters,
@@ -136,7 +136,7 @@ class FlowStatus:
         """All workers run."""
         self.tell(
             Started(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation,
+                driver=self._prepared.driver, execution=self._prepared.execution,
                 workers=self._prepared.options.workers,
             )
         )  # fmt: skip
@@ -146,7 +146,7 @@ class FlowStatus:
         self._prepared, self._migrations = prepared, {}
         self.tell(
             Recovering(
-                driver=prepared.driver, incarnation=prepared.incarnation,
+                driver=prepared.driver, execution=prepared.execution,
                 checkpoint=checkpoint, reason=reason,
             )
         )  # fmt: skip
@@ -156,7 +156,7 @@ class FlowStatus:
         self._end(
             Finished(
                 driver=self._prepared.driver,
-                incarnation=self._prepared.incarnation,
+                execution=self._prepared.execution,
                 counters=counters,
             )
         )
@@ -165,9 +165,7 @@ class FlowStatus:
         """The end, before its time."""
         reason = str(error) if isinstance(error, MeanderError) else type(error).__name__
         self._end(
-            Failed(
-                driver=self._prepared.driver, incarnation=self._prepared.incarnation, reason=reason
-            )
+            Failed(driver=self._prepared.driver, execution=self._prepared.execution, reason=reason)
         )
 
     def _end(self, event: Event) -> None:

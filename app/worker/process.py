@@ -178,7 +178,7 @@ class WorkerProcess:
             open_shelf=lambda name: Shelf(database, name),
             open_reader=lambda node, rests: node.spec.open(context, dead, rests),
             open_writer=lambda node: _writer(plan, node, context, transactions),
-            incarnation=ExecutionId(arguments.incarnation),
+            execution=ExecutionId(arguments.execution),
             joins=arguments.joins,
             start=starting.result(),
             in_flight=begun.in_flight.result(),
@@ -368,7 +368,7 @@ class WorkerProcess:
 
 def _start(plan: Plan, arguments: Arguments, topics: Names) -> RestorePlan:
     """What the flow starts from; who joins it later has no need of states."""
-    life = ExecutionId(arguments.incarnation)
+    life = ExecutionId(arguments.execution)
     history = history_of(plan, arguments.kafka, topics, life)
     if arguments.checkpoint is None or arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)

@@ -52,7 +52,7 @@ _COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
 
 
 class LinkBroken(MeanderError):
-    """Frames from or to a peer may be lost: the incarnation is over."""
+    """Frames from or to a peer may be lost: the execution is over."""
 
     def __init__(self, peer: WorkerId, cause: str) -> None:
         super().__init__(f"the link to {member_name(peer)}", cause)

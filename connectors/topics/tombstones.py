@@ -30,9 +30,9 @@ def ends(settings: Settings, topic: str) -> list[int]:
         return [client.watermarks(consumer, topic, p)[1] for p in range(STATE_PARTITIONS)]
 
 
-def written_by(incarnation: ExecutionId) -> Callable[[bytes], bool]:
-    """Whether a key is of a layer that an incarnation's coordinator has had written."""
-    layers = LayerId(incarnation, COORDINATOR, 0).key(0).removesuffix(b"0/0")
+def written_by(execution: ExecutionId) -> Callable[[bytes], bool]:
+    """Whether a key is of a layer that an execution's coordinator has had written."""
+    layers = LayerId(execution, COORDINATOR, 0).key(0).removesuffix(b"0/0")
     return lambda key: key.startswith(layers)
 
 

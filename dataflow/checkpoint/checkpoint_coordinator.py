@@ -94,7 +94,7 @@ class CheckpointCoordinator:
     def __init__(
         self,
         plan: Plan,
-        incarnation: ExecutionId,
+        execution: ExecutionId,
         before: Checkpoint | None,
         links: Links,
         clock: Clock,
@@ -122,7 +122,7 @@ class CheckpointCoordinator:
         self._savepoints = [*savepoints]
         """Those that are kept besides, of any life."""
         self._forget, self._trimming = forget, trimming
-        self._plan, self._incarnation = plan, incarnation
+        self._plan, self._execution = plan, execution
         self._links, self._clock, self._write = links, clock, write
         self._how = plan.flow.checkpoints
         self._taking: _Taking | None = None
@@ -216,7 +216,7 @@ class CheckpointCoordinator:
         self._let_go(taking)
         taking.frozen = self._clock.monotonic()
         taking.whole = Checkpoint(
-            taking.number, self._incarnation, self._plan.flow.space, self._clock.now_ms(), (), cut,
+            taking.number, self._execution, self._plan.flow.space, self._clock.now_ms(), (), cut,
             taking.asked.savepoint, taking.asked.policy, _ms(taking.frozen - taking.began),
         )  # fmt: skip
         self._say(TriggerFrame(taking.number, taking.members, tuple(sorted(self._numbers))))
@@ -387,7 +387,7 @@ class CheckpointCoordinator:
         kept = *self._kept, *self._savepoints
         flying = {place for one in kept for place in one.places}
         chunks = list[RecordLocation]()
-        if old.incarnation != self._incarnation:
+        if old.execution != self._execution:
             named = {place for one in kept for place in one.chunks}
             chunks = [place for place in old.chunks if place not in named]
         gone = [place for place in old.places if place not in flying]

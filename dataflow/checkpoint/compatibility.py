@@ -77,7 +77,7 @@ def come_twice(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str
     says that it is the same."""
     if plan.flow.delivery == "at_least_once":
         return []
-    sent, timed = history.last_sent, history.timed(checkpoint.incarnation)
+    sent, timed = history.last_sent, history.timed(checkpoint.execution)
     found = [
         f"sink {sink!r} has sent results since without waiting for checkpoints of them, as it does"
         " now"

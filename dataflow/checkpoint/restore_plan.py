@@ -66,7 +66,7 @@ class RestorePlan:
         cut = BEGINNING if checkpoint is None else checkpoint.cut
         cut = without_what_is_out(plan, cut, history)
         number = 0 if checkpoint is None else checkpoint.number
-        life = UNBORN if checkpoint is None else checkpoint.incarnation
+        life = UNBORN if checkpoint is None else checkpoint.execution
         manifests = () if checkpoint is None else checkpoint.manifests
         begun = RestorePlan(
             workers, evenly_owned(plan.flow.space, workers, len(plan.groups.names)), readers={},

@@ -42,13 +42,13 @@ class StateWriter:
     def __init__(
         self,
         me: WorkerId,
-        incarnation: ExecutionId,
+        execution: ExecutionId,
         number: int,
         outlets: Sequence[OutgoingState],
         unloaded: Iterable[Manifest],
         topic: StateTopic,
     ) -> None:
-        self._me, self._at = me, CheckpointId(incarnation, number)
+        self._me, self._at = me, CheckpointId(execution, number)
         self._outlets = outlets
         self._traces = {outlet.keyed.name: outlet.keyed.trace for outlet in outlets}
         self._manifests = {(one.operator, one.bin): one for one in unloaded}

@@ -75,7 +75,7 @@ class CheckpointWriter:
         self,
         me: WorkerId,
         plan: Plan,
-        incarnation: ExecutionId,
+        execution: ExecutionId,
         number: int,
         held: SnapshotContents,
         outlets: Sequence[OutgoingState],
@@ -84,7 +84,7 @@ class CheckpointWriter:
         fail: Callable[[int, str], None],
     ) -> None:
         self._me, self._plan, self._held = me, plan, held
-        self._incarnation, self._number = incarnation, number
+        self._execution, self._number = execution, number
         self._report, self._fail = report, fail
         self._inputs = {
             at: (name, place)
@@ -98,7 +98,7 @@ class CheckpointWriter:
         self._pieces_left: Iterator[InFlight] | None = _in_pieces(held.underway)
         self._sequence = 0
         self._sending = Sending[Piece](topic, lambda one, places: one._replace(places=places))
-        self._states = StateWriter(me, incarnation, number, outlets, held.unloaded, topic)
+        self._states = StateWriter(me, execution, number, outlets, held.unloaded, topic)
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
         """A message was on its way here."""
@@ -175,7 +175,7 @@ class CheckpointWriter:
 
     def _begin(self, one: InFlight) -> None:
         name, place = self._inputs[one.location]
-        header = Header(self._incarnation, self._number, self._me, name, place, self._sequence)
+        header = Header(self._execution, self._number, self._me, name, place, self._sequence)
         self._sequence += 1
         batch, rounds = one.batch, rounds_of(one.time)
         placed = batch.hashes is not None or one.location in self._plan.placed
@@ -214,7 +214,7 @@ class CheckpointWriter:
             anew=tuple(held.anew),
         )  # fmt: skip
         space = self._plan.flow.space
-        return Checkpoint(self._number, self._incarnation, space, 0, tuple(manifests), cut)
+        return Checkpoint(self._number, self._execution, space, 0, tuple(manifests), cut)
 
 
 def _in_pieces(many: Iterable[Iterable[InFlight]]) -> Iterator[InFlight]:

@@ -198,8 +198,8 @@ class History:
         """The greatest of all: no life to come decides anything for a time before it."""
         self.orders: list[ReassignPartition] = []
         """Partitions that had come to their topics."""
-        for incarnation, decision in effective(journal):
-            self._note(incarnation, decision)
+        for execution, decision in effective(journal):
+            self._note(execution, decision)
         for mark in marks:
             self._mark(mark)
 
@@ -217,15 +217,15 @@ class History:
     def of(self, sink: str, first: int) -> CommittedResults:
         """Of a sink whose bins have numbers from `first` on."""
         lives = (
-            EndedExecution(incarnation, life.routing(self._space), life.by_worker(sink))
-            for incarnation, life in self._lives.items()
+            EndedExecution(execution, life.routing(self._space), life.by_worker(sink))
+            for execution, life in self._lives.items()
             if sink in life.marks
         )
         return CommittedResults(lives, first, self.claims(sink), self.replays)
 
     def sent(self, author: Author) -> bool:
         """Whether what has been written of an outbox is out: all of it, or nothing."""
-        life = self._lives.get(author.incarnation)
+        life = self._lives.get(author.execution)
         return life is not None and author in life.sent
 
     @property
@@ -241,7 +241,7 @@ class History:
 
     def timed(self, since: ExecutionId) -> set[str]:
         """The sinks that have said by times what is out, from a life on."""
-        lives = (life for incarnation, life in self._lives.items() if incarnation >= since)
+        lives = (life for execution, life in self._lives.items() if execution >= since)
         return {sink for life in lives for sink in life.marks}
 
     @property
@@ -253,8 +253,8 @@ class History:
         """What of a sink's results the replay has to give again, by who has committed it."""
         anew = self._begun_anew.get(sink)
         return {
-            PreviousWorker(incarnation, worker): out
-            for incarnation, life in self._lives.items()
+            PreviousWorker(execution, worker): out
+            for execution, life in self._lives.items()
             if anew is not None
             for worker, out in life.claims(sink, anew)
         }
@@ -271,17 +271,17 @@ class History:
         last = self._last
         return {} if last is None else dict(self._lives[last].begins.anew)
 
-    def _note(self, incarnation: ExecutionId, decision: Decision) -> None:
+    def _note(self, execution: ExecutionId, decision: Decision) -> None:
         match decision:
             case Begins(checkpoint=None):
                 # What is out of before has nothing to do with a flow that begins anew.
                 self.orders.clear()
-                self._lives = {incarnation: _Life(decision)}
+                self._lives = {execution: _Life(decision)}
             case Begins():
-                self._lives[incarnation] = _Life(decision)
-            case Moves() | Revoke() if incarnation == self._last:
-                self._lives[incarnation].changes.append(decision)
-            case ReassignPartition(offset=int()) if incarnation == self._last:
+                self._lives[execution] = _Life(decision)
+            case Moves() | Revoke() if execution == self._last:
+                self._lives[execution].changes.append(decision)
+            case ReassignPartition(offset=int()) if execution == self._last:
                 self.orders.append(decision)
 
     @property
@@ -290,7 +290,7 @@ class History:
         return next(reversed(self._lives), None)
 
     def _mark(self, mark: CommitMarker) -> None:
-        if (life := self._lives.get(mark.incarnation)) is None:
+        if (life := self._lives.get(mark.execution)) is None:
             return
         for sink, time in mark.times.items():
             life.marks[sink][mark.worker] = time
@@ -298,26 +298,26 @@ class History:
         self.mark = max([self.mark, *mark.times.values()])
         life.rulings.extend(mark.rulings)
         if mark.sent:
-            life.sent.add(Author(mark.incarnation, mark.sent, mark.worker))
+            life.sent.add(Author(mark.execution, mark.sent, mark.worker))
 
 
 def effective(journal: Iterable[Written]) -> Iterator[Written]:
     """Leave out each beginning of an execution that lies behind that of a later one.
 
     Its driver had lost the flow before the record arrived. Each execution of a later claim has a
-    greater incarnation than each of an earlier claim (`app.recovery.claiming`).
+    greater execution than each of an earlier claim (`app.recovery.claiming`).
 
     >>> early, late = (ExecutionId(1), Begins(0, (), 1)), (ExecutionId(2), Begins(0, (), 2))
-    >>> [int(incarnation) for incarnation, _ in effective([early, late, early])]
+    >>> [int(execution) for execution, _ in effective([early, late, early])]
     [1, 2]
     """
     last: ExecutionId | None = None
-    for incarnation, decision in journal:
+    for execution, decision in journal:
         if isinstance(decision, Begins):
-            if last is not None and incarnation < last:
+            if last is not None and execution < last:
                 continue
-            last = incarnation
-        yield incarnation, decision
+            last = execution
+        yield execution, decision
 
 
 def begins(order: ReassignPartition) -> TimestampOverride:

@@ -29,7 +29,7 @@ class CommitMarker:
     True
     """
 
-    incarnation: ExecutionId
+    execution: ExecutionId
     worker: WorkerId
     times: Mapping[str, int]
     """Of each sink, by name: what is before is out."""
@@ -44,7 +44,7 @@ class CommitMarker:
         """The mark as it rests on its topic."""
         return _FORMAT.encode(
             {
-                "incarnation": self.incarnation,
+                "execution": self.execution,
                 "worker": self.worker,
                 "sinks": [
                     {"sink": sink, "time": time, "out": _out_record(self.out.get(sink))}
@@ -60,7 +60,7 @@ class CommitMarker:
         """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
         record = _FORMAT.decode(data)
         return CommitMarker(
-            ExecutionId(record["incarnation"]),
+            ExecutionId(record["execution"]),
             WorkerId(record["worker"]),
             {one["sink"]: one["time"] for one in record["sinks"]},
             tuple(TimestampOverride(**one) for one in record["rulings"]),
@@ -87,7 +87,7 @@ class _SinkRecord(TypedDict):
 
 
 class _MarkRecord(TypedDict):
-    incarnation: int
+    execution: int
     worker: int
     sinks: list[_SinkRecord]
     rulings: list[dict[str, Any]]

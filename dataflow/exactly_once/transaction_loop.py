@@ -29,7 +29,7 @@ class TransactionLoop:
     def __init__(
         self,
         me: WorkerId,
-        incarnation: ExecutionId,
+        execution: ExecutionId,
         sinks: Sequence[OrderedSink],
         outboxes: Sequence[OutboxSink],
         transactions: Transactions | None,
@@ -40,7 +40,7 @@ class TransactionLoop:
     ) -> None:
         """`allowed` says whether the flow has a checkpoint to come back to; `report` tells the
         coordinator. Without transactions there is nothing to do."""
-        self._me, self._incarnation = me, incarnation
+        self._me, self._execution = me, execution
         self._sinks, self._transactions = sinks, transactions
         self._outboxes, self._report = outboxes, report
         self._frozen = self._going = self._gone = 0
@@ -108,7 +108,7 @@ class TransactionLoop:
         left = {sink.name: sink.left() for sink in self._sinks}
         self._gone, self._going = self._going, 0
         self._leaving = self._heard.take()
-        mark = CommitMarker(self._incarnation, self._me, times, self._leaving, left, self._gone)
+        mark = CommitMarker(self._execution, self._me, times, self._leaving, left, self._gone)
         self._transactions.commit(mark)
         return True
 

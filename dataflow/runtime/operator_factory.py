@@ -101,7 +101,7 @@ class WorkerEnvironment:
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Of what is left of partitions; None for this worker's share at the flow's start."""
     open_writer: Callable[[SinkNode], SinkWriter]
-    incarnation: ExecutionId
+    execution: ExecutionId
     start: RestorePlan
     """What the flow starts from, of all workers."""
     in_flight: StateTopic
@@ -381,7 +381,7 @@ class OperatorFactory:
                 return Columnar(fold, sealing, guard)
 
     def _next_layer(self) -> LayerId:
-        return LayerId(self.site.incarnation, self.site.me, next(self._layers))
+        return LayerId(self.site.execution, self.site.me, next(self._layers))
 
     def _out(self, places: Sequence[Location]) -> Callable[[int], bool]:
         """Return a check whether the frontiers at some places have reached a time."""

@@ -301,7 +301,7 @@ class Worker:
     def _commits(self) -> TransactionLoop:
         site, start = self._site, self._assembly.start
         return TransactionLoop(
-            site.me, site.incarnation, self._assembly.once, self._assembly.outboxes,
+            site.me, site.execution, self._assembly.once, self._assembly.outboxes,
             site.transactions, site.clock, self._plan.flow.transaction_interval, start.resumes,
             self._reports.append,
         )  # fmt: skip
@@ -370,7 +370,7 @@ class Worker:
         behind = [one for at, port in ports.items() for one in _records(at, port.behind)]
         assembly.retention.freeze(number)
         loading = [(one.operator, one.bin) for one in self._loading.left]
-        assembly.migrator.freeze(CheckpointId(site.incarnation, number), loading)
+        assembly.migrator.freeze(CheckpointId(site.execution, number), loading)
         keyed = [outlet.keyed for outlet in assembly.outlets]
         # Before all is loaded, calls that were asked for wait to be asked for anew.
         notices = (
@@ -391,7 +391,7 @@ class Worker:
             [ReplayFrom(sink.name, sink.anew) for sink in assembly.once],
         )
         return CheckpointWriter(
-            self.me, plan, site.incarnation, number, held, assembly.outlets, site.in_flight,
+            self.me, plan, site.execution, number, held, assembly.outlets, site.in_flight,
             partial(self._tell_part, self._committing.held), self._tell_failed,
         )  # fmt: skip
 
@@ -400,12 +400,12 @@ class Worker:
         number = word.checkpoint
         self._committing.complete(number, word.passed, dict(word.held))
         for outlet in self._assembly.outlets:
-            outlet.keyed.settle(CheckpointId(self._site.incarnation, number))
+            outlet.keyed.settle(CheckpointId(self._site.execution, number))
 
     def _cancelled(self, number: int) -> None:
         """A checkpoint has been given up."""
         for outlet in self._assembly.outlets:
-            outlet.keyed.store.cancel(CheckpointId(self._site.incarnation, number))
+            outlet.keyed.store.cancel(CheckpointId(self._site.execution, number))
 
     def _queued(self, node: str) -> list[InFlight]:
         """The records that wait for an operator."""

@@ -425,7 +425,7 @@ class SimulatedFlow:
             lambda name: Shelf(database, f"{self._namespace}/{name}"),
             lambda node, rests: self._reader(node, me, rests),
             opened,
-            self.world.incarnation,
+            self.world.execution,
             self.world.start,
             self.world.in_flight,
             joins=joins,

@@ -245,7 +245,7 @@ class DurableWorld:
     """What the flow of now has started from."""
     earlier: Sequence[Checkpoint] = ()
     """What there is to go back to before that."""
-    incarnation: ExecutionId = _UNBORN
+    execution: ExecutionId = _UNBORN
     """Its life."""
     start: RestorePlan = field(init=False)
     """The same over its workers."""
@@ -258,8 +258,8 @@ class DurableWorld:
     def begin(self, plan: Plan, workers: int, past: OverrideHistory) -> None:
         """A new life, from the newest checkpoint; nothing that the last one does counts any more.
         `past` is known otherwise than by what is committed."""
-        self.incarnation = ExecutionId(self.incarnation + 1)
-        self.ledger.begin(self.incarnation)
+        self.execution = ExecutionId(self.execution + 1)
+        self.ledger.begin(self.execution)
         # Of what the last life was writing some is there.
         del self.journal[self.ledger.rng.randint(self.certain, len(self.journal)) :]
         self.checkpoints += [one for one in self.unsure if self.ledger.rng.random() < 0.5]
@@ -271,7 +271,7 @@ class DurableWorld:
             data = replace(one, parts=()).to_bytes()
             assert self._read(one.head(data)) == one, "what is kept lies there"
         begins = RestorePlan.of(plan, workers, self.before).begins
-        self.journal.append((self.incarnation, begins))
+        self.journal.append((self.execution, begins))
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.start = RestorePlan.of(plan, workers, self.before, history)
@@ -295,7 +295,7 @@ class DurableWorld:
         def durable() -> bool:
             if number <= self.certain:
                 return True
-            if life == self.incarnation and self.ledger.rng.random() < 0.5:
+            if life == self.execution and self.ledger.rng.random() < 0.5:
                 self.certain = number
             return number <= self.certain
 
@@ -305,7 +305,7 @@ class DurableWorld:
         self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
     ) -> CheckpointCoordinator:
         """The checkpoints of this life; each is durable when `durable` says so."""
-        life = self.incarnation
+        life = self.execution
 
         def append(record: bytes) -> Callable[[], int | None]:
             self.ledger.expect(life)
@@ -338,7 +338,7 @@ class DurableWorld:
             self.state.forget(chunks)
 
         return CheckpointCoordinator(
-            plan, self.incarnation, self.before, links, clock, keep, forget,
+            plan, self.execution, self.before, links, clock, keep, forget,
             self.ledger.trimming(), self.savepoints, earlier=self.earlier,
         )  # fmt: skip
 
@@ -538,7 +538,7 @@ def simulate(
     """Put a plan on simulated workers; from the newest checkpoint in the world, if any."""
     clock, network = SimClock(), SimNetwork()
     world.begin(plan, workers, past)
-    life = world.incarnation
+    life = world.execution
     written: list[Decision] = []
 
     def journal(decision: Decision) -> Callable[[], bool]:

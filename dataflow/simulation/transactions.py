@@ -98,7 +98,7 @@ class ListTransactions:
         if self._open is None:
             return False
         mark, show = self._open
-        self._ledger.expect(mark.incarnation)
+        self._ledger.expect(mark.execution)
         if self._ledger.rng.random() < self._pace:
             self._ledger.settle(mark, show)
             self.done, self._open = self.begun, None
@@ -111,7 +111,7 @@ class ListTransactions:
 
     def commit(self, mark: CommitMarker) -> None:
         """Begin. Raises MeanderError once a later life has begun."""
-        self._ledger.expect(mark.incarnation)
+        self._ledger.expect(mark.execution)
         written, self._written = self._written, []
 
         def show() -> None:

@@ -169,7 +169,7 @@ class Checkpoint:
     """
 
     number: int
-    incarnation: ExecutionId
+    execution: ExecutionId
     space: BinSpace
     millis: int
     manifests: tuple[Manifest, ...]
@@ -188,7 +188,7 @@ class Checkpoint:
     @property
     def key(self) -> bytes:
         """The key of its parts on their topic, never used twice."""
-        return f"checkpoint/{self.incarnation}/{self.number}".encode()
+        return f"checkpoint/{self.execution}/{self.number}".encode()
 
     @property
     def operators(self) -> set[str]:
@@ -263,7 +263,7 @@ class Checkpoint:
         cut = self.cut
         return {
             "number": self.number,
-            "incarnation": self.incarnation,
+            "execution": self.execution,
             "bits": self.space.bits,
             "millis": self.millis,
             "savepoint": self.savepoint,
@@ -296,7 +296,7 @@ class Checkpoint:
         if record["parts"]:
             return _joined(record, fetch)
         return Checkpoint(
-            record["number"], ExecutionId(record["incarnation"]), BinSpace(record["bits"]),
+            record["number"], ExecutionId(record["execution"]), BinSpace(record["bits"]),
             record["millis"], tuple(map(Manifest.from_bytes, record["manifests"])),
             Cut(
                 record["time"],
@@ -362,7 +362,7 @@ class _PieceRecord(TypedDict):
 
 class _CheckpointRecord(TypedDict):
     number: int
-    incarnation: int
+    execution: int
     bits: int
     millis: int
     savepoint: str

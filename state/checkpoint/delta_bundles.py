@@ -49,9 +49,9 @@ class Bundle(NamedTuple):
     place: RecordLocation
 
 
-def key_of(incarnation: ExecutionId, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
+def key_of(execution: ExecutionId, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
     """The key of a bundle on its topic: the n-th of a worker and checkpoint."""
-    return f"bundle/{incarnation}/{checkpoint}/{worker}/{sequence}".encode()
+    return f"bundle/{execution}/{checkpoint}/{worker}/{sequence}".encode()
 
 
 def to_bytes(many: Iterable[Delta]) -> bytes:

@@ -47,7 +47,7 @@ class RecordCorrupt(LayerUnreadable):
 class Header:
     """Whose records these are."""
 
-    incarnation: ExecutionId
+    execution: ExecutionId
     checkpoint: int
     worker: WorkerId
     """Who was to take them."""
@@ -61,14 +61,14 @@ class Header:
     def key(self) -> bytes:
         """The key of the record on its topic, never used twice."""
         return (
-            f"in flight/{self.incarnation}/{self.checkpoint}/{self.worker}/{self.sequence}".encode()
+            f"in flight/{self.execution}/{self.checkpoint}/{self.worker}/{self.sequence}".encode()
         )
 
 
 class Author(NamedTuple):
     """Of records in flight: who has written them, for which checkpoint of its life."""
 
-    incarnation: ExecutionId
+    execution: ExecutionId
     checkpoint: int
     worker: WorkerId
 
@@ -78,7 +78,7 @@ class Author(NamedTuple):
 
         >>> header = Header(ExecutionId(7), 2, WorkerId(1), "sink", 1, sequence=0)
         >>> Author.of(header.key)
-        Author(incarnation=7, checkpoint=2, worker=1)
+        Author(execution=7, checkpoint=2, worker=1)
         """
         _, life, checkpoint, worker, *_ = key.split(b"/")
         return Author(ExecutionId(int(life)), int(checkpoint), WorkerId(int(worker)))
@@ -130,7 +130,7 @@ def encode(header: Header, columns: Columns) -> bytes:
     head = _written(
         _HEADER,
         {
-            "incarnation": header.incarnation,
+            "execution": header.execution,
             "checkpoint": header.checkpoint,
             "worker": header.worker,
             "node": header.node,
@@ -164,7 +164,7 @@ def decode(data: bytes) -> tuple[Header, Columns]:
             "a record of format 'in_flight'", f"it is cut short: {error}"
         ) from error
     header = Header(
-        ExecutionId(head["incarnation"]), head["checkpoint"], WorkerId(head["worker"]),
+        ExecutionId(head["execution"]), head["checkpoint"], WorkerId(head["worker"]),
         head["node"], head["input"], head["sequence"],
     )  # fmt: skip
     if xxhash.xxh3_64_digest(body) != head["checksum"]:

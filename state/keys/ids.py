@@ -30,25 +30,25 @@ ExecutionId = NewType("ExecutionId", int)
 class CheckpointId(NamedTuple):
     """Names a checkpoint for ever: the n-th, taken in a life."""
 
-    incarnation: ExecutionId
+    execution: ExecutionId
     number: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LayerId:
-    """Names a layer for ever: no two layers of any incarnation share one.
+    """Names a layer for ever: no two layers of any execution share one.
 
     >>> LayerId(ExecutionId(1), WorkerId(0), 7).key(2)
     b'layer/1/0/7/2'
     """
 
-    incarnation: ExecutionId
+    execution: ExecutionId
     worker: WorkerId
     sequence: int
 
     def key(self, chunk: int) -> bytes:
         """The record key of one of its chunks on the state topic."""
-        return f"layer/{self.incarnation}/{self.worker}/{self.sequence}/{chunk}".encode()
+        return f"layer/{self.execution}/{self.worker}/{self.sequence}/{chunk}".encode()
 
 
 def life_of(key: bytes) -> ExecutionId | None:

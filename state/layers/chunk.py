@@ -105,7 +105,7 @@ class LayerChunk:
 
 
 class _HeadRecord(TypedDict):
-    incarnation: int
+    execution: int
     worker: int
     sequence: int
     chunk: int
@@ -134,7 +134,7 @@ _ARRAYS: Final = b"\0\0\0\0"
 
 def _head_record(head: Head, number: int) -> _HeadRecord:
     return {
-        "incarnation": head.id.incarnation,
+        "execution": head.id.execution,
         "worker": head.id.worker,
         "sequence": head.id.sequence,
         "chunk": number,

@@ -90,7 +90,7 @@ class PlaceRecord(TypedDict):
 
 
 class _LayerRecord(TypedDict):
-    incarnation: int
+    execution: int
     worker: int
     sequence: int
     kind: Kind
@@ -153,7 +153,7 @@ def place_record(place: RecordLocation) -> PlaceRecord:
 
 def _layer_record(layer: LayerPointer) -> _LayerRecord:
     return {
-        "incarnation": layer.id.incarnation,
+        "execution": layer.id.execution,
         "worker": layer.id.worker,
         "sequence": layer.id.sequence,
         "kind": layer.kind,
@@ -169,7 +169,7 @@ def _layer_record(layer: LayerPointer) -> _LayerRecord:
 
 def _layer(record: _LayerRecord) -> LayerPointer:
     return LayerPointer(
-        LayerId(ExecutionId(record["incarnation"]), WorkerId(record["worker"]), record["sequence"]),
+        LayerId(ExecutionId(record["execution"]), WorkerId(record["worker"]), record["sequence"]),
         Description(time_of(record["lower"]), time_of(record["upper"]), time_of(record["since"])),
         record["kind"],
         record["count"],

@@ -1,4 +1,4 @@
-"""Strangers get nowhere, a member's garbage ends the incarnation, and who does not read is waited
+"""Strangers get nowhere, a member's garbage ends the execution, and who does not read is waited
 for: on real sockets, with bytes that no member of ours would send."""
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def cut_off(address: str, said: bytes) -> bool:
         ([head(ENGINE, (1 << 64) - 1), b"x"], "came where 1 was due"),
     ],
 )
-def test_a_members_garbage_ends_the_incarnation_and_names_it(
+def test_a_members_garbage_ends_the_execution_and_names_it(
     member: tuple[CurveLinks, zmq.Socket[bytes]], frame: list[bytes], says: str
 ) -> None:
     b, dealer = member
@@ -241,7 +241,7 @@ def test_a_random_multipart_of_a_member_never_reaches_the_application(
         b.told()
 
 
-def test_a_byte_changed_on_the_way_ends_the_incarnation(pair: Pair) -> None:
+def test_a_byte_changed_on_the_way_ends_the_execution(pair: Pair) -> None:
     pair.nothing_has_come_but(b"first")
     pair.between.meddle = lambda data: data[:-1] + bytes([data[-1] ^ 1])
     pair.a.send(B, [b"second"])

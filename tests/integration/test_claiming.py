@@ -1,4 +1,4 @@
-"""A driver's claim of a flow on a real broker: who has it, with which incarnation, until when."""
+"""A driver's claim of a flow on a real broker: who has it, with which execution, until when."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.flow_process import flow_folder, lines
 from tests.kafka_tools import PATIENCE, until
 
 AHEAD = 1 << 43
-"""An incarnation of a driver whose clock is centuries ahead."""
+"""An execution of a driver whose clock is centuries ahead."""
 HEARTBEAT_TIMEOUT = 1.0
 PAUSE = 5.0
 """Seconds of a lease in which a heartbeat comes for certain."""
@@ -76,21 +76,21 @@ def waiting(first: PreparedFlow) -> PreparedFlow:
     return another(first, wait=True)
 
 
-def test_a_later_claim_has_greater_incarnations_whatever_the_clocks_say(
+def test_a_later_claim_has_greater_executions_whatever_the_clocks_say(
     first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     with status_of(first) as status:
         ahead = claim(first.under(ExecutionId(AHEAD)), status)
-        assert ahead.incarnation == AHEAD
+        assert ahead.execution == AHEAD
         behind = claim(waiting, status)
-        assert behind.incarnation == AHEAD + BEYOND
+        assert behind.execution == AHEAD + BEYOND
         with decisions_of(first) as decisions:
             decisions.write(to_bytes(ExecutionId(2 * AHEAD), Joins(WorkerId(1), 5)))
         last = claim(another(waiting), status)
-        assert last.incarnation == 2 * AHEAD + BEYOND, "the status topic forgets, the journal not"
-        assert last.anew(2).incarnation == last.incarnation + 1
-        told = [e.incarnation for e in claims(first) if e.driver == last.driver]
-        assert told[-1] == last.incarnation, "the next driver reads it there"
+        assert last.execution == 2 * AHEAD + BEYOND, "the status topic forgets, the journal not"
+        assert last.anew(2).execution == last.execution + 1
+        told = [e.execution for e in claims(first) if e.driver == last.driver]
+        assert told[-1] == last.execution, "the next driver reads it there"
 
 
 def test_a_beginning_is_written_only_after_a_look_at_the_claim(
@@ -120,8 +120,8 @@ def test_a_beginning_that_arrives_behind_a_later_claims_counts_for_nothing(
         begin(mine, None, decisions, stall)
         decided = journal(first.options.kafka, first.names.decisions)
         written = [life for life, one in decided if isinstance(one, Begins)]
-        assert written == [others[0].incarnation, mine.incarnation]
-        assert known(first).last == others[0].incarnation
+        assert written == [others[0].execution, mine.execution]
+        assert known(first).last == others[0].execution
         with pytest.raises(SetupError, match="another driver has taken it"):
             expect_ours(mine, status)
 

@@ -60,7 +60,7 @@ def told(rig: Rig, names: Names) -> Iterator[StatusTopic]:
 def week(rig: Rig, names: Names) -> Iterator[StatusReader]:
     """A flow that has run for long: one migration is under way since the beginning."""
     old: list[Event] = [
-        Claimed(driver="one", incarnation=1, heartbeat_timeout=10.0),
+        Claimed(driver="one", execution=1, heartbeat_timeout=10.0),
         alive(),
         Accepted(id="done", offset=0, time=5, at=5 << 20, strategy="all-at-once", bins=[7]),
         Completed(id="done", ms=1.0, bins=1, bytes=1),
@@ -77,7 +77,7 @@ def alive(
     driver: str = "one", *, heartbeat_timeout: float = 10.0, moving: Sequence[Migration] = ()
 ) -> Heartbeat:
     return Heartbeat(
-        driver=driver, incarnation=1, workers=2, heartbeat_timeout=heartbeat_timeout, lag=3,
+        driver=driver, execution=1, workers=2, heartbeat_timeout=heartbeat_timeout, lag=3,
         counters={"read": 4}, registered=2, frontiers={"sink": 5}, bins=[128, 128],
         inflight=[0, 0], moving=list(moving), omitted=0,
     )  # fmt: skip
@@ -122,7 +122,7 @@ def whole(rig: Rig, names: Names) -> list[Event]:
 
 def test_what_was_told_is_read_in_order(rig: Rig, names: Names, told: StatusTopic) -> None:
     said: list[Event] = [
-        Started(driver="one", incarnation=1, workers=2),
+        Started(driver="one", execution=1, workers=2),
         rejected("m1"),
         alive(),
         Completed(id="m2", ms=1.5, bins=2, bytes=3),
@@ -139,7 +139,7 @@ def test_following_begins_where_the_topic_ended(rig: Rig, names: Names, told: St
         assert [one.event for one in opened.recent()] == [alive()]
         following = opened.follow()
         assert next(following) is None
-        end = Finished(driver="one", incarnation=1, counters={})
+        end = Finished(driver="one", execution=1, counters={})
         tell(told, end)
         assert next(one for one in following if one is not None).event == end
 
@@ -260,7 +260,7 @@ def test_the_rejection_of_a_later_command_of_the_same_id_does_not_end_this_one(
 
 
 def claimed(driver: str, heartbeat_timeout: float = 10.0) -> Claimed:
-    return Claimed(driver=driver, incarnation=1, heartbeat_timeout=heartbeat_timeout)
+    return Claimed(driver=driver, execution=1, heartbeat_timeout=heartbeat_timeout)
 
 
 def claim_as(rig: Rig, names: Names, driver: str) -> Holder:
@@ -331,8 +331,8 @@ def test_a_driver_that_was_silent_for_its_own_lease_loses_the_flow(
 @pytest.mark.parametrize(
     "end",
     [
-        Finished(driver="one", incarnation=1, counters={}),
-        Failed(driver="one", incarnation=1, reason="worker 1 died"),
+        Finished(driver="one", execution=1, counters={}),
+        Failed(driver="one", execution=1, reason="worker 1 died"),
     ],
 )
 def test_a_driver_that_said_it_has_ended_leaves_the_flow_to_the_next(
@@ -347,7 +347,7 @@ def test_a_claim_whose_rival_ends_meanwhile_is_made_anew(
 ) -> None:
     tell(told, claimed("one"), alive("one"))
     original = StatusReader.__init__
-    ends: list[Event] = [Finished(driver="one", incarnation=1, counters={})]
+    ends: list[Event] = [Finished(driver="one", execution=1, counters={})]
 
     def after_its_end(self: StatusReader, settings: Settings, topic: str, flow: str) -> None:
         tell(told, *ends)

@@ -1,4 +1,4 @@
-"""Links to those who come and go: from the first engine frame on a link's loss ends the incarnation
+"""Links to those who come and go: from the first engine frame on a link's loss ends the execution
 (I7), and no more once both ends have said all."""
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_a_flow_goes_from_one_worker_to_three_and_back_while_records_flow(
     assert 0 < left < flow.fed == result.counters["read"], "what leavers have read counts"
     assert isinstance(flow.events[-1], Finished)
     (started,) = flow.of(Started)
-    life = f"counts-{started.driver}-{started.incarnation}"
+    life = f"counts-{started.driver}-{started.execution}"
     assert [spark_says(context, f"{life}-{worker}") for worker in (1, 2)] == [
         ["SUCCEEDED"], ["SUCCEEDED"]
     ], "a leaver's job has finished, not failed"  # fmt: skip

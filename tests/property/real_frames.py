@@ -224,7 +224,7 @@ def _of_app() -> Iterator[Kind]:
     yield from _read_by(REPLY, MemberList(peers=listed), turned, Go(), HeartbeatAck())
     reads = {"event": "reads", "source": "lines", "partitions": [0, 3], "total": 4}
     again = Restart(
-        worker=1, workers=3, incarnation=1 << 42, checkpoint=7, token=b"t" * 32, door=address,
+        worker=1, workers=3, execution=1 << 42, checkpoint=7, token=b"t" * 32, door=address,
         door_key=key,
     )  # fmt: skip
     yield from _read_by(

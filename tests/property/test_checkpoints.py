@@ -205,7 +205,7 @@ class Life:
     """What one life has read and answered, and what it began with."""
 
     before: Checkpoint | None
-    incarnation: int
+    execution: int
     raw: Sequence[Result]
     other: Sequence[Result]
     results: Sequence[Result]
@@ -266,7 +266,7 @@ class Lives(Run):
                 sink.results[mark:]
                 for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
             )
-            lives.append(Life(world.before, world.incarnation, raw, other, results, run.ended))
+            lives.append(Life(world.before, world.execution, raw, other, results, run.ended))
             self._count(world)
             self._check_policies(run)
             if over:
@@ -336,7 +336,7 @@ class Lives(Run):
         taken = [event for event in run.sim.events if event["type"] == "checkpointed"]
         self.policies.update(str(event["policy"]) for event in taken)
         for earlier, later in pairwise(run.world.checkpoints):
-            if earlier.incarnation == later.incarnation:
+            if earlier.execution == later.execution:
                 known = {(one.source, one.partition) for one in later.cut.positions}
                 before = {(one.source, one.partition) for one in earlier.cut.positions}
                 assert before <= known, "each partition has its place, also at its end"
@@ -422,7 +422,7 @@ def lineage(lives: Sequence[Life]) -> list[Life]:
     """The lives from which the last one stems, the first first."""
     line = [lives[-1]]
     while (before := line[0].before) is not None:
-        line.insert(0, next(one for one in lives if one.incarnation == before.incarnation
+        line.insert(0, next(one for one in lives if one.execution == before.execution
                             and one is not line[0]))  # fmt: skip
     return line
 

@@ -113,7 +113,7 @@ _begin = DurableWorld.begin
 
 def _read_before_fencing(world: Any, *how: Any) -> None:
     known = [*world.ledger.marks]
-    world.ledger.begin(world.incarnation + 1)
+    world.ledger.begin(world.execution + 1)
     late, world.ledger.marks = world.ledger.marks, known
     _begin(world, *how)
     world.ledger.marks = late

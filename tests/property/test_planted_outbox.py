@@ -57,7 +57,7 @@ def _all_that_lay_there(_: object, cut: Any, __: object) -> Any:
 
 
 def _whoever_has_sent(history: Any, author: Any) -> bool:
-    life = history._lives.get(author.incarnation)
+    life = history._lives.get(author.execution)
     return life is not None and any(one.checkpoint == author.checkpoint for one in life.sent)
 
 

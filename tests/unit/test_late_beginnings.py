@@ -36,17 +36,17 @@ def test_a_late_beginning_changes_nothing_that_is_read_from_the_journal() -> Non
 
 
 def decided(rng: random.Random) -> tuple[list[Written], list[ExecutionId]]:
-    """Some drivers' journal, each with some executions, and the incarnations of these."""
-    journal, begun, incarnation = list[Written](), list[ExecutionId](), 0
+    """Some drivers' journal, each with some executions, and the executions of these."""
+    journal, begun, execution = list[Written](), list[ExecutionId](), 0
     for _ in range(rng.randint(1, 4)):
-        incarnation += rng.randint(3, 10)
+        execution += rng.randint(3, 10)
         for _ in range(rng.randint(1, 3)):
-            life = ExecutionId(incarnation := incarnation + 1)
+            life = ExecutionId(execution := execution + 1)
             begun.append(life)
             journal.append((life, begins(rng, anew=len(begun) == 1)))
             journal += [(life, decision(rng)) for _ in range(rng.randint(0, 4))]
         # One more than those that are told of: it begins too late, if ever.
-        incarnation += 1
+        execution += 1
     return journal, begun
 
 

@@ -40,7 +40,7 @@ def beat(
     **counters: int,
 ) -> Heartbeat:
     return Heartbeat(
-        driver=driver, incarnation=1, workers=2, registered=len(bins), heartbeat_timeout=10.0,
+        driver=driver, execution=1, workers=2, registered=len(bins), heartbeat_timeout=10.0,
         lag=7, counters=counters, frontiers={"per.plane": 5} if bins else {}, bins=list(bins),
         inflight=[0] * len(bins), moving=list(moving), omitted=omitted,
     )  # fmt: skip
@@ -64,10 +64,10 @@ def moved(name: str, bin: int) -> BinMoved:
     return BinMoved.model_validate(fields)
 
 
-CLAIMED = Claimed(driver="d", incarnation=1, heartbeat_timeout=10.0)
-STARTED = Started(driver="d", incarnation=1, workers=2)
-FINISHED = Finished(driver="d", incarnation=1, counters={"read": 9})
-FAILED = Failed(driver="d", incarnation=1, reason="worker 1 died")
+CLAIMED = Claimed(driver="d", execution=1, heartbeat_timeout=10.0)
+STARTED = Started(driver="d", execution=1, workers=2)
+FINISHED = Finished(driver="d", execution=1, counters={"read": 9})
+FAILED = Failed(driver="d", execution=1, reason="worker 1 died")
 
 
 def test_a_flow_is_starting_running_and_then_ended() -> None:
@@ -188,7 +188,7 @@ def test_it_is_said_from_when_on_ended_migrations_are_known() -> None:
 def test_a_new_life_begins_without_the_migrations_of_the_one_before() -> None:
     before: list[Event] = [CLAIMED, beat(), accepted("m"), FAILED]
     assert seen(*before).migrations["m"].state == "ended"
-    claim = Claimed(driver="e", incarnation=2, heartbeat_timeout=10.0)
+    claim = Claimed(driver="e", execution=2, heartbeat_timeout=10.0)
     again = seen(*before, claim, beat(driver="e"))
     assert (again.state, again.reason, again.migrations) == ("starting", "", {})
     assert again.since_ms is None
@@ -196,7 +196,7 @@ def test_a_new_life_begins_without_the_migrations_of_the_one_before() -> None:
 
 def test_another_drivers_claim_changes_nothing() -> None:
     alone = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]))
-    claim = Claimed(driver="e", incarnation=2, heartbeat_timeout=10.0)
+    claim = Claimed(driver="e", execution=2, heartbeat_timeout=10.0)
     claimed = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]), claim)
     assert (claimed.state, claimed.beat.bins, claimed.heartbeat_ms) == ("running", [1, 1], 1003)
     assert (alone.state, alone.beat.bins, alone.heartbeat_ms) == ("running", [1, 1], 1003)

@@ -90,7 +90,7 @@ def on(checkpoint: int, oldest: int) -> Begins:
 
 
 def taken_by(life: int) -> Checkpoint:
-    return replace(CHECKPOINT, incarnation=ExecutionId(life))
+    return replace(CHECKPOINT, execution=ExecutionId(life))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ EVENTS: list[Event] = [
     Completed(id="m1", ms=12.5, bins=2, bytes=200),
     CommandRejected(id="m2", offset=4, reason="there is no worker 7"),
     Heartbeat(
-        driver="d", incarnation=1, workers=2, heartbeat_timeout=10.0, lag=0, counters={"read": 5},
+        driver="d", execution=1, workers=2, heartbeat_timeout=10.0, lag=0, counters={"read": 5},
         frontiers={"sink": 6}, registered=2, bins=[128, 128], inflight=[0, 7], omitted=1,
         moving=[Migration(id="m1", state="moving", strategy="fluid", at_ms=5, bins=2, moved=1)],
     ),
@@ -50,10 +50,10 @@ EVENTS: list[Event] = [
     PartitionAdded(source="lines", partition=4, worker=1, time=5, at=5 << 20),
     Left(id="r2", worker=2, counters={"read": 7}),
     Rescaled(id="r1", workers=3, ms=812.5, reason="the newcomers get no share: it is over"),
-    Claimed(driver="d", incarnation=1, heartbeat_timeout=10.0),
-    Started(driver="d", incarnation=1, workers=2),
-    Finished(driver="d", incarnation=1, counters={"read": 5}),
-    Failed(driver="d", incarnation=1, reason="worker 1 died"),
+    Claimed(driver="d", execution=1, heartbeat_timeout=10.0),
+    Started(driver="d", execution=1, workers=2),
+    Finished(driver="d", execution=1, counters={"read": 5}),
+    Failed(driver="d", execution=1, reason="worker 1 died"),
 ]  # fmt: skip
 
 

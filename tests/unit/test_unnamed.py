@@ -94,7 +94,7 @@ def test_what_earlier_lives_have_kept_goes_as_a_life_takes_its_own(seed: int) ->
     flow = counting()
     world = lives(flow, None, seed, 2)
     with SimulatedFlow(flow, 2, seed, world=world) as run:
-        life = world.incarnation
+        life = world.execution
         for _ in range(EACH + 1):
             until_read(run, RECORDS)
             take(run)

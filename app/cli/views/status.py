@@ -10,7 +10,7 @@ from meander.app.status.overview import Overview
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
 
-_DRAWN_TOGETHER = {"type", "driver", "incarnation", "moving", "omitted"}
+_DRAWN_TOGETHER = {"type", "driver", "execution", "moving", "omitted"}
 """What of a heartbeat is shown only together with what other events say, or not at all."""
 
 
