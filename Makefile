@@ -18,7 +18,7 @@ CODE   := meander
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo bench bench-checkpoints bench-migration test unit soak check format clean
+.PHONY: help venv java demo bench bench-checkpoints bench-migration test unit soak check docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ check: venv ## lint, format, types, one-way imports, and retired words
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.support.retired_words
+
+docs: venv ## build the documentation as a site in build/site; dead links fail
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 
 format: venv ## put the code into shape
 	@$(BIN)/ruff check --fix .

@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 GLOSSARY = "docs/glossary.md"
 PACKAGES = ("app", "connectors", "dataflow", "schemas", "state", "meander")
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 _RETIRED = re.compile(r"`([^`]+)`(?:\s*→\s*`([^`]+)`)?")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
