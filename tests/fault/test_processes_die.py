@@ -53,7 +53,7 @@ def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess
         prefix,
         "--heartbeat-timeout",
         HEARTBEAT_TIMEOUT,
-        "--startup_timeout",
+        "--startup-timeout",
         str(PATIENCE),
     ]
     with meander(tmp_path, broker.bootstrap, *words) as process:
@@ -88,7 +88,7 @@ def test_a_worker_lost_before_the_first_checkpoint_costs_nothing_where_no_result
         prefix,
         "--heartbeat-timeout",
         HEARTBEAT_TIMEOUT,
-        "--startup_timeout",
+        "--startup-timeout",
         str(PATIENCE),
     )
     with meander(tmp_path, broker.bootstrap, *words) as process:
