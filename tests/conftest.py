@@ -21,10 +21,10 @@ from meander.app.driver.workers import spark_launcher
 from meander.connectors.local_broker import broker as local_broker
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.state.store.store import Database, Store
-from tests.brokers import Broker, choice, running
-from tests.classes import Archive, archived
-from tests.kafka_tools import delete_topics
-from tests.property.budget import FIRST_SEED, PARTS, SCHEDULES
+from tests.support.kafka.brokers import Broker, choice, running
+from tests.support.kafka.topics import delete_topics
+from tests.support.process.jvm_archive import Archive, archived
+from tests.support.property.budget import FIRST_SEED, PARTS, SCHEDULES
 
 _TESTS = Path(__file__).parent
 _SUITES = "unit", "property", "integration", "fault"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.fault.test_broker_dies import answers, counted, until_said
-from tests.flow_process import FlowProcess, flow_folder, kill, lines, meander
-from tests.kafka_tools import PATIENCE, consume_all, until
-from tests.sequences import with_repeats
+from tests.support.kafka.topics import PATIENCE, consume_all, until
+from tests.support.process.flow_process import FlowProcess, flow_folder, kill, lines, meander
+from tests.support.process.word_counts import with_repeats
 
 TEXTS = [f"w{n % 40} v{n % 7}" for n in range(1_000)]
 FIRST = len(TEXTS) // 2

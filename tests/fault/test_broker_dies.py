@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from meander.connectors.kafka.topics import group
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics.topics import names
-from tests.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.kafka_tools import PATIENCE, Record, await_records, consume_all, produce, until
-from tests.sequences import each_once
+from tests.support.kafka.topics import PATIENCE, Record, await_records, consume_all, produce, until
+from tests.support.process.flow_process import FlowProcess, flow_folder, lines, meander
+from tests.support.process.word_counts import each_once
 
 PARTITIONS = 4
 """Of the topic of lines."""

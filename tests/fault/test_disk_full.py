@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tests.brokers import Broker
-from tests.flow_process import lines, meander, until_silent
-from tests.kafka_tools import consume_all, until
-from tests.sequences import each_once
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import consume_all, until
+from tests.support.process.flow_process import lines, meander, until_silent
+from tests.support.process.word_counts import each_once
 
 HEARTBEAT_TIMEOUT, KEYS, ROUNDS = 2, 600, 3
 FLOW = """

@@ -17,10 +17,18 @@ from meander.app.driver.commands import LIFE_OVER
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.topics import names
-from tests.brokers import Broker
-from tests.flow_process import MEANDER, FlowProcess, flow_folder, kill, lines, meander, until_silent
-from tests.kafka_tools import PATIENCE, Record, admin, consume_all, produce, until
-from tests.sequences import with_repeats
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import PATIENCE, Record, admin, consume_all, produce, until
+from tests.support.process.flow_process import (
+    MEANDER,
+    FlowProcess,
+    flow_folder,
+    kill,
+    lines,
+    meander,
+    until_silent,
+)
+from tests.support.process.word_counts import with_repeats
 
 HEARTBEAT_TIMEOUT = 2
 WORDS = 50

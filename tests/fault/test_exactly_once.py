@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
-from tests.brokers import Broker
-from tests.counting import HEARTBEAT_TIMEOUT, Counting
-from tests.flow_process import alive, kill, meander, until_silent
-from tests.kafka_tools import until
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import until
+from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, Counting
+from tests.support.process.flow_process import alive, kill, meander, until_silent
 
 
 def test_each_result_is_committed_once_however_often_workers_are_killed(

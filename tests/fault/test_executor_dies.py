@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Broker
-from tests.cluster import cluster, executor_of
-from tests.counting import Counting
-from tests.flow_process import FlowProcess, alive, kill, meander
-from tests.kafka_tools import until
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import until
+from tests.support.process.counting_flow import Counting
+from tests.support.process.flow_process import FlowProcess, alive, kill, meander
+from tests.support.process.spark_cluster import cluster, executor_of
 
 
 @pytest.fixture(scope="module")

@@ -44,11 +44,11 @@ from meander.schemas.status import (
     Started,
 )
 from meander.state.keys.ids import WorkerId
-from tests.brokers import Broker
-from tests.flow_process import alive, kill
-from tests.kafka_tools import Record, produce, until
-from tests.property.budget import FIRST_SEED, RESCALING
-from tests.rescaled import Rescaled
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import Record, produce, until
+from tests.support.process.flow_process import alive, kill
+from tests.support.process.rescaled_flow import Rescaled
+from tests.support.property.budget import FIRST_SEED, RESCALING
 
 COMING = {JoinStage.INTRODUCED: "introduced", JoinStage.MET: "met", JoinStage.INSIDE: "inside"}
 JOIN = ("launched", *COMING.values(), "decided", "joined", "shared")

@@ -13,7 +13,7 @@ from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import LayerPointer
 from meander.state.layers.topic import Ticket
 from meander.state.store.store import Store
-from tests.bins_on_the_way import BIN, LAYER, MemoryTopic, drive, extract, fill, install
+from tests.support.state.memory_topic import BIN, LAYER, MemoryTopic, drive, extract, fill, install
 
 Spoil = Callable[[MemoryTopic, LayerPointer], LayerPointer]
 

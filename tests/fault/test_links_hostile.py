@@ -21,10 +21,7 @@ from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
-from tests.brokers import Broker
-from tests.flow_process import flow_folder, lines, meander
-from tests.hand import HandSource
-from tests.integration.test_links import (
+from tests.integration.connectors.links.test_links import (
     DEADLINE,
     A,
     B,
@@ -32,9 +29,12 @@ from tests.integration.test_links import (
     receive_for_ever,
     until,
 )  # fmt: skip
-from tests.kafka_tools import PATIENCE
-from tests.pair import Pair
-from tests.wired import WiredFlow
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import PATIENCE
+from tests.support.links.linked_flow import WiredFlow
+from tests.support.links.pair import Pair
+from tests.support.process.flow_process import flow_folder, lines, meander
+from tests.support.sim.manual_flow import HandSource
 
 ENGINE, APP = 0, 1
 Context = zmq.Context[zmq.Socket[bytes]]

@@ -9,10 +9,10 @@ import pytest
 
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from tests.fault.test_links_hostile import counted
-from tests.integration.test_links import A, B, until
-from tests.pair import Pair
-from tests.relay import Loss
-from tests.wired import WiredFlow
+from tests.integration.connectors.links.test_links import A, B, until
+from tests.support.links.linked_flow import WiredFlow
+from tests.support.links.pair import Pair
+from tests.support.links.relay import Loss
 
 FRAMES = 200
 

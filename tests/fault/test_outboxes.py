@@ -8,9 +8,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.brokers import Broker
-from tests.flow_process import kill, lines, meander, until_silent
-from tests.kafka_tools import consume_all, until
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import consume_all, until
+from tests.support.process.flow_process import kill, lines, meander, until_silent
 
 HEARTBEAT_TIMEOUT = 2
 WORDS, LINES = 20, 400

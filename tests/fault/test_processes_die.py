@@ -27,10 +27,18 @@ from meander.app.driver import driver
 from meander.connectors.topics.topics import names
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Event, Heartbeat, Started
-from tests.brokers import Broker
-from tests.flow_process import UP, FlowProcess, alive, flow_folder, last_beat, lines, meander
-from tests.kafka_tools import PATIENCE, await_records, consume_all, until
-from tests.sequences import each_once
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import PATIENCE, await_records, consume_all, until
+from tests.support.process.flow_process import (
+    UP,
+    FlowProcess,
+    alive,
+    flow_folder,
+    last_beat,
+    lines,
+    meander,
+)
+from tests.support.process.word_counts import each_once
 
 HEARTBEAT_TIMEOUT = "4"
 LOUD = """

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from meander.connectors.local_broker.broker import LocalBroker
-from tests.cluster import cluster
-from tests.kafka_tools import PATIENCE
-from tests.property.budget import FIRST_SEED, REAL_SECONDS, REAL_SEEDS
-from tests.random_run.configuration import Configuration
-from tests.random_run.strikes import strikes
-from tests.random_run.world import World
+from tests.support.kafka.topics import PATIENCE
+from tests.support.process.spark_cluster import cluster
+from tests.support.property.budget import FIRST_SEED, REAL_SECONDS, REAL_SEEDS
+from tests.support.random_run.configuration import Configuration
+from tests.support.random_run.strikes import strikes
+from tests.support.random_run.world import World
 
 EACH = REAL_SECONDS / REAL_SEEDS
 EXECUTORS = 4

@@ -17,12 +17,12 @@ import pytest
 from pyspark import SparkContext
 
 from meander.schemas.status import Event, Failed, Heartbeat, Left, Started
-from tests.brokers import Broker
-from tests.flow_process import UP
-from tests.kafka_tools import consume_all
-from tests.memory import growth, own
-from tests.property.budget import FIRST_SEED, RESCALING
-from tests.rescaled import Rescaled
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import consume_all
+from tests.support.process.flow_process import UP
+from tests.support.process.memory_growth import growth, own
+from tests.support.process.rescaled_flow import Rescaled
+from tests.support.property.budget import FIRST_SEED, RESCALING
 
 MOST = 4
 """Workers."""

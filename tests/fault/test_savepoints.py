@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from meander.app.cli.main import app
-from tests.brokers import Broker
-from tests.counting import Counting
-from tests.flow_process import FlowProcess, meander
-from tests.kafka_tools import consume_all
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import consume_all
+from tests.support.process.counting_flow import Counting
+from tests.support.process.flow_process import FlowProcess, meander
 
 
 class Commanded:

@@ -13,9 +13,8 @@ from typing import cast
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from tests.brokers import Broker
-from tests.flow_process import FlowProcess, flow_folder, last_beat, lines, meander
-from tests.kafka_tools import (
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import (
     PATIENCE,
     Record,
     admin,
@@ -24,7 +23,8 @@ from tests.kafka_tools import (
     produce,
     until,
 )
-from tests.sequences import each_once
+from tests.support.process.flow_process import FlowProcess, flow_folder, last_beat, lines, meander
+from tests.support.process.word_counts import each_once
 
 
 @pytest.fixture

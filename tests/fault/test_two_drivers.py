@@ -6,10 +6,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.brokers import Broker
-from tests.counting import HEARTBEAT_TIMEOUT, Counting
-from tests.flow_process import kill, meander, until_silent
-from tests.kafka_tools import until
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import until
+from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, Counting
+from tests.support.process.flow_process import kill, meander, until_silent
 
 
 def test_a_driver_that_wakes_up_when_another_has_the_flow_ends(

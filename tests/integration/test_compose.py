@@ -26,8 +26,8 @@ from meander.connectors.local_broker.broker import SETTINGS, free_port, watch
 from meander.connectors.local_broker.java import java
 from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.schemas.status import BinMoved, Completed, Event, Finished, Started, parse_event
-from tests.brokers import IMAGE
-from tests.kafka_tools import PATIENCE, admin, consume_all, until
+from tests.support.kafka.brokers import IMAGE
+from tests.support.kafka.topics import PATIENCE, admin, consume_all, until
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"

@@ -11,7 +11,7 @@ from meander.dataflow.checkpoint import in_flight_restore, state_writer, writer
 from meander.dataflow.progress.capability import Capability
 from meander.state.layers import layer_writer, parts
 from meander.state.store.store import Databases
-from tests.property import shrinking
+from tests.support.property import shrinking
 
 
 @pytest.fixture(autouse=True)

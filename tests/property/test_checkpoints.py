@@ -25,9 +25,15 @@ from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.store.store import Database
-from tests.hand import assembly
-from tests.property.budget import CHECKPOINTS, LIMIT, SCHEDULES, seeds
-from tests.property.cases import (
+from tests.property.test_migration_oracle import (
+    DIFFERS,
+    Cramped,
+    Run,
+    check_partitions,
+    encoded,
+)
+from tests.support.property.budget import CHECKPOINTS, LIMIT, SCHEDULES, seeds
+from tests.support.property.cases import (
     Case,
     checked,
     random_case,
@@ -36,18 +42,21 @@ from tests.property.cases import (
     with_some_full_bins,
     with_some_loops,
 )
-from tests.property.flows import Lane
-from tests.property.mishaps import BrokerDown, Cut, DiskFull, FullDisk, Kill, Killed, Stop, befall
-from tests.property.reference import Record
-from tests.property.steps import Course, Step, There, somewhere
-from tests.property.test_migration_oracle import (
-    DIFFERS,
-    Cramped,
-    Run,
-    check_partitions,
-    encoded,
+from tests.support.property.faults import (
+    BrokerDown,
+    Cut,
+    DiskFull,
+    FullDisk,
+    Kill,
+    Killed,
+    Stop,
+    befall,
 )
-from tests.property.watched import Watched, watch_links, watch_worker
+from tests.support.property.flows import Lane
+from tests.support.property.reference import Record
+from tests.support.property.steps import Course, Step, There, somewhere
+from tests.support.property.watched import Watched, watch_links, watch_worker
+from tests.support.sim.manual_flow import assembly
 
 FLOOR = 40
 """All but one of the bugs of `test_planted_cuts` show within 35 runs; `make soak` makes more."""

@@ -35,13 +35,19 @@ from meander.dataflow.wire import DATA, Anything, DataFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
-from tests.hand import assembly, loops
-from tests.property.budget import CREDIT, SCHEDULES, seeds
-from tests.property.cases import Case, Entry, random_case, shortest, with_some_comings_and_goings
-from tests.property.planted import plant, runs
-from tests.property.shrinking import shrunk
 from tests.property.test_loops import told
 from tests.property.test_migration_oracle import Cramped, Run
+from tests.support.property.budget import CREDIT, SCHEDULES, seeds
+from tests.support.property.cases import (
+    Case,
+    Entry,
+    random_case,
+    shortest,
+    with_some_comings_and_goings,
+)
+from tests.support.property.planted import plant, runs
+from tests.support.property.shrinking import shrunk
+from tests.support.sim.manual_flow import assembly, loops
 
 FLOOR, PLANTED_RUNS, SLICE = 10, 20, 3
 MESSAGE = 1000

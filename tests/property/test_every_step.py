@@ -18,7 +18,9 @@ from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.simulator import HandOver, Join, Leave
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, WorkerId
-from tests.property.budget import (
+from tests.property.test_checkpoints import Life, Mortal, Ordeal
+from tests.property.test_exactly_once import OnceLives
+from tests.support.property.budget import (
     FIRST_SEED,
     LONG,
     OUTAGE,
@@ -29,9 +31,8 @@ from tests.property.budget import (
     STEP,
     seeds,
 )
-from tests.property.cases import Case, random_case, random_partition
-from tests.property.flows import LOOPS, Reference, stages_of, stateful
-from tests.property.mishaps import (
+from tests.support.property.cases import Case, random_case, random_partition
+from tests.support.property.faults import (
     BrokerDown,
     CorruptLayer,
     DiskFull,
@@ -40,10 +41,9 @@ from tests.property.mishaps import (
     TruncatedPiece,
     UnknownVersion,
 )
-from tests.property.reference import Record
-from tests.property.steps import STEPS, Step, There, Where
-from tests.property.test_checkpoints import Life, Mortal, Ordeal
-from tests.property.test_exactly_once import OnceLives
+from tests.support.property.flows import LOOPS, Reference, stages_of, stateful
+from tests.support.property.reference import Record
+from tests.support.property.steps import STEPS, Step, There, Where
 
 FLOOR = len(STEPS)
 KINDS = ("rekey", "alone", "timers", "connect", "loops")

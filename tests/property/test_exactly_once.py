@@ -15,8 +15,10 @@ from meander.dataflow.simulation.simulated_flow import Result, SimulatedFlow
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
-from tests.property.budget import ONCE, SCHEDULES, seeds
-from tests.property.cases import (
+from tests.property.test_checkpoints import Life, Lives, Mortal, Ordeal
+from tests.property.test_migration_oracle import check_partitions, encoded
+from tests.support.property.budget import ONCE, SCHEDULES, seeds
+from tests.support.property.cases import (
     KINDS,
     Case,
     checked,
@@ -26,10 +28,8 @@ from tests.property.cases import (
     with_some_full_bins,
     with_some_loops,
 )
-from tests.property.mishaps import Kill
-from tests.property.steps import STEPS, Step, There, somewhere
-from tests.property.test_checkpoints import Life, Lives, Mortal, Ordeal
-from tests.property.test_migration_oracle import check_partitions, encoded
+from tests.support.property.faults import Kill
+from tests.support.property.steps import STEPS, Step, There, somewhere
 
 FLOOR = 24
 COMMITS = tuple(

@@ -31,11 +31,11 @@ from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
 from meander.state.store.store import Databases
-from tests.property import frames
-from tests.property.budget import FIRST_SEED, FRAMES, PART, SECONDS
-from tests.property.cases import random_case
-from tests.property.real_frames import KINDS, Kind
 from tests.property.test_frontiers import flow_of
+from tests.support.property import frames
+from tests.support.property.budget import FIRST_SEED, FRAMES, PART, SECONDS
+from tests.support.property.cases import random_case
+from tests.support.property.real_frames import KINDS, Kind
 
 ROOT = Path(__file__).parents[2]
 FLOOR = 100_000
@@ -51,7 +51,7 @@ def test_a_mutated_frame_is_a_message_or_refused(
     place.write_bytes(bytes(frames.PROGRESS_PLACE.size))
     words = map(str, (place, seed, FLOOR, FRAMES * SECONDS))
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.property.frames", *words],
+        [sys.executable, "-m", "tests.support.property.frames", *words],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ran.returncode:

@@ -20,12 +20,12 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Sim
 from meander.dataflow.wire import DATA, DataFrame, decode
 from meander.state.store.store import Databases
 from meander.state.times.time import Time
-from tests.graphs import walked
-from tests.hand import assembly
-from tests.progress_world import Pointstamp
-from tests.property import shapes
-from tests.property.budget import FLOWS, SCHEDULES, seeds
-from tests.property.cases import Case, checked, random_case, with_some_comings_and_goings
+from tests.support.progress.graphs import walked
+from tests.support.progress.world import Pointstamp
+from tests.support.property import shapes
+from tests.support.property.budget import FLOWS, SCHEDULES, seeds
+from tests.support.property.cases import Case, checked, random_case, with_some_comings_and_goings
+from tests.support.sim.manual_flow import assembly
 
 FLOOR = 40
 LOOKS = 0.2

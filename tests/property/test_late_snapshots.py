@@ -8,8 +8,13 @@ import pytest
 
 from meander.dataflow.migration import incremental_snapshots
 from meander.state.store.store import Databases
-from tests.property.cases import random_case, with_aborts, with_comings_and_goings, with_full_bins
 from tests.property.test_migration_oracle import Run
+from tests.support.property.cases import (
+    random_case,
+    with_aborts,
+    with_comings_and_goings,
+    with_full_bins,
+)
 
 SEEDS = range(12, 18)
 

@@ -25,9 +25,9 @@ from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.store.memtable import NO_SLOT
 from meander.state.store.rocksdb import Rocks
 from meander.state.store.store import Database, Store
-from tests.bins_on_the_way import MemoryTopic, drive
-from tests.lent import put
-from tests.store_machine import StoreMachine, entries_of
+from tests.support.state.memory_topic import MemoryTopic, drive
+from tests.support.state.store_access import put
+from tests.support.state.store_machine import StoreMachine, entries_of
 
 SMALL = 64 << 10
 """A budget of which some dozens of the states below are too many."""

@@ -14,9 +14,9 @@ from meander.connectors.links.links import CurveLinks, Keys
 from meander.dataflow.interfaces import Frame
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
-from tests.property.budget import FIRST_SEED, LINKS, seeds
-from tests.property.frames import DAMAGES
-from tests.property.real_frames import KINDS
+from tests.support.property.budget import FIRST_SEED, LINKS, seeds
+from tests.support.property.frames import DAMAGES
+from tests.support.property.real_frames import KINDS
 
 FLOOR = 20_000
 SENDER, RECEIVER, OTHER = map(WorkerId, range(3))

@@ -23,14 +23,14 @@ from meander.dataflow.progress.capability import Capability
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.store.store import Databases
-from tests.property import flows
-from tests.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
-from tests.property.cases import Case, random_case, shortest, with_some_comings_and_goings
-from tests.property.flows import stages_of
-from tests.property.planted import plant, runs
-from tests.property.shrinking import shrunk
 from tests.property.test_frontiers import watch
 from tests.property.test_migration_oracle import DIFFERS, Run
+from tests.support.property import flows
+from tests.support.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
+from tests.support.property.cases import Case, random_case, shortest, with_some_comings_and_goings
+from tests.support.property.flows import stages_of
+from tests.support.property.planted import plant, runs
+from tests.support.property.shrinking import shrunk
 
 FLOOR, WATCHED, PLANTED_RUNS = 8, 4, 25
 

@@ -17,13 +17,18 @@ from hypothesis import strategies as st
 
 from meander.dataflow.progress import broadcast
 from meander.dataflow.progress.progress import Progress
-from tests.changing_world import Changing
-from tests.graphs import chain, some_graph
-from tests.progress_bugs import LeavesAtOnce, OpensTwice, OpensWithNothing, WaitsForNobody
-from tests.progress_world import SOUND, Member, Planted, Step
-from tests.property.budget import MEMBERS, SCHEDULES, seeds
-from tests.property.schedules import Schedule, random_script, shortest
-from tests.property.shrinking import shrunk
+from tests.support.progress.changing_world import Changing
+from tests.support.progress.graphs import chain, some_graph
+from tests.support.progress.planted_bugs import (
+    LeavesAtOnce,
+    OpensTwice,
+    OpensWithNothing,
+    WaitsForNobody,
+)
+from tests.support.progress.schedules import Schedule, random_script, shortest
+from tests.support.progress.world import SOUND, Member, Planted, Step
+from tests.support.property.budget import MEMBERS, SCHEDULES, seeds
+from tests.support.property.shrinking import shrunk
 
 FLOOR = 100
 SHORT, LONG = 60, 160

@@ -25,10 +25,9 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Databases
 from meander.state.times.time import from_millis, to_millis
-from tests.hand import assembly, loops
-from tests.property import flows, reference, shapes
-from tests.property.budget import LIMIT, ORACLE, SCHEDULES, seeds
-from tests.property.cases import (
+from tests.support.property import flows, reference, shapes
+from tests.support.property.budget import LIMIT, ORACLE, SCHEDULES, seeds
+from tests.support.property.cases import (
     Case,
     checked,
     random_case,
@@ -38,8 +37,9 @@ from tests.property.cases import (
     with_some_full_bins,
     with_some_loops,
 )
-from tests.property.flows import stages_of
-from tests.property.reference import OWN, Record, Refusals, States, in_order
+from tests.support.property.flows import stages_of
+from tests.support.property.reference import OWN, Record, Refusals, States, in_order
+from tests.support.sim.manual_flow import assembly, loops
 
 FLOOR = 70
 """The bugs of `test_planted_bugs` that they can show show within 21; `make soak` makes more."""

@@ -17,8 +17,9 @@ from meander.dataflow.simulation import transactions
 from meander.dataflow.simulation.simulated_flow import Result, SimulatedFlow
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
-from tests.property.budget import OUTBOX, SCHEDULES, seeds
-from tests.property.cases import (
+from tests.property.test_exactly_once import OnceLives
+from tests.support.property.budget import OUTBOX, SCHEDULES, seeds
+from tests.support.property.cases import (
     Case,
     checked,
     random_case,
@@ -26,8 +27,7 @@ from tests.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
-from tests.property.steps import Step
-from tests.property.test_exactly_once import OnceLives
+from tests.support.property.steps import Step
 
 FLOOR = 20
 KINDS = ("arrival", "drawn", "again", "round")

@@ -16,7 +16,7 @@ from meander.dataflow.migration.events import Event
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
-from tests.property import reference
+from tests.support.property import reference
 
 BITS = 3
 BINS = tuple(Bin(bin) for bin in range(1 << BITS))

@@ -31,8 +31,10 @@ from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
-from tests.progress_bugs import LeavesAtOnce
-from tests.property.cases import (
+from tests.property.test_frontiers import watch
+from tests.property.test_migration_oracle import DIFFERS, Run
+from tests.support.progress.planted_bugs import LeavesAtOnce
+from tests.support.property.cases import (
     random_case,
     with_aborts,
     with_comings_and_goings,
@@ -40,9 +42,7 @@ from tests.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
-from tests.property.planted import plant, runs
-from tests.property.test_frontiers import watch
-from tests.property.test_migration_oracle import DIFFERS, Run
+from tests.support.property.planted import plant, runs
 
 RUNS = 40
 SHOWN = {

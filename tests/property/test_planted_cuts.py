@@ -25,14 +25,14 @@ from meander.state.keys.ids import life_of
 from meander.state.layers.retention import Retention
 from meander.state.store.frozen import FrozenStates
 from meander.state.store.undo_log import Undo
-from tests.property.cases import (
+from tests.property.test_checkpoints import Lives
+from tests.support.property.cases import (
     random_case,
     with_aborts,
     with_full_bins,
     with_some_comings_and_goings,
 )
-from tests.property.planted import expect_caught, runs
-from tests.property.test_checkpoints import Lives
+from tests.support.property.planted import expect_caught, runs
 
 RUNS = 100
 LATER = "states are those of later"

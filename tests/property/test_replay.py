@@ -23,9 +23,9 @@ from meander.dataflow.control.timestamp_overrides import (
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.progress.progress import Progress
-from tests.property.budget import FIRST_SEED, REPLAYS, SCHEDULES, seeds
-from tests.property.planted import plant
-from tests.property.replay import (
+from tests.support.property.budget import FIRST_SEED, REPLAYS, SCHEDULES, seeds
+from tests.support.property.planted import plant
+from tests.support.property.replay import (
     FOREVER,
     SPAN,
     Logs,
@@ -243,7 +243,7 @@ def _in_the_past(seed: int) -> Run:
 
 def _in_a_process_of_its_own(hash_seed: str, given: str) -> list[str]:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.property.replay"], input=given,
+        [sys.executable, "-m", "tests.support.property.replay"], input=given,
         cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": hash_seed},
         capture_output=True, text=True, check=True,
     )  # fmt: skip

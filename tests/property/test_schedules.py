@@ -13,11 +13,9 @@ from functools import partial
 import pytest
 
 from meander.schemas.errors import MeanderError
-from tests.graphs import Walks
-from tests.progress_bugs import ALL
-from tests.progress_world import Planted
-from tests.property.budget import GRAPHS, SCHEDULES, seeds
-from tests.property.schedules import (
+from tests.support.progress.graphs import Walks
+from tests.support.progress.planted_bugs import ALL
+from tests.support.progress.schedules import (
     PER_GRAPH,
     Schedule,
     graph_of,
@@ -25,7 +23,9 @@ from tests.property.schedules import (
     run,
     shortest,
 )
-from tests.property.shrinking import shrunk
+from tests.support.progress.world import Planted
+from tests.support.property.budget import GRAPHS, SCHEDULES, seeds
+from tests.support.property.shrinking import shrunk
 
 FLOOR, PLANTED_GRAPHS = 20, 100
 

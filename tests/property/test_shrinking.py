@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from meander.dataflow.simulation import simulator
-from tests.property import shrinking
-from tests.property.cases import Case, random_case, shortest
+from tests.support.property import shrinking
+from tests.support.property.cases import Case, random_case, shortest
 
 SUITE = """
 import os
-from tests.property.cases import checked, random_case
+from tests.support.property.cases import checked, random_case
 from tests.property.conftest import *
 
 def test_family():

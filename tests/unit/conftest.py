@@ -15,7 +15,7 @@ from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.state.store.store import Databases
-from tests.hand import HandFlow
+from tests.support.sim.manual_flow import HandFlow
 
 NAMESPACES = count()
 

@@ -1,0 +1,271 @@
+"""A broker that goes away and comes back costs time, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from meander import KafkaSink, KafkaSource
+from meander.connectors.kafka import client
+from meander.connectors.kafka.sink import transactional_producer
+from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transactional_producer import (
+    TopicBatch,
+    TransactionalProducer,
+    TransactionBatch,
+)
+from meander.connectors.local_broker.broker import LocalBroker
+from meander.connectors.topics import topics
+from meander.connectors.topics.state import KafkaStateTopic
+from meander.connectors.topics.topics import STATE_PARTITIONS
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.errors import WorkerLost
+from meander.dataflow.interfaces import Partition
+from meander.schemas.errors import SetupError
+from meander.state.layers.topic import RecordLocation, Ticket
+from tests.support.kafka.connector_rig import Reading, Rig, await_ticket, batch
+from tests.support.kafka.topics import Record, consume_all, ends, produce, until
+
+COUNT = 4_000
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalBroker]:
+    with LocalBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def running(local: LocalBroker) -> LocalBroker:
+    """A broker of these tests' own, which they kill and start again."""
+    local.start()
+    return local
+
+
+def wait_for(caplog: pytest.LogCaptureFixture, words: str, reading: Reading) -> None:
+    """Goes on reading until the log says so: librdkafka reports from within its calls."""
+    reading.until(lambda: any(words in record.message for record in caplog.records), words)
+
+
+def placed(state: KafkaStateTopic, ticket: Ticket) -> RecordLocation:
+    return awaited(lambda: state.placed(ticket))
+
+
+def fetched(state: KafkaStateTopic, ticket: Ticket) -> list[bytes]:
+    return awaited(lambda: state.fetched(ticket))
+
+
+def awaited(ask: Callable[[], T | None]) -> T:
+    found: list[T] = []
+
+    def answered() -> bool:
+        answer = ask()
+        found.extend([] if answer is None else [answer])
+        return bool(found)
+
+    until(answered, "an answer")
+    return found[0]
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.message for record in caplog.records)
+
+
+def test_a_broker_killed_in_mid_run_and_back_loses_and_doubles_nothing(
+    running: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "meander.kafka")
+    rig = Rig(running.bootstrap, "t.")
+    source, sink = rig.topic("in", 2), rig.topic("out", 2)
+    rig.topic("flow.dead")
+    produce(rig.bootstrap, source, [Record(b"%d" % i, partition=i % 2) for i in range(COUNT)])
+    writer = KafkaSink(sink).open(rig.context())
+    with rig.reading(KafkaSource(source), rig.context(until_end=False)) as reading:
+        reading.until(lambda: bool(reading.values), "some are read")
+        before = len(reading.values)
+        writer.write(batch(reading.values))
+        running.kill()
+        wait_for(caplog, "no broker answers", reading)
+        # What is read now was fetched before; results go on being taken over meanwhile.
+        ticket = writer.write(batch(reading.values[before:]))
+        assert writer.delivered() < ticket
+        read = len(reading.values)
+
+        running.start()
+        wait_for(caplog, "answers again", reading)
+        produce(
+            rig.bootstrap, source, [Record(b"%d" % i, partition=0) for i in range(COUNT, 5_000)]
+        )
+        reading.until(lambda: len(reading.values) >= 5_000, "all is read")
+        await_ticket(writer, writer.write(batch(reading.values[read:])))
+    writer.close()
+    assert sorted(reading.values, key=str) == sorted(range(5_000), key=str)
+    written = [int(record.value or b"") for record in consume_all(rig.bootstrap, sink)]
+    assert sorted(written) == list(range(5_000))
+    assert said(caplog, "no broker answers") == 1
+    assert said(caplog, "answers again") == 1
+
+
+def test_state_is_appended_and_fetched_across_an_outage(running: LocalBroker) -> None:
+    rig = Rig(running.bootstrap, "s.")
+    topic = rig.topic("state", STATE_PARTITIONS, cleanup_policy="compact")
+    state = KafkaStateTopic(rig.settings, topic, 0, rig.wakeup)
+    first = placed(state, state.append(b"a", b"before"))
+
+    running.kill()
+    fetching = state.fetch([first])
+    appending = state.append(b"b", b"meanwhile")
+    assert (state.fetched(fetching), state.placed(appending)) == (None, None)
+    running.start()
+
+    assert fetched(state, fetching) == [b"before"]
+    second = placed(state, appending)
+    assert fetched(state, state.fetch([second, first])) == [b"meanwhile", b"before"]
+    state.close()
+
+
+def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
+    running: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(running.bootstrap, "g.")
+    source, sink = rig.topic("in"), rig.topic("out")
+    rig.topic("flow.dead")
+    produce(rig.bootstrap, source, [Record(b"1")])
+    writer = KafkaSink(sink).open(rig.context())
+    with rig.reading(KafkaSource(source), rig.context(until_end=False)) as reading:
+        reading.until(lambda: bool(reading.values), "a record")
+        await_ticket(writer, writer.write(batch([0])))
+        reading.reader.passed(Partition(0), 1)
+        running.kill()
+        wait_for(caplog, "no broker answers", reading)
+        ticket = writer.write(batch([1] * 1_000))
+    assert writer.delivered() < ticket
+    writer.close()
+    assert "answers again" not in caplog.text, "giving up is not an answer"
+
+
+def test_no_broker_at_the_start_is_a_sentence_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "ANSWER", 0.5)
+    rig = Rig("127.0.0.1:1", "t.")
+    with pytest.raises(
+        SetupError, match="no broker answers at 127.0.0.1:1 .*; start one with meander"
+    ):
+        KafkaSink("out").open(rig.context())
+
+
+def test_an_unknown_setting_is_a_sentence_that_names_it() -> None:
+    rig = Rig("127.0.0.1:1", "t.")
+    with pytest.raises(SetupError, match='No such configuration property: "linger.hours"'):
+        KafkaSink("out").open(rig.context(settings={"linger.hours": "1"}))
+
+
+def test_a_transaction_is_committed_once_a_broker_that_was_killed_is_back(
+    running: LocalBroker,
+) -> None:
+    rig = Rig(running.bootstrap, "x.")
+    topic, ended = rig.topic("out", 2), threading.Event()
+    committer = TransactionalProducer(rig.settings, "x.worker-0", ended.set)
+    running.kill()
+    committer.commit([TopicBatch(topic, [b"%d" % n for n in range(COUNT)], [None] * COUNT)])
+    running.start()
+    until(ended.is_set, "it has ended")
+    assert not committer.busy
+    committer.close()
+
+    def values() -> list[int]:
+        return sorted(int(record.value or b"") for record in consume_all(rig.bootstrap, topic))
+
+    # Kafka says that it is committed before readers come past it.
+    until(lambda: values() == [*range(COUNT)], "all is there, once")
+
+
+PARCELS, ROWS = 40, 100
+"""Of a lot that lies on disk, and of each of its parcels."""
+ALL = [*range(PARCELS * ROWS)]
+
+
+class Interrupted:
+    """A lot on disk, each value its number; something happens in the midst of the first try."""
+
+    def __init__(self, rig: Rig, folder: Path, happens: Callable[[], None]) -> None:
+        self._rig, self._topic, self._happens = rig, rig.topic("out"), happens
+        self._tries = 0
+        self._spool = Spool(MemoryLimit("transactions of 'x'", 1 << 20, "max_spill"), folder)
+        for first in range(0, PARCELS * ROWS, ROWS):
+            values = [b"%d" % n for n in range(first, first + ROWS)]
+            self._spool.add(TopicBatch(self._topic, values, [None] * ROWS), room=0)
+        assert self._spool.spilled
+
+    def __iter__(self) -> Iterator[TopicBatch]:
+        self._tries += 1
+        for n, parcel in enumerate(self._spool):
+            if n == PARCELS // 2 and self._tries == 1:
+                until(self._half, "the first half has arrived")
+                self._happens()
+            yield parcel
+
+    def _half(self) -> bool:
+        return self.values(committed=False) == ALL[: len(ALL) // 2]
+
+    @property
+    def end(self) -> int:
+        """Where the topic ends, with what Kafka itself notes there."""
+        return ends(self._rig.bootstrap, self._topic)
+
+    def values(self, *, committed: bool = True) -> list[int]:
+        """What readers see."""
+        found = consume_all(self._rig.bootstrap, self._topic, committed=committed)
+        return [int(record.value or b"") for record in found]
+
+
+def commit(rig: Rig, lot: TransactionBatch) -> TransactionalProducer:
+    """A committer that has tried to commit a lot."""
+    ended = threading.Event()
+    committing = TransactionalProducer(rig.settings, f"{rig.prefix}worker-0", ended.set)
+    committing.commit(lot)
+    until(ended.is_set, "it has ended")
+    committing.close()
+    return committing
+
+
+def test_a_lot_on_disk_comes_whole_though_the_broker_is_killed_in_its_midst(
+    running: LocalBroker, tmp_path: Path
+) -> None:
+    rig = Rig(running.bootstrap, "killed.")
+
+    def kill() -> None:
+        running.kill()
+        running.start()
+
+    lot = Interrupted(rig, tmp_path, kill)
+    assert not commit(rig, lot).busy
+    until(lambda: lot.values() == ALL, "all is there, once")
+
+
+def test_a_transaction_that_takes_too_long_counts_as_lost_and_the_next_life_commits_it(
+    running: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an outage longer than that makes it: Kafka has given it up meanwhile."""
+    rig = Rig(running.bootstrap, "late.")
+    monkeypatch.setattr(transactional_producer, "TRANSACTION", 5.0)
+    for setting in ("transaction.timeout.ms", "message.timeout.ms"):
+        monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 5_000)
+
+    def outlast() -> None:
+        end = lot.end
+        until(lambda: lot.end > end, "Kafka has noted that it is given up")
+
+    lot = Interrupted(rig, tmp_path, outlast)
+    with pytest.raises(WorkerLost, match="one took .* s, and Kafka ends it after 5 s"):
+        assert commit(rig, lot).busy
+    assert not lot.values(), "nothing of it is visible"
+    assert not commit(rig, lot).busy
+    until(lambda: lot.values() == ALL, "all of it is, once")

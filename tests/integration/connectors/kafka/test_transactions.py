@@ -1,0 +1,139 @@
+"""I8: lots become visible as a whole, in order, and none of who has lost its id to another."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from meander.connectors.kafka.sink.sink import KafkaSink
+from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
+from meander.connectors.kafka.sink.transactions import KafkaTransactions
+from meander.connectors.topics.full_read import whole
+from meander.connectors.topics.truncation import TrimmedTopic
+from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.exactly_once.commit_markers import CommitMarker
+from meander.schemas.errors import MeanderError
+from meander.state.keys.ids import ExecutionId, WorkerId
+from meander.state.times.time import from_millis
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.connector_rig import Rig, batch
+from tests.support.kafka.topics import PATIENCE, consume_all, create_topic, until
+
+
+class Opened:
+    """A committer, and how to wait for it."""
+
+    def __init__(self, broker: Broker, id: str) -> None:
+        self._ended = threading.Event()
+        self.it = TransactionalProducer(
+            {"bootstrap.servers": broker.bootstrap}, id, self._ended.set
+        )
+
+    def commit(self, topic: str, *values: bytes) -> None:
+        self._ended.clear()
+        self.it.commit([TopicBatch(topic, values, [None] * len(values))])
+        assert self._ended.wait(PATIENCE)
+
+    def close(self) -> None:
+        self.it.close()
+
+
+def read(broker: Broker, topic: str, *, committed: bool = True) -> list[bytes | None]:
+    return [record.value for record in consume_all(broker.bootstrap, topic, committed=committed)]
+
+
+def test_lots_are_visible_in_the_order_given(broker: Broker, prefix: str) -> None:
+    create_topic(broker.bootstrap, prefix + "a")
+    one = Opened(broker, prefix + "one")
+    for n in range(5):
+        one.commit(prefix + "a", b"%d" % n, b"again %d" % n)
+        assert not one.it.busy
+    one.close()
+    wanted = [value for n in range(5) for value in (b"%d" % n, b"again %d" % n)]
+    assert read(broker, prefix + "a") == wanted
+    assert whole({"bootstrap.servers": broker.bootstrap}, prefix + "a") == wanted
+
+
+def test_who_has_lost_its_id_commits_nothing_and_says_so(broker: Broker, prefix: str) -> None:
+    create_topic(broker.bootstrap, prefix + "a")
+    first = Opened(broker, prefix + "one")
+    first.commit(prefix + "a", b"before")
+    second = Opened(broker, prefix + "one")
+    first.commit(prefix + "a", b"zombie")
+    with pytest.raises(MeanderError, match="fenced by a newer instance"):
+        assert first.it.busy
+    second.commit(prefix + "a", b"after")
+    assert not second.it.busy
+    assert read(broker, prefix + "a") == [b"before", b"after"]
+    first.close()
+    second.close()
+
+
+def test_what_a_producer_had_begun_is_undone_when_another_takes_its_id(
+    broker: Broker, prefix: str
+) -> None:
+    create_topic(broker.bootstrap, prefix + "a")
+    first = Opened(broker, prefix + "one")
+    first.it._producer.begin_transaction()
+    first.it._send(TopicBatch(prefix + "a", [b"begun"], [None]))
+    first.it._producer.flush()
+    until(
+        lambda: read(broker, prefix + "a", committed=False) == [b"begun"],
+        "it is on the topic, and open",
+    )
+    second = Opened(broker, prefix + "one")
+    second.commit(prefix + "a", b"after")
+    assert read(broker, prefix + "a") == [b"after"]
+    first.close()
+    second.close()
+
+
+def test_marks_that_nobody_needs_go(broker: Broker, prefix: str) -> None:
+    create_topic(broker.bootstrap, prefix + "marks")
+    one = Opened(broker, prefix + "one")
+    one.commit(prefix + "marks", b"early", b"late")
+    # Kafka says that it is committed before readers come past it.
+    until(lambda: read(broker, prefix + "marks") == [b"early", b"late"], "both are there")
+    with closing(TrimmedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")) as marks:
+        end = marks.ask()
+        until(lambda: end() is not None, "the answer has come")
+        assert end() == 3, "with the transaction's own"
+        marks.forget(1)
+        until(lambda: read(broker, prefix + "marks") == [b"late"], "the first has gone")
+    one.close()
+
+
+def test_a_time_of_many_bounds_leaves_in_one_transaction(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    """I6: what memory has no room for lies on disk until then, and readers see all or nothing."""
+    rig, most = Rig(broker.bootstrap, prefix), 100_000
+    topic, marks = rig.topic("large"), rig.topic("marks")
+    spools = partial(Spool, MemoryLimit("transactions of 'one'", 1 << 20, "max_spill"), tmp_path)
+    made = KafkaTransactions(rig.settings, prefix + "one", marks, rig.wakeup, most, spools, 1 << 20)
+    writer = made.writer(KafkaSink(topic, value="bytes"), rig.context())
+    values: list[bytes | None] = [b"%d" % n * 1000 for n in range(100, 300)]
+    for value in values:
+        assert writer.write(batch([value], millis=7)) == 1
+        assert made._written.near <= most
+    assert (made._written.spilled, writer.full, made.busy) == (True, True, False)
+    made.commit(mark(8))
+    until(lambda: writer.delivered() == 1, "it is committed")
+    until(lambda: read(broker, topic) == values, "all of it is there, in order")
+    assert writer.write(batch([b"small"], millis=9)) == 2
+    made.commit(mark(10))
+    until(lambda: read(broker, topic) == [*values, b"small"], "the next follows")
+    too_many = batch(values * 3, millis=11)
+    with pytest.raises(MeanderError, match="results on disk wait .* raise the flow's max_spill"):
+        writer.write(too_many)
+    made.close()
+    assert read(broker, topic) == [*values, b"small"], "nothing leaves that is not committed"
+
+
+def mark(millis: int) -> CommitMarker:
+    return CommitMarker(ExecutionId(1), WorkerId(0), {"sink": from_millis(millis)}, ())

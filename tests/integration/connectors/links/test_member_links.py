@@ -1,0 +1,105 @@
+"""Links to those who come and go: from the first engine frame on a link's loss ends the execution
+(I7), and no more once both ends have said all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
+from tests.integration.connectors.links.test_links import A, B, peer_of, until
+
+
+@pytest.fixture
+def member_and_newcomer() -> Iterator[tuple[CurveLinks, CurveLinks]]:
+    """A runs, and B is about to join."""
+    a, b = CurveLinks(A, Keys.fresh()), CurveLinks(B, Keys.fresh())
+    b.admit([peer_of(a)])
+    a.admit([peer_of(b)])
+    a.connect([peer_of(b)], joining=True)
+    b.connect([peer_of(a)])
+    yield a, b
+    for one in (a, b):
+        one.part()
+        one.close(linger=0)
+
+
+def until_gone(links: CurveLinks) -> None:
+    """Look at a peer's end until it has been noticed."""
+
+    def noticed() -> bool:
+        assert list(links.receive()) == []
+        return not links._dealers
+
+    until(links, noticed)
+
+
+def test_a_newcomer_that_dies_is_nobodys_loss(
+    member_and_newcomer: tuple[CurveLinks, CurveLinks],
+) -> None:
+    a, b = member_and_newcomer
+    b.tell(A, b"I am here")
+    assert until(a, a.told) == [(B, b"I am here")]
+    b.close(linger=0)
+    until_gone(a)
+    a.tell(B, b"into the void")
+    assert list(a.told()) == []
+
+
+def test_an_engine_frame_for_a_newcomer_that_has_died_is_a_loss(
+    member_and_newcomer: tuple[CurveLinks, CurveLinks],
+) -> None:
+    a, b = member_and_newcomer
+    b.close(linger=0)
+    until_gone(a)
+    a.send(B, [b"an opening"])
+    with pytest.raises(LinkBroken, match="the link to worker 1: the connection closed"):
+        a.flush()
+    with pytest.raises(LinkBroken, match="the link to worker 1"):
+        until(a, a.receive)
+
+
+def test_a_newcomers_death_is_a_loss_from_the_first_engine_frame_for_it_on(
+    member_and_newcomer: tuple[CurveLinks, CurveLinks],
+) -> None:
+    a, b = member_and_newcomer
+    a.send(B, [b"an opening"])
+    a.flush()
+    assert until(b, b.receive) == [(A, [b"an opening"])]
+    b.close(linger=0)
+    with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
+        until(a, a.receive)
+
+
+def test_a_leavers_last_frames_come_and_its_end_is_nobodys_loss(
+    member_and_newcomer: tuple[CurveLinks, CurveLinks],
+) -> None:
+    a, b = member_and_newcomer
+    a.send(B, [b"an opening"])
+    a.flush()
+    for number in range(100):
+        b.send(A, [number.to_bytes(2, "big"), b"x" * 10_000])
+        b.flush()
+    b.tell(A, b"that was all")
+    got: list[bytes] = []
+    while not (last := a.told()):
+        got += [frame[0] for _, frame in a.receive()]
+        a.wait(0.1)
+    got += [frame[0] for _, frame in a.receive()]
+    assert last == [(B, b"that was all")]
+    assert got == [number.to_bytes(2, "big") for number in range(100)]
+    a.loosen(B)
+    b.close(linger=0)
+    until_gone(a)
+    a.send(B, [b"for nobody"])
+    a.flush()
+
+
+def test_who_has_left_is_let_in_no_more(
+    member_and_newcomer: tuple[CurveLinks, CurveLinks],
+) -> None:
+    a, b = member_and_newcomer
+    assert a.callback("", b.public)
+    a.loosen(B)
+    assert not a.callback("", b.public)

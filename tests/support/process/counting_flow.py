@@ -1,0 +1,84 @@
+"""A flow that counts words and commits each count exactly once, and what is right of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from meander import Checkpointing
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import consume_all, ends, until
+from tests.support.process.flow_process import FlowProcess, flow_folder, lines
+from tests.support.process.word_counts import each_once
+
+HEARTBEAT_TIMEOUT = 2
+WORDS = 50
+LINES = 400
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [f"w{n * n % WORDS} v{n % WORDS}" for n in range(first, last)]
+
+
+class Counting:
+    """A flow that counts words, and what it has committed."""
+
+    def __init__(
+        self, broker: Broker, prefix: str, folder: Path, *, interval: float | None = 0.5,
+        says_where: bool = False,
+    ) -> None:  # fmt: skip
+        """Seconds from one checkpoint to the next; where it `says_where`, each count also says what
+        is another in each process."""
+        self._broker, self._prefix = broker, prefix
+        self._fed = 0
+        self.module = flow_folder(
+            folder / "flow", prefix, says_where=says_where, delivery="exactly_once",
+            checkpoints=Checkpointing(interval),
+        )  # fmt: skip
+
+    def feed(self, count: int = LINES) -> None:
+        """Some more lines."""
+        new = texts(self._fed, self._fed + count)
+        lines(self._broker.bootstrap, self._prefix, new, create=not self._fed, after=self._fed)
+        self._fed += count
+
+    def run(self, *options: str) -> list[str]:
+        return [
+            "run",
+            str(self.module),
+            "--prefix",
+            self._prefix,
+            "--heartbeat-timeout",
+            str(HEARTBEAT_TIMEOUT),
+            *options,
+        ]
+
+    @property
+    def committed(self) -> Counter[tuple[str, int]]:
+        """Words and their counts; each word's have to be a sequence on the topic (I9)."""
+        found = consume_all(self._broker.bootstrap, self._prefix + "counts", committed=True)
+        values = [json.loads(record.value or b"") for record in found]
+        counts = [(value["word"], value["count"]) for value in values]
+        each_once(counts)
+        return Counter(counts)
+
+    @property
+    def written(self) -> int:
+        """Records on the topic, committed or not, and what Kafka itself notes there."""
+        return ends(self._broker.bootstrap, self._prefix + "counts")
+
+    @property
+    def wanted(self) -> Counter[tuple[str, int]]:
+        counted = Counter(word for text in texts(0, self._fed) for word in text.split())
+        return Counter((word, n + 1) for word, most in counted.items() for n in range(most))
+
+    def until_all(self, flow: FlowProcess) -> None:
+        """Raises AssertionError where anything is committed twice, or else."""
+
+        def out() -> bool:
+            assert flow.process.poll() is None, flow.said
+            return self.committed.total() >= 2 * self._fed
+
+        until(out, f"all is out: {flow.said}")
+        assert self.committed == self.wanted

@@ -1,0 +1,290 @@
+"""Random cases: data, flows and commands from one seed, and the shortest of those that fail."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pytest
+
+from meander.dataflow.control.command import MoveBins, Order, Overlap, Strategy
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation.simulator import (
+    AbortMoves,
+    AddPartition,
+    Command,
+    HandOver,
+    Join,
+    Leave,
+)
+from meander.state.keys.ids import Bin, WorkerId
+from meander.state.times.time import from_millis
+from tests.support.property.shrinking import shrunk
+
+R = TypeVar("R")
+Entry = tuple[int, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    seed: int
+    kind: str
+    workers: int
+    bits: int
+    partitions: tuple[tuple[Entry, ...], ...]
+    commands: tuple[MoveBins, ...]
+    options: SourceOptions
+    control_lead: float
+    max_inflight: int | None
+    link_credit: int
+    snapshot_interval: float
+    move_memory: int
+    room: int
+    """Bytes of records that may wait in memory at one operator."""
+    staff: tuple[tuple[int, Join | Leave | HandOver | AddPartition | AbortMoves], ...] = ()
+    """Who comes and goes, and after how many commands; which partitions come, and what is ended
+    before its time."""
+
+    @property
+    def script(self) -> list[Command]:
+        """All that is asked for, in order."""
+        script: list[Command] = list(self.commands)
+        for after, change in self.staff:
+            script.insert(after, change)
+        return script
+
+    def grown(self, source: str) -> list[Sequence[tuple[int, object]]]:
+        """The partitions that come to a source's topic, in order."""
+        return [
+            c.records for c in self.script if isinstance(c, AddPartition) and c.source == source
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {self.kind}, {self.workers} workers, 2**{self.bits} bins"]
+        lines += [f"  partition {p}: {list(records)}" for p, records in enumerate(self.partitions)]
+        lines += [f"  command {command}" for command in self.script]
+        return "\n".join([*lines, f"  {self.options}, control_lead {self.control_lead}"])
+
+
+KINDS = ("chain", "rekey", "timers", "connect", "sides", "columns", "faulty", "arrival", "alone")
+
+
+def random_case(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
+    rng = random.Random(seed)
+    workers = rng.randint(2, 4)
+    bits = rng.choice([0, 2, 4, 8])
+    span = rng.choice([50, 2000, 100_000])
+    keys = rng.choice([1, 4, 30])
+    partitions = tuple(
+        random_partition(rng, rng.randint(0, 40), span, keys) for _ in range(rng.randint(1, 5))
+    )
+    commands = tuple(
+        random_command(rng, n, workers, bits, span) for n in range(rng.choice([0, 1, 3, 6]))
+    )
+    kind = rng.choice(kinds)
+    if kind == "alone":
+        commands = tuple(replace(one, operator=rng.choice(["", "a", "c"])) for one in commands)
+    return Case(
+        seed=seed,
+        kind=kind,
+        workers=workers,
+        bits=bits,
+        partitions=partitions,
+        commands=commands,
+        options=SourceOptions(max_skew=rng.choice([0.02, 1.0, 1000.0])),
+        control_lead=rng.choice([0.0, 0.25]),
+        max_inflight=rng.choice([300, None]),
+        link_credit=rng.choice([1, 500, 4 << 20]),
+        snapshot_interval=rng.choice([0.001, 0.02, 10.0]),
+        move_memory=rng.choice([1, 32 << 20]),
+        room=rng.choice([1, 300, 2000, 64 << 20]),
+    )
+
+
+def with_some_comings_and_goings(case: Case) -> Case:
+    """Of three cases one has them, and into another only partitions come."""
+    match case.seed % 3:
+        case 1:
+            return with_growth(case, case.workers)
+        case 2:
+            return with_comings_and_goings(case)
+    return case
+
+
+def with_comings_and_goings(case: Case) -> Case:
+    """The same case, into which workers join, get some of the bins, and leave again; and partitions
+    come."""
+    rng = random.Random(case.seed)
+    newcomers = rng.randint(1, 3)
+    everyone = case.workers + newcomers
+    commands = tuple(
+        replace(command, worker=WorkerId(rng.randrange(everyone)), others={})
+        if rng.random() < 0.6
+        else command
+        for command in case.commands
+    )
+    changes: list[Join | Leave | HandOver] = [Join() for _ in range(newcomers)]
+    leavers = rng.sample(range(everyone), rng.randint(0, everyone - 1))
+    changes.extend(Leave(f"l{number}", WorkerId(number)) for number in leavers)
+    for n in range(rng.randint(0, 3)):
+        partition, reader = rng.randrange(len(case.partitions)), rng.randrange(everyone)
+        changes.append(HandOver(f"h{n}", "source", partition, WorkerId(reader)))
+    staff = tuple((rng.randint(0, len(commands) + n), one) for n, one in enumerate(changes))
+    changed = replace(case, commands=commands, staff=(*case.staff, *staff))
+    return with_growth(changed, everyone)
+
+
+def with_growth(case: Case, workers: int) -> Case:
+    """The same case, in which partitions come to topics, and may change hands at once."""
+    rng = random.Random(case.seed)
+    staff = [*case.staff]
+    for n in range(rng.choice([0, 1, 1, 3])):
+        growth, last = random_growth(rng, case), len(case.commands) + len(staff)
+        staff.insert(rng.randint(0, len(staff)), (rng.randint(0, last), growth))
+        partition, reader = len(case.partitions) + rng.randint(0, n), rng.randrange(workers)
+        hand_over = HandOver(f"g{n}", "source", partition, WorkerId(reader))
+        staff.append((rng.randint(0, last + 1), hand_over))
+    return replace(case, staff=tuple(staff))
+
+
+def random_growth(rng: random.Random, case: Case) -> AddPartition:
+    """A partition of records as others have them, of times that need not fit."""
+    known = [entry for partition in case.partitions for entry in partition]
+    records = rng.choices(known, k=rng.randint(0, 12)) if known else []
+    source = rng.choice(["source", "other"]) if case.kind == "connect" else "source"
+    return AddPartition(source, tuple(records))
+
+
+def random_partition(rng: random.Random, size: int, span: int, keys: int) -> tuple[Entry, ...]:
+    steps = sorted(rng.randint(0, span) for _ in range(size))
+    jitter = rng.choice([0, 0, span // 4])
+    return tuple(
+        (max(0, ms - rng.randint(0, jitter)), {"k": rng.randrange(keys), "v": rng.randint(-9, 9)})
+        for ms in steps
+    )
+
+
+def random_command(rng: random.Random, n: int, workers: int, bits: int, span: int) -> MoveBins:
+    count = 1 << bits
+    size = rng.choice([1, max(1, count // 2), count])
+    bins = tuple(Bin(b) for b in rng.sample(range(count), size))
+    time = rng.choice([None, from_millis(rng.randint(0, span + 10), rng.choice([0, 0, 1]))])
+    # Else bins move one after the other: with many a run would be long, and no other than with few.
+    few: Sequence[Strategy] = ["batched", "fluid", "all-at-once"]
+    strategy: Strategy = rng.choice(few) if len(bins) <= 16 else "all-at-once"
+    command = MoveBins(f"m{n}", bins, WorkerId(rng.randrange(workers)), time, strategy)
+    overlap: Overlap = rng.choice(["queue", "reject"])
+    others = {bin: WorkerId(rng.randrange(workers)) for bin in rng.choice([(), bins[::2]])}
+    order: Order = ("as-listed", "hottest", "coldest")[n % 3]
+    precopy = rng.random() < 0.6
+    return replace(command, precopy=precopy, overlap=overlap, others=others, order=order)
+
+
+def with_some_loops(case: Case) -> Case:
+    """One of five cases has a random flow with loops."""
+    return replace(case, kind="loops") if case.seed % 5 == 2 else case
+
+
+def with_some_bins_to_and_fro(case: Case) -> Case:
+    """One of ten cases has them."""
+    return with_bins_to_and_fro(case) if case.seed % 10 == 8 else case
+
+
+def with_bins_to_and_fro(case: Case) -> Case:
+    """The same case, whose bins move at near times, so that who lets one go awaits it again."""
+    rng = random.Random(case.seed)
+    bins = tuple(map(Bin, range(1 << min(case.bits, 2))))
+    times = sorted(rng.sample(range(100, 260), 8))
+    commands = tuple(
+        MoveBins(f"m{n}", bins, WorkerId(n % 2), from_millis(ms), precopy=rng.random() < 0.2)
+        for n, ms in enumerate(times, 1)
+    )
+    partitions = tuple(random_partition(rng, 60, 400, 5) for _ in range(2))
+    return replace(case, commands=commands, partitions=partitions)
+
+
+def with_some_full_bins(case: Case) -> Case:
+    """One of ten cases has them."""
+    return with_full_bins(case) if case.seed % 10 == 5 else case
+
+
+def with_full_bins(case: Case) -> Case:
+    """The same case with a few bins that hold much, all of which move again and again, prepared."""
+    rng = random.Random(case.seed)
+    bins = tuple(map(Bin, range(4)))
+    partitions = tuple(random_partition(rng, 60, 2000, 30) for _ in range(2))
+    strategies: Sequence[Strategy] = ["batched", "fluid", "all-at-once"]
+    times = [None, *(from_millis(ms) for ms in (800, 1600, 5000))]
+    commands = tuple(
+        MoveBins(f"m{n}", bins, WorkerId(n % case.workers), time, rng.choice(strategies))
+        for n, time in enumerate(rng.sample([*times, None], 5), 1)
+    )
+    return replace(
+        case, bits=2, partitions=partitions, commands=commands, max_inflight=300,
+        options=SourceOptions(max_skew=0.02),
+    )  # fmt: skip
+
+
+def with_aborts(case: Case) -> Case:
+    """The same case, in which some of the commands are ended before they are completed."""
+    rng = random.Random(case.seed)
+    aborted = [(n, one) for n, one in enumerate(case.commands) if rng.random() < 0.3]
+    aborts = [
+        (rng.randint(n + 1, len(case.commands)), AbortMoves(f"a{n}", one.id)) for n, one in aborted
+    ]
+    return replace(case, staff=(*aborts, *case.staff))
+
+
+def checked(case: Case, check: Callable[[Case], R]) -> R:
+    """What the check of a case gives; where it raises, the test fails with the shortest schedule
+    with which it still does."""
+
+    def fails(other: Case) -> bool:
+        try:
+            check(other)
+        except Exception:
+            return True
+        return False
+
+    try:
+        return check(case)
+    except Exception:
+        found = traceback.format_exc()
+        pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shrunk(case, shortest, fails)}")
+
+
+def shortest(case: Case, fails: Callable[[Case], bool]) -> Case:
+    """Leave out commands and records as long as the case still fails."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in _smaller(case):
+            if fails(candidate):
+                case, smaller = candidate, True
+                break
+    return case
+
+
+def _smaller(case: Case) -> list[Case]:
+    found = [
+        replace(case, commands=case.commands[:i] + case.commands[i + 1 :])
+        for i in range(len(case.commands))
+    ]
+    found += [
+        replace(case, staff=case.staff[:i] + case.staff[i + 1 :]) for i in range(len(case.staff))
+    ]
+    for p, records in enumerate(case.partitions):
+        for half in (len(records) // 2, 1):
+            if half:
+                for start in range(0, len(records), half):
+                    kept = records[:start] + records[start + half :]
+                    found.append(
+                        replace(
+                            case,
+                            partitions=(*case.partitions[:p], kept, *case.partitions[p + 1 :]),
+                        )
+                    )
+    return found

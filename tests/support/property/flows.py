@@ -1,0 +1,377 @@
+"""Random flows: folds, exchanges, splits that meet again, and loops, within each other.
+
+A flow is a list of stages, from which both the flow itself and its single-threaded reference are
+made. The reference takes one outer time after another, and in it one round after another: that is
+the total order, so a stage need only keep its state from call to call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meander import KeyedStream, Stream
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from tests.support.property import shapes
+from tests.support.property.reference import Order, Record, Refusals, States
+
+Ends = tuple[Stream[Any], Stream[Any]]
+LOOPS = ("loop", "early")
+"""Of the latter what enters a round leaves as well, and what its stages make goes round."""
+LEVELS = 3
+"""Operators in a row that multiply their inputs: the engine takes no more."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a flow, of a kind."""
+
+    kind: str
+    name: str = ""
+    number: int = 0
+    first: tuple[Stage, ...] = ()
+    keyless: bool = False
+    """Whether it takes records without keys; any other gives those that come without one theirs."""
+
+
+def stages_of(seed: int) -> tuple[Stage, ...]:
+    """Of the flow of a case with loops."""
+    return random_stages(random.Random(seed))
+
+
+def random_stages(rng: random.Random) -> tuple[Stage, ...]:
+    """With one loop at least."""
+    while True:
+        stages = tuple(_stages(rng, LEVELS, depth=0, names=iter(range(99)), keyless=True))
+        if any(stage.kind in LOOPS for stage in _all(stages)):
+            return stages
+
+
+def _stages(
+    rng: random.Random, levels: int, depth: int, names: Iterator[int], keyless: bool = False
+) -> list[Stage]:
+    stages = list[Stage]()
+    for _ in range(rng.randint(1, 3)):
+        name = f"s{next(names)}"
+        kinds = ["map", "key", "fold", "fold"]
+        kinds += ["parts", "outside"] * (levels > 0 and depth < 2)
+        kinds += ["meet", "sum"] * (levels > 0)
+        kinds += ["loop", "loop", "early"] * (depth < 2)
+        kind = rng.choice(kinds)
+        number = rng.randint(2, 5)
+        keyless = keyless and kind in ("map", "parts", *LOOPS) and rng.random() < 0.7
+        match kind:
+            case "meet":
+                levels -= 1
+                some = tuple(_stages(rng, 0, 2, names)) if rng.random() < 0.5 else ()
+                stages.append(Stage(kind, name, number, some))
+            case "loop" | "early":
+                inner = tuple(_stages(rng, levels, depth + 1, names, keyless))
+                # What leaves is as deep as what its last round has made of it.
+                levels -= _levels(inner)
+                stages.append(Stage(kind, name, number, inner, keyless))
+                keyless = keyless and (kind == "early" or inner[-1].keyless)
+            case _:
+                levels -= kind in ("parts", "outside", "sum")
+                stages.append(Stage(kind, name, number, keyless=keyless))
+    return stages
+
+
+def _levels(stages: tuple[Stage, ...]) -> int:
+    own = sum(stage.kind in ("parts", "outside", "sum", "meet") for stage in stages)
+    return own + sum(_levels(stage.first) for stage in stages)
+
+
+# -- the functions
+
+
+def parts(value: Any) -> list[object]:
+    return [{**value, "v": value["v"] + i} for i in range(value["v"] % 3)]
+
+
+def bucket(number: int, value: Any) -> object:
+    return (3 * value["k"] + value["v"]) % number
+
+
+def stays(value: Any) -> str:
+    return "leave" if value["v"] % 3 == 0 else "again"
+
+
+def goes_round(value: Any) -> bool:
+    return stays(value) == "again"
+
+
+def onward(value: Any) -> object:
+    return {"k": value["k"], "v": (5 * value["v"] + 1) % 97}
+
+
+def add(context: Any, state: Any, value: Any) -> object:
+    state.append(value["v"])
+    context.emit({"k": value["k"], "v": sum(state) % 89})
+    return state[-3:]
+
+
+def compare(context: Any, state: Any, value: Any) -> object:
+    if len(state) % 2:
+        context.emit({"k": value["k"], "v": value["v"] + len(state)})
+    return [value["v"], *state][:2]
+
+
+def gather(context: Any, state: Any, value: Any) -> object:
+    context.notify()
+    return [*state, [value["k"], value["v"]]]
+
+
+def sum_up(context: Any, state: Any) -> object:
+    """Of all that has come for a key at one time, in one round."""
+    total = sum(v for _, v in state) % 89
+    context.emit({"k": state[0][0], "v": total})
+    if len(state) > 1:
+        context.emit({"k": state[-1][0], "v": total + len(state)})
+    return []
+
+
+# -- as a flow
+
+
+def defined(stages: tuple[Stage, ...], stream: Stream[Any], outside: Stream[Any]) -> Stream[Any]:
+    for stage in stages:
+        stream = _define(stage, stream if stage.keyless else keyed(stream), outside)
+    return stream
+
+
+def keyed(stream: Stream[Any]) -> KeyedStream[Any]:
+    return stream if isinstance(stream, KeyedStream) else stream.key_by(shapes.key)
+
+
+def _define(stage: Stage, stream: Stream[Any], outside: Stream[Any]) -> Stream[Any]:
+    match stage.kind:
+        case "map":
+            return stream.map(onward)
+        case "parts":
+            return stream.flat_map(parts)
+        case "loop" | "early":
+            return stream.iterate(stage.name, _body(stage, outside), max_rounds=stage.number)
+    return _with_keys(stage, keyed(stream), outside)
+
+
+def _body(stage: Stage, outside: Stream[Any]) -> Callable[[Stream[Any]], Ends]:
+    def body(inside: Stream[Any]) -> Ends:
+        done = defined(stage.first, inside, outside)
+        if stage.kind == "early":
+            return done.filter(goes_round).map(onward), inside.map(onward)
+        again, leave = done.split(stays, "again", "leave")
+        return again.map(onward), leave
+
+    return body
+
+
+def _with_keys(stage: Stage, stream: KeyedStream[Any], outside: Stream[Any]) -> KeyedStream[Any]:
+    match stage.kind:
+        case "key":
+            return stream.key_by(lambda value: bucket(stage.number, value))
+        case "fold":
+            return stream.fold(stage.name, shapes.zero, shapes.total)
+        case "sum":
+            return stream.process(stage.name, shapes.empty, gather, on_notify=sum_up)
+        case "outside":
+            others = keyed(outside)
+            return stream.connect(others, stage.name, shapes.empty, add, compare)
+        case "meet":
+            even, odd = stream.split(shapes.parity, "even", "odd")
+            met = keyed(defined(stage.first, odd, outside))
+            return even.connect(met, stage.name, shapes.empty, add, compare)
+    raise ValueError(stage.kind)
+
+
+# -- as a reference
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Results of an order: of a key or partition, and of what key they are when they leave."""
+
+    since: object
+    key: bytes | None
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a recovery keeps it: not where results of a stateful operator leave under another
+        key."""
+        return not isinstance(self.since, bytes) or self.since == self.key
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A record and the key that it has, if it has one."""
+
+    record: Record
+    key: bytes | None = None
+    lane: object = None
+    """The key under which a stateful operator has given it, or the partition that it was read from;
+    None where it has gone round a loop since, which lets others overtake it."""
+
+    @property
+    def whole_lane(self) -> object:
+        """With its key, as what has another goes another way."""
+        return None if self.lane is None else Lane(self.lane, self.key)
+
+    @property
+    def own(self) -> bytes:
+        assert self.key is not None
+        return self.key
+
+    def with_a_key(self) -> Keyed:
+        if self.key is not None:
+            return self
+        return replace(self, key=codec.encode(shapes.key(self.record.value)))
+
+    def made(self, value: object, position: int | None = None) -> Keyed:
+        order: Order = self.record.order
+        if position is not None:
+            order = (*order[:4], (order[4] << 20) | position)
+        return replace(self, record=Record(order, value))
+
+
+class Reference:
+    """What a flow answers, keeps and sets aside."""
+
+    def __init__(self, stages: tuple[Stage, ...]) -> None:
+        self.stages = stages
+        self.states: States = {}
+        self.refused: Refusals = []
+        # Operators are numbered behind the one source.
+        self.origins = {name: 1 + n for n, name in enumerate(stateful(stages))}
+        self.states.update((name, {}) for name in self.origins)
+
+    def run(self, records: list[Record]) -> list[Record]:
+        results = []
+        for time in sorted({record.order[0] for record in records}):
+            now = [
+                Keyed(record, lane=record.order[2]) for record in records if record.order[0] == time
+            ]
+            made = self._stages(self.stages, now, now)
+            results += [replace(one.record, lane=one.whole_lane) for one in made]
+        return results
+
+    def _stages(
+        self, stages: tuple[Stage, ...], records: list[Keyed], outside: list[Keyed]
+    ) -> list[Keyed]:
+        for stage in stages:
+            coming = records if stage.keyless else [r.with_a_key() for r in records]
+            records = self._stage(stage, coming, outside)
+        return records
+
+    def _stage(self, stage: Stage, records: list[Keyed], outside: list[Keyed]) -> list[Keyed]:
+        match stage.kind:
+            case "map":
+                return [r.made(onward(r.record.value)) for r in records]
+            case "parts":
+                many = ((r, parts(r.record.value)) for r in records)
+                return [r.made(value, i) for r, values in many for i, value in enumerate(values)]
+            case "key":
+                return [
+                    replace(r, key=codec.encode(bucket(stage.number, r.record.value)))
+                    for r in records
+                ]
+            case "fold":
+                return self._fold(stage, records)
+            case "sum":
+                return self._sum(stage, records)
+            case "outside":
+                return self._connect(stage, records, [r.with_a_key() for r in outside])
+            case "meet":
+                sides = {"even": list[Keyed](), "odd": list[Keyed]()}
+                for r in records:
+                    sides[shapes.parity(r.record.value)].append(r)
+                met = self._stages(stage.first, sides["odd"], outside)
+                return self._connect(stage, sides["even"], [r.with_a_key() for r in met])
+            case _:
+                return self._loop(stage, records, outside)
+
+    def _loop(self, stage: Stage, records: list[Keyed], outside: list[Keyed]) -> list[Keyed]:
+        left = []
+        for round in range(stage.number):
+            done = self._stages(stage.first, records, outside)
+            if stage.kind == "early":
+                left += [r.made(onward(r.record.value)) for r in records]
+            else:
+                left += [r for r in done if not goes_round(r.record.value)]
+            again = [
+                Keyed(
+                    Record((*r.record.order[:4], 0), onward(r.record.value)),
+                    None if stage.keyless else r.key,
+                )
+                for r in done
+                if goes_round(r.record.value)
+            ]
+            if round + 1 == stage.number:
+                self.refused += [(f"{stage.name} again", r.record.value) for r in again]
+            # What comes from outside of the loop is there in its first round only.
+            records, outside = again, []
+        return left
+
+    def _fold(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
+        states, results = self.states[stage.name], list[Keyed]()
+        for _, r in _in_order(records, []):
+            value = deepcopy(r.record.value)
+            states[r.own], result = shapes.total(states.get(r.own, shapes.zero()), value)
+            results.append(replace(r.made(result), lane=r.own))
+        return results
+
+    def _sum(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
+        states, results = self.states[stage.name], []
+        for _, r in _in_order(records, []):
+            state: Any = states.get(r.own, [])
+            states[r.own] = [*state, [r.record.value["k"], r.record.value["v"]]]  # type: ignore[index]
+        for key in sorted({r.own for r in records}):
+            hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
+            time = records[0].record.order[0]
+            fired = Record((time, self.origins[stage.name], hashed, 1, 0), None)
+            emitted: list[object] = []
+            states[key] = sum_up(_Context(emitted), states[key])
+            results += [Keyed(fired, key, key).made(value, i) for i, value in enumerate(emitted)]
+        return results
+
+    def _connect(self, stage: Stage, left: list[Keyed], right: list[Keyed]) -> list[Keyed]:
+        states, results = self.states[stage.name], []
+        for side, r in _in_order(left, right):
+            emitted: list[object] = []
+            context = _Context(emitted)
+            state = deepcopy(states.get(r.own, shapes.empty()))
+            function = compare if side else add
+            states[r.own] = function(context, state, deepcopy(r.record.value))
+            results += [replace(r.made(value, i), lane=r.own) for i, value in enumerate(emitted)]
+        return results
+
+
+@dataclass(frozen=True)
+class _Context:
+    emitted: list[object]
+
+    def emit(self, value: object) -> None:
+        self.emitted.append(value)
+
+
+def _in_order(left: list[Keyed], right: list[Keyed]) -> list[tuple[int, Keyed]]:
+    """One round's records of one time as a stateful operator takes them."""
+    both = [(0, r) for r in left] + [(1, r) for r in right]
+    return sorted(both, key=lambda e: (e[1].record.order, e[0], codec.encode(e[1].record.value)))
+
+
+def stateful(stages: tuple[Stage, ...]) -> Iterator[str]:
+    """In the order in which a flow defines them."""
+    for stage in stages:
+        yield from stateful(stage.first)
+        if stage.kind in ("fold", "sum", "outside", "meet"):
+            yield stage.name
+
+
+def _all(stages: tuple[Stage, ...]) -> Iterator[Stage]:
+    for stage in stages:
+        yield stage
+        yield from _all(stage.first)

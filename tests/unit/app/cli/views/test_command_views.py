@@ -1,0 +1,116 @@
+"""How far a command has come is counted in bins, however many operators have a part of each."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from meander.app.cli.views.migrate import show
+from meander.app.cli.views.rescale import show_staff
+from meander.app.cli.views.status import tables
+from meander.app.common.output import CommandOutput
+from meander.app.status.overview import SILENCE, Overview, note
+from meander.schemas.status import (
+    Accepted,
+    BinUnreadable,
+    Completed,
+    Event,
+    Joined,
+    Queued,
+    Rescaled,
+    Rescaling,
+    parse_event,
+)
+from tests.support.sim.commanded_flow import Commanded
+from tests.unit.conftest import Start
+
+
+@pytest.fixture
+def events(start: Start) -> list[Event]:
+    """A flow of two stateful operators moves its four bins to who has two of them already."""
+    flow = Commanded(start)
+    flow.read(1000)
+    flow.submit("m", (0, 1, 2, 3), 1, 2000)
+    flow.read(3000)
+    # The offset is known on the status topic only.
+    said = [event for event in flow.run.events if event["id"] == "m"]
+    return [parse_event(json.dumps({"offset": 0} | event).encode()) for event in said]
+
+
+def printed() -> tuple[CommandOutput, StringIO]:
+    text = StringIO()
+    return CommandOutput(Console(file=text, width=200), as_json=False), text
+
+
+def test_the_status_counts_a_bin_once(events: list[Event]) -> None:
+    seen = Overview("f", beat=SILENCE)
+    shown = []
+    for event in events:
+        note(seen.migrations, event)
+        output, text = printed()
+        tables(output, seen, "running", 0)
+        shown += [
+            line.split()[3:7] for line in text.getvalue().splitlines() if " all-at-once " in line
+        ]
+    assert [row[0] for row in shown] == ["0/4", "1/4", "2/4", "2/2"]
+    assert shown[-1][1:] == ["(2", "there", "already)"]
+
+
+def test_the_bar_is_full_when_all_bins_have_moved(events: list[Event]) -> None:
+    bars = []
+    for n in range(len(events)):
+        output, text = printed()
+        assert show(output, iter(events[: n + 1])) == 0
+        bars += [line.split("moving")[1] for line in text.getvalue().splitlines() if "/" in line]
+    assert ["0/4" in bars[0], "1/4" in bars[1], "2/4" in bars[2], "2/2" in bars[3]] == [True] * 4
+
+
+ACCEPTED = Accepted(id="m", offset=0, time=None, at=None, strategy="batched", bins=[0, 1, 2, 3])
+
+
+def shown(*events: Event) -> tuple[int, list[str]]:
+    """The exit code of `meander migrate`, and what it says."""
+    output, text = printed()
+    code = show(output, iter(events))
+    return code, text.getvalue().splitlines()
+
+
+def test_bins_that_stay_are_told_with_the_reason_and_are_exit_code_1() -> None:
+    unreadable = BinUnreadable(
+        id="m", bin=2, operator="a", reason="its checksum is", kept_in_place=True
+    )
+    code, said = shown(
+        ACCEPTED, unreadable, Completed(id="m", ms=1, bins=1, bytes=5, unmoved=[1, 2])
+    )
+    reasons = "1 as they cannot be read, 1 as the flow's sources have ended"
+    assert (code, f"2 bins stay where they were: {reasons}" in said) == (1, True)
+    assert "completed: 1 bins (1 were there already), 5 B, 1 ms" in said
+
+
+def test_what_waited_until_the_end_says_that_all_of_it_stays() -> None:
+    queued = Queued(id="m", offset=0, after=["n"])
+    code, said = shown(queued, Completed(id="m", ms=1, bins=0, bytes=0, unmoved=[0, 1]))
+    assert code == 1
+    assert "2 bins stay where they were: 2 as the flow's sources have ended" in said
+    assert "completed: 0 bins, 0 B, 1 ms" in said
+
+
+def test_bins_that_were_there_already_are_exit_code_0() -> None:
+    code, said = shown(ACCEPTED, Completed(id="m", ms=1, bins=1, bytes=5))
+    assert (code, "completed: 1 bins (3 were there already), 5 B, 1 ms" in said) == (0, True)
+
+
+def test_a_worker_that_is_started_for_a_migration_is_shown() -> None:
+    begun = Rescaling(id="m", offset=0, workers=3, joining=[2], leaving=[])
+    code, said = shown(begun, Joined(id="m", worker=2))
+    assert (code, "worker 2 has joined" in said) == (0, True)
+
+
+def test_a_rescale_whose_newcomers_get_nothing_is_exit_code_1() -> None:
+    output, text = printed()
+    ended = Rescaled(id="r", workers=3, ms=5.0, reason="the newcomers get no share: it is over")
+    assert show_staff(output, iter([ended])) == 1
+    assert "3 workers, 5 ms; the newcomers get no share: it is over" in text.getvalue()

@@ -1,0 +1,105 @@
+"""A worker's sign of life is answered while the flow has the worker, and its connection counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from meander.app.protocol.messages import Register
+from meander.app.protocol.registration import LaunchToken, Registration, RegistrationServer
+from meander.app.worker.lifeline import Lifeline
+from meander.connectors.links.links import CurveLinks, Keys
+from meander.state.keys.ids import COORDINATOR, WorkerId
+from tests.support.kafka.topics import until
+
+ZERO, LOCAL, HEARTBEAT_TIMEOUT = WorkerId(0), "127.0.0.1", 60.0
+
+
+@pytest.fixture
+def door() -> Iterator[RegistrationServer]:
+    with (
+        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, HEARTBEAT_TIMEOUT)) as links,
+        closing(RegistrationServer(LOCAL, links)) as opened,
+    ):
+        yield opened
+
+
+def registered(door: RegistrationServer) -> LaunchToken:
+    """One worker that has come in."""
+    ticket = door.expect(ZERO)
+    register = Register(
+        token=ticket.token, address="tcp://127.0.0.1:1", public=Keys.fresh().public, pid=1,
+        host="here", versions={},
+    )  # fmt: skip
+    door.guests[ZERO] = Registration(ZERO, register, b"")
+    return ticket
+
+
+@contextmanager
+def looked_after(door: RegistrationServer) -> Iterator[None]:
+    """The driver's loop."""
+    over = threading.Event()
+
+    def turn() -> None:
+        while not over.wait(0.005):
+            door.poll()
+
+    with ThreadPoolExecutor(1) as loop:
+        ended = loop.submit(turn)
+        try:
+            yield
+        finally:
+            over.set()
+            ended.result()
+
+
+def test_a_worker_lives_while_its_connection_does(door: RegistrationServer) -> None:
+    ticket = registered(door)
+    assert not door.lives(ZERO, HEARTBEAT_TIMEOUT), "nothing was heard of it"
+    with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
+        until(lambda: line.speak("ask", 0.1), "an answer")
+        assert (door.lives(ZERO, 0.0), door.guests[ZERO].operator) == (True, "ask")
+
+    def gone() -> bool:
+        door.poll()
+        return not door.lives(ZERO, 0.0)
+
+    until(gone, "its connection is gone")
+    assert door.lives(ZERO, HEARTBEAT_TIMEOUT), "though it may be back"
+
+
+def sockets() -> int:
+    """How many this process has open."""
+    return sum(one.is_socket() for one in Path("/proc/self/fd").iterdir())
+
+
+def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_alive(
+    door: RegistrationServer,
+) -> None:
+    """A driver may stand still while a worker's host goes."""
+    ticket, before = registered(door), sockets()
+    with Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
+        with looked_after(door):
+            until(lambda: line.speak("ask", 0.1), "an answer")
+        assert not line.speak("ask", 0.5), "the driver stands still"
+        assert sockets() > before
+    until(lambda: sockets() == before, "the connection has ended")
+    door.poll()
+    assert not door.lives(ZERO, 0.0)
+
+
+def test_who_is_given_up_gets_no_answer(door: RegistrationServer) -> None:
+    """I8: so the process ends, however busy its loop is."""
+    ticket = registered(door)
+    with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
+        until(lambda: line.speak("", 0.1), "an answer")
+        door.turn_all("another execution begins")
+        # What it said before may still be answered.
+        until(lambda: not line.speak("", 0.1), "silence")
+        assert not any(line.speak("", 0.1) for _ in range(3))
+        assert not door.lives(WorkerId(1), HEARTBEAT_TIMEOUT)

@@ -1,0 +1,219 @@
+"""Who comes gets a share, who leaves gives all away (I2), and nobody hears of either before it is
+durable (I5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from meander import Flow
+from meander.app.driver.rescaler import Rescaler
+from meander.app.driver.workers.worker_pool import WorkerPool
+from meander.dataflow.control.command import Refused
+from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
+from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.simulation.faults import At, Control
+from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.simulator import Join, Simulation
+from meander.schemas.control import Rescale
+from meander.schemas.status import Rescaling
+from meander.state.keys.ids import WorkerId
+from tests.support.sim.manual_flow import until
+
+PARTITIONS = 6
+RECORDS, KEYS = 4000, 40
+ZERO, ONE, TWO = map(WorkerId, range(3))
+
+
+class Changing:
+    """A flow of one worker that counts; its decisions become durable when a test says so."""
+
+    def __init__(self) -> None:
+        self.sink = ListSink()
+        flow = Flow("f", bins=4)
+        records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
+        counts = flow.source(ListSource(records)).key_by(lambda k: k)
+        counts.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(self.sink)
+        self.run = SimulatedFlow(flow, 1, seed=7)
+        self.written: list[Decision] = []
+        self.held: type[Decision] | None = None
+        """Decisions of this kind do not become durable."""
+        self.sim.controller.decisions._journal = self._write
+        self.until(lambda: self.sim.controller.ready)
+
+    def _write(self, decision: Decision) -> Callable[[], bool]:
+        self.written.append(decision)
+        return lambda: self.held is None or not isinstance(decision, self.held)
+
+    @property
+    def sim(self) -> Simulation:
+        return self.run.sim
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        until(holds, self.sim.act, 100_000)
+
+    def said(self, event: str) -> list[dict[str, object]]:
+        return [one for one in self.sim.events if one["type"] == event]
+
+    def join(self) -> None:
+        """Two workers join."""
+        for _ in range(2):
+            self.sim.submit(Join())
+        self.until(lambda: len(self.said("joined")) == 2)
+
+    def bins(self) -> Counter[int]:
+        return Counter(map(int, self.sim.controller.owners()))
+
+    def reads(self) -> dict[int, int]:
+        """How many partitions each worker reads."""
+        return {
+            int(worker.me): sum(map(len, worker.standing().values())) for worker in self.run.workers
+        }
+
+    def done(self) -> set[object]:
+        """The ids of all that has been carried out."""
+        return {one["id"] for one in [*self.said("completed"), *self.said("partition_moved")]}
+
+    def acted(self) -> None:
+        """Let much happen that can happen."""
+        for _ in range(300):
+            self.sim.act()
+
+
+@pytest.fixture
+def flow() -> Iterator[Changing]:
+    changing = Changing()
+    with changing.run:
+        yield changing
+
+
+def test_newcomers_get_a_share_and_leavers_give_all_away(flow: Changing) -> None:
+    flow.join()
+    assert flow.bins() == {0: 16}
+    moves = flow.sim.controller.share("s", [ONE, TWO])
+    flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
+    flow.until(lambda: flow.bins() == {0: 6, 1: 5, 2: 5})
+    flow.until(lambda: moves == flow.done())
+    flow.sim.controller.leave("l", [ONE, TWO])
+    flow.until(lambda: flow.reads()[0] == PARTITIONS)
+    flow.until(lambda: {event["worker"] for event in flow.said("left")} == {1, 2})
+    assert flow.bins() == {0: 16}
+    flow.run.run()
+    counted = Counter(value[0] for value in flow.sink.values if isinstance(value, tuple))
+    assert counted == dict.fromkeys(range(KEYS), RECORDS * PARTITIONS // KEYS)
+    assert set(flow.sink.values) == {(k, n + 1) for k, most in counted.items() for n in range(most)}
+
+
+def test_a_flow_without_state_hands_its_partitions_over() -> None:
+    sink, flow = ListSink(), Flow("f")
+    records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
+    flow.source(ListSource(records)).sink(sink)
+    with SimulatedFlow(flow, workers=2, seed=3) as run:
+        until(lambda: run.sim.controller.ready, run.sim.act)
+        run.sim.controller.leave("l", [ONE])
+        run.run()
+        assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
+        assert {result.worker for result in sink.results if result.offset > RECORDS // 2} == {0}
+    assert sorted(map(str, sink.values)) == sorted(str(v) for part in records for _, v in part)
+
+
+def test_a_leaver_gives_away_keys_that_no_state_is_kept_of() -> None:
+    """Or what is sent to it once it has left is lost."""
+    flow, sink = Flow("f", bins=3), ListSink()
+    lists = [[(n, n % 7) for n in range(1500)] for _ in range(2)]
+    flow.source(ListSource(lists)).key_by(lambda n: n).sink(sink)
+    leave = {"type": "rescale", "id": "r", "workers": 2}
+    with SimulatedFlow(flow, workers=3, faults=[At(Control(leave), records=1)]) as run:
+        run.run()
+        assert run.answer("r") == Answer("rescaled")
+    assert len(sink.results) == 3000
+
+
+def test_a_leaver_gives_all_away_however_late_it_says_what_it_reads() -> None:
+    leave = At(Control({"type": "rescale", "id": "down", "workers": 1}), step=0)
+    for seed in range(5):
+        flow = Flow("f")
+        records = [[(ms, ms) for ms in range(RECORDS)] for _ in range(PARTITIONS)]
+        flow.source(ListSource(records)).sink(ListSink())
+        with SimulatedFlow(flow, workers=3, seed=seed, faults=[leave]) as run:
+            run.run()
+            given = [event for event in run.events if event["type"] == "partition_moved"]
+            assert len(given) == 4, f"seed {seed}"
+
+
+def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
+    """A worker may be heard of before its first report."""
+    flow = Flow("f")
+    flow.source(ListSource([[], []])).sink(ListSink())
+    with SimulatedFlow(flow, workers=2) as run:
+        none = SimpleNamespace(ready=[], lost=list, launch=lambda coming: None)
+        crew = SimpleNamespace(hands=[ZERO, ONE], working=True, gone=list, newcomers=none)
+        rescaler = Rescaler(run.sim.controller, cast(WorkerPool, crew), run.sim.clock, None)
+        rescaler.ask(Rescale(type="rescale", id="down", workers=1), 0)
+        assert [*rescaler.step()] == []
+        until(lambda: run.sim.controller.ready, run.act)
+        (begun,) = rescaler.step()
+        assert isinstance(begun, Rescaling) and begun.leaving == [1]
+
+
+def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: Changing) -> None:
+    flow.join()
+    flow.sim.controller.share("s", [ONE])
+    before = len(flow.written)
+    with pytest.raises(Refused, match="worker 1 gets bins by command 's/bins': wait for the end"):
+        flow.sim.controller.leave("l", [TWO, ONE])
+    assert len(flow.written) == before, "worker 2 has been told nothing either"
+
+
+def test_the_last_does_not_leave(flow: Changing) -> None:
+    flow.join()
+    with pytest.raises(Refused, match="worker 0 is the last: end the flow instead"):
+        flow.sim.controller.leave("l", [ONE, TWO, ZERO])
+    with pytest.raises(Refused, match="worker 3 is unknown: name one of 0, 1, 2"):
+        flow.sim.controller.leave("l", [WorkerId(3)])
+
+
+# -- written before it is sent
+
+
+def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: Changing) -> None:
+    flow.held = Joins
+    flow.sim.submit(Join())
+    with pytest.raises(Refused, match="worker 1 works already"):
+        flow.sim.controller.join(ONE)
+    flow.acted()
+    newcomer = flow.run.workers[1]
+    assert not newcomer._progress.welcome and not flow.said("joined")
+    with pytest.raises(Refused, match="worker 1 is unknown"):
+        flow.sim.controller.hand_over("h", "source", 0, ONE)
+    flow.held = None
+    flow.until(lambda: newcomer._progress.welcome)
+    assert flow.written == [Joins(ONE, flow.written[0].time)]
+
+
+def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing) -> None:
+    flow.join()
+    flow.held = ReassignPartition
+    flow.sim.controller.share("s", [ONE, TWO])
+    flow.acted()
+    assert flow.reads() == {0: PARTITIONS, 1: 0, 2: 0}
+    assert flow.sim.controller.forsworn == next(
+        order.time for order in flow.written if isinstance(order, ReassignPartition)
+    ), "its time is not forsworn meanwhile"
+    flow.held = None
+    flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
+
+
+def test_a_leaver_goes_on_until_its_leaving_is_durable(flow: Changing) -> None:
+    flow.join()
+    flow.held = LeaveDecision
+    flow.sim.controller.leave("l", [ONE, TWO])
+    flow.until(lambda: flow.written[-1:] != [] and isinstance(flow.written[-1], LeaveDecision))
+    flow.acted()
+    assert all(worker._progress._parts_at is None for worker in flow.run.workers)
+    flow.held = None
+    flow.until(lambda: len(flow.said("left")) == 2)
