@@ -12,8 +12,8 @@ bins come.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -23,15 +23,14 @@ from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_history import NOBODY, CommittedResults
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.dataflow.exactly_once.replay_check import Replay
-from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows, in_order
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.operators.sink import written
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import at, outer, outward, rounds_of
-from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
@@ -56,33 +55,31 @@ class OrderedSink(BaseOperator):
 
     def __init__(
         self,
-        name: str,
+        context: OperatorContext,
         source: InputPort,
         output: OutputPort,
         writer: ChecksummedWriter,
         guard: Guard,
-        counters: Counter[str],
-        waiting: SpillBuffer,
-        stored: SpillBuffer,
-        most: int,
-        space: BinSpace,
-        control: Callable[[], Antichain],
         earlier: CommittedResults,
         loops: int,
     ) -> None:
-        """The sink lies within `loops` loops. Memory has room for `most` bytes of records that wait
-        for their time, for as many that are ready, and for half as many that wait for a commit."""
-        self.name = name
+        """The sink lies within `loops` loops. Memory has room for `max_waiting` bytes of records
+        that wait for their time, for as many that are ready, and for half as many that wait for
+        a commit.
+        """
+        self.name = context.name
         self._input, self._output, self._writer = source, output, writer
-        self._guard, self._counters, self._waiting = guard, counters, waiting
-        self._most, self._space, self._earlier, self._loops = most, space, earlier, loops
-        self._control, self._came = control, set[int]()
+        self._guard, self._counters = guard, context.counters
+        self._waiting = context.buffer("records")
+        self._most, self._space, self._earlier = context.max_waiting, context.space, earlier
+        self._loops = loops
+        self._control, self._came = context.control, set[int]()
         """Times at which bins came here, and of before which not all is known to be durable."""
         self._over = False
         self._held = CapabilitySet()
         self._ready: deque[Rows] = deque()
         """Records whose time has passed, in order."""
-        self._stored, self._stored_as = stored, 0
+        self._stored, self._stored_as = context.buffer("written"), 0
         """The first records that are not known to be committed, where memory has no room for them;
         all have this ticket."""
         self._under_way: deque[_Written] = deque()
@@ -95,7 +92,7 @@ class OrderedSink(BaseOperator):
         """All before it has been written."""
         self.anew = MIN_TIME
         """Nothing from it on has been let go of."""
-        self.replay = Replay(name, earlier, writer)
+        self.replay = Replay(self.name, earlier, writer)
         self._marked = Checksum()
         self._since: int | None = None
         """Of what has been marked as out, and the first time of what has not."""
@@ -262,7 +259,7 @@ class OrderedSink(BaseOperator):
         if len(rows):
             if self._since is None:
                 self._since = rows.least
-            ticket = written(self._writer, self._guard, self._counters, rows.batch)
+            ticket = written(self._writer, self._guard, rows.batch)
             one = _Written(ticket, rows, rows.batch.guessed_weight)
             self._under_way.append(one)
             self._size += one.size

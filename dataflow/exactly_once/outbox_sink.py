@@ -11,8 +11,8 @@ of all else. Cost: each result is written once more, as in flight.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
@@ -23,12 +23,12 @@ import numpy.typing as npt
 from meander.dataflow.exactly_once.interfaces import DeferredWriter
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, Message
 from meander.dataflow.operators.sink import written
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import Rounds, rounds_of
-from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
@@ -88,26 +88,23 @@ class OutboxSink(BaseOperator):
 
     def __init__(
         self,
+        context: OperatorContext,
         results: InputPort,
         before: InputPort,
         writer: DeferredWriter,
         guard: Guard,
-        counters: Counter[str],
-        space: BinSpace,
         first: int,
-        control: Callable[[], Antichain],
-        pools: Callable[[str], SpillBuffer],
-        most: int,
     ) -> None:
         """What outboxes held at the cut with which the flow has begun comes in by `before`. The
-        sink's bins have numbers from `first` on; `most` bytes of what is held back lie in memory.
+        sink's bins have numbers from `first` on; `max_waiting` bytes of what is held back lie in
+        memory.
         """
-        self._space, self._first, self._control = space, first, control
-        self._pools, self._most = pools, most
+        self._space, self._first, self._control = context.space, first, context.control
+        self._buffer, self._most = context.buffer, context.max_waiting
         self._came: dict[int, _Came] = {}
         """By time, of which not all of before is known to be in a checkpoint."""
         self._results, self._before, self._writer = results, before, writer
-        self._guard, self._counters = guard, counters
+        self._guard = guard
         self._kept = deque[_Kept]()
         self._cut = _Cut(0, 0)
         self._leaving = 0
@@ -117,7 +114,7 @@ class OutboxSink(BaseOperator):
         """A bin's results come here from a time on; those of before lie in others' outboxes."""
         if time not in self._came:
             moved = np.zeros(self._space.count, np.bool_)
-            self._came[time] = _Came(self._pools(f"moved {time}"), moved)
+            self._came[time] = _Came(self._buffer(f"moved {time}"), moved)
         self._came[time].moved[bin] = True
 
     def schedule(self) -> bool:
@@ -235,7 +232,7 @@ class OutboxSink(BaseOperator):
             self._put(message.time, batch)
 
     def _put(self, time: Time, batch: Batch) -> None:
-        ticket = written(self._writer, self._guard, self._counters, batch)
+        ticket = written(self._writer, self._guard, batch)
         self._kept.append(_Kept(ticket, time, batch))
 
     def _hold_back(self, batch: Batch, rounds: Rounds) -> Batch:

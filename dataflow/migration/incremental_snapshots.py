@@ -10,11 +10,10 @@ docs/benchmarks.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from meander.dataflow.backpressure.throttle import MoveThrottle
-from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration.migrator import Migrator, OutgoingState
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import BaseOperator
 from meander.dataflow.records.batch import Int64s
@@ -33,16 +32,14 @@ class Snapshots(BaseOperator):
 
     def __init__(
         self,
+        context: OperatorContext,
         migrator: Migrator,
         outlets: Sequence[OutgoingState],
-        clock: Clock,
         interval: float,
-        pace: MoveThrottle,
-        report: Callable[[dict[str, object]], None],
     ) -> None:
-        self._migrator, self._outlets, self._report = migrator, outlets, report
-        self._clock, self._interval, self._pace = clock, interval, pace
-        self._next = clock.monotonic() + interval
+        self._migrator, self._outlets, self._report = migrator, outlets, context.report
+        self._clock, self._interval, self._pace = context.clock, interval, context.throttle
+        self._next = self._clock.monotonic() + interval
         self._heat: dict[str, Int64s] = {}
         self._waiting: deque[tuple[OutgoingState, Bin]] = deque()
         self._writing: deque[tuple[OutgoingState, Bin, LayerWriter]] = deque()

@@ -10,11 +10,10 @@ anew. Guarantees I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.colocation import ColocationGroups
 from meander.dataflow.control.instructions import (
@@ -27,13 +26,14 @@ from meander.dataflow.control.instructions import (
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing, Transfer
 from meander.dataflow.migration.pre_copy import Preparing
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort, least_of
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.loop_times import outer
 from meander.schemas.errors import MeanderError
-from meander.state.keys.ids import Bin, CheckpointId, WorkerId, member_name
+from meander.state.keys.ids import Bin, CheckpointId, member_name
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
@@ -111,26 +111,24 @@ class Migrator(BaseOperator):
 
     def __init__(
         self,
-        me: WorkerId,
+        context: OperatorContext,
         control: InputPort,
         outlets: Sequence[OutgoingState],
         routers: Sequence[Exchange],
         routing: Routing,
         groups: ColocationGroups,
-        pace: MoveThrottle,
-        report: Callable[[dict[str, object]], None],
         ordered: Mapping[str, Sequence[Ordered]],
     ) -> None:
         """`ordered` are sinks by the group whose bins' results they get."""
-        self._me, self._control, self._outlets, self._ordered = me, control, outlets, ordered
-        self._routers, self._routing = routers, routing
-        self._groups, self._pace = groups, pace
+        self._me, self._pace = context.me, context.throttle
+        self._control, self._outlets, self._ordered = control, outlets, ordered
+        self._routers, self._routing, self._groups = routers, routing, groups
         self._by_group = {
             name: [outlet for outlet in outlets if groups.of(outlet.keyed.name) == name]
             for name in groups.names
         }
         self._preparing = {
-            name: Preparing([outlet.keyed for outlet in some], pace, report)
+            name: Preparing(context, [outlet.keyed for outlet in some])
             for name, some in self._by_group.items()
         }
         self.undecided: list[Moves] = []

@@ -9,9 +9,9 @@ Cost: as for a snapshot of the bin; nothing here is waited for by any record.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from meander.dataflow.backpressure.throttle import MoveThrottle
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer_writer import LayerWriter
@@ -24,13 +24,8 @@ ENTRIES = 512
 class Preparing:
     """Those of one worker."""
 
-    def __init__(
-        self,
-        operators: Sequence[KeyedOperator],
-        pace: MoveThrottle,
-        report: Callable[[dict[str, object]], None],
-    ) -> None:
-        self._operators, self._pace, self._report = operators, pace, report
+    def __init__(self, context: OperatorContext, operators: Sequence[KeyedOperator]) -> None:
+        self._operators, self._pace, self._report = operators, context.throttle, context.report
         self._waiting: deque[tuple[KeyedOperator, Bin]] = deque()
         self._writing: deque[tuple[KeyedOperator, Bin, LayerWriter]] = deque()
         self._numbers: dict[Bin, int] = {}

@@ -79,13 +79,13 @@ class Guard:
         counters: Counter[str],
         pulse: Keepalive = NO_KEEPALIVE,
     ) -> None:
-        self.operator, self._policy, self._dead, self._counters = operator, policy, dead, counters
-        self.pulse = pulse
+        self.operator, self._policy, self._dead = operator, policy, dead
+        self.counters, self.pulse = counters, pulse
 
     def failed(self, batch: Batch, row: int, error: BaseException) -> None:
         """Deal with one record. Raises FunctionFailed under `fail`."""
         if self._policy == "skip":
-            self._counters["skipped"] += 1
+            self.counters["skipped"] += 1
             return
         reason, trace = told(error), "".join(traceback.format_exception(error))
         if self._policy == "fail":
@@ -96,5 +96,5 @@ class Guard:
                 "mend the function, or choose on_error='dead_letter' or 'skip'",
                 trace,
             ) from error
-        self._counters["dead_letters"] += 1
+        self.counters["dead_letters"] += 1
         self._dead.add(self.operator, batch, row, reason, trace)

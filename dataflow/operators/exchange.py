@@ -20,8 +20,8 @@ import numpy as np
 
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.graph.graph import Location
-from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import NONE, Rows
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.progress.capability import CapabilitySet
@@ -67,14 +67,11 @@ class Exchange(BaseOperator):
 
     def __init__(
         self,
-        me: WorkerId,
+        context: OperatorContext,
         source: InputPort,
         output: OutputPort,
         routing: Routing,
-        control: Callable[[], Antichain],
         guard: Guard,
-        stash: SpillBuffer,
-        most: int,
         window: int,
         first: int,
         out: Callable[[int], bool],
@@ -83,10 +80,11 @@ class Exchange(BaseOperator):
         comes from here as it comes."""
         self._out, self._moved = out, set[int]()
         """The latter are times at which bins move, and of before which not all has left."""
-        self._me, self._input, self._output, self._routing = me, source, output, routing
-        self._control, self._guard = control, guard
+        self._me, self._input, self._output = context.me, source, output
+        self._routing, self._control, self._guard = routing, context.control, guard
         self._first = first
-        self.stash, self._most, self._window = stash, most, window
+        self.stash = context.buffer("records")
+        self._most, self._window = context.max_waiting, window
         self._kept: dict[WorkerId, deque[_Share]] = {}
         self._kept_bytes = 0
         self._over = False

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.progress.capability import CapabilitySet
@@ -34,18 +34,13 @@ class TooManyRounds(Exception):
 
 
 class LoopEntry(BaseOperator):
-    """One loop's beginning on one worker; of what has come back, `most` bytes wait in memory."""
+    """One loop's beginning on one worker."""
 
     def __init__(
-        self,
-        entering: InputPort,
-        back: InputPort,
-        output: OutputPort,
-        waiting: SpillBuffer,
-        most: int,
+        self, context: OperatorContext, entering: InputPort, back: InputPort, output: OutputPort
     ) -> None:
         self._entering, self._back, self._output = entering, back, output
-        self.waiting, self._most = waiting, most
+        self.waiting, self._most = context.buffer("records"), context.max_waiting
         self._held = CapabilitySet()
 
     def schedule(self) -> bool:

@@ -7,7 +7,7 @@ batch under way.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -24,15 +24,9 @@ class Sink:
     """One sink on one worker."""
 
     def __init__(
-        self,
-        source: InputPort,
-        output: OutputPort,
-        writer: SinkWriter,
-        guard: Guard,
-        counters: Counter[str],
+        self, source: InputPort, output: OutputPort, writer: SinkWriter, guard: Guard
     ) -> None:
-        self._input, self._output, self._writer = source, output, writer
-        self._guard, self._counters = guard, counters
+        self._input, self._output, self._writer, self._guard = source, output, writer, guard
         self._under_way: deque[tuple[int, Capability, float, Batch]] = deque()
         """Ticket, right, and when which records came."""
 
@@ -44,7 +38,7 @@ class Sink:
             took = True
             assert isinstance(message.payload, Batch)
             capability = self._output.mint(message)
-            ticket = written(self._writer, self._guard, self._counters, message.payload)
+            ticket = written(self._writer, self._guard, message.payload)
             self._under_way.append((ticket, capability, message.arrived, message.payload))
         return self._release() or took
 
@@ -76,7 +70,7 @@ class Sink:
         return released
 
 
-def written(writer: SinkWriter, guard: Guard, counters: Counter[str], batch: Batch) -> int:
+def written(writer: SinkWriter, guard: Guard, batch: Batch) -> int:
     """Write all rows that can be written; the others go the way of the error policy."""
     while True:
         try:
@@ -86,7 +80,7 @@ def written(writer: SinkWriter, guard: Guard, counters: Counter[str], batch: Bat
                 guard.failed(batch, one.row, one)
             batch = without(batch, refused)
         else:
-            counters["written"] += len(batch)
+            guard.counters["written"] += len(batch)
             return ticket
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from meander.dataflow.api.nodes import (
@@ -27,7 +28,6 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.inflight import Inflight
-from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.partition_handoff import PartitionHandoff
@@ -52,6 +52,7 @@ from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
 from meander.dataflow.migration.partition_handover import Handover
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import Disk, Overflow, Refuse
+from meander.dataflow.operators.context import OperatorContext, Report
 from meander.dataflow.operators.error_policy import Guard, OnError
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
@@ -77,10 +78,6 @@ from meander.state.layers.topic import StateTopic
 from meander.state.store.spill import Shelf
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
-
-Report = Callable[[dict[str, object]], None]
-"""Takes a JSON-able event for the coordinator."""
-
 
 DELIVERED = 64 << 10
 """The most bytes of a bin that are handed over without the state topic; less where all bins at once
@@ -163,24 +160,16 @@ class OperatorFactory:
         control = self._input(self.plan.migrator.inputs[0])
         self.nodes = {node.name: self._build(node) for node in self.plan.nodes}
         self.migrator = migrator = Migrator(
-            self.site.me,
+            self._context(self.plan.migrator.name),
             control,
             self.outlets,
             self.routers,
             self.routing,
             self.plan.groups,
-            self.pace,
-            self.report,
             self.ordered,
         )
-        snapshots = Snapshots(
-            migrator,
-            self.outlets,
-            self.site.clock,
-            self.plan.flow.snapshot_interval,
-            self.pace,
-            self.report,
-        )
+        context = self._context(self.plan.snapshots.name)
+        snapshots = Snapshots(context, migrator, self.outlets, flow.snapshot_interval)
         # First, so that operators know of every move that the control frontier has passed.
         self.operators = [migrator, self._handover(), *self.nodes.values(), snapshots]
 
@@ -227,9 +216,7 @@ class OperatorFactory:
                 return Again(self._inputs(node)[0], self._output(node), node.most, guard, keyless)
             case LoopNode():
                 entering, back = self._inputs(node)
-                waiting = self._pool(node.name, "records", False, self._unfit(node.name))
-                most = self.plan.flow.max_waiting
-                return LoopEntry(entering, back, self._output(node), waiting, most)
+                return LoopEntry(self._context(node.name), entering, back, self._output(node))
             case ProbeNode() | LoopExitNode():
                 return Probe(self._inputs(node)[0], self._output(node))
 
@@ -247,6 +234,7 @@ class OperatorFactory:
             [at for at in plan.unsorted if ports.outputs[0] in plan.graph.reach[at]],
         )
         self.sources[node.name] = SourceOperator(
+            self._context(node.name),
             plan.origin(node),
             self.site.open_reader(node, rests if self.start.resumes else None),
             node.spec.options,
@@ -254,10 +242,6 @@ class OperatorFactory:
             self._output_at(ports.outputs[0]),
             self._output_at(ports.outputs[1]),
             around,
-            self.progress,
-            self.site.clock,
-            self.inflight,
-            self.counters,
             self.start.past,
             parcels,
         )
@@ -272,38 +256,23 @@ class OperatorFactory:
             )
             results, before = self._inputs(node)
             group = group_of(node)
-            outbox = OutboxSink(
-                results,
-                before,
-                writer,
-                guard,
-                self.counters,
-                flow.space,
-                self.plan.groups.first(group),
-                self._control,
-                lambda what: self._pool(node.name, what, False, self._unfit(node.name)),
-                flow.max_waiting,
-            )
+            context = self._context(node.name)
+            first = self.plan.groups.first(group)
+            outbox = OutboxSink(context, results, before, writer, guard, first)
             self.outboxes.append(outbox)
             self.ordered.setdefault(group, []).append(outbox)
             return outbox
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":
-            return Sink(*ports, writer, guard, self.counters)
+            return Sink(*ports, writer, guard)
         assert isinstance(writer, ChecksummedWriter), (
             "who delivers exactly once writes in transactions"
         )
         sink = OrderedSink(
-            node.name,
+            self._context(node.name, ordered=True),
             *ports,
             writer,
             guard,
-            self.counters,
-            self._pool(node.name, "records", True, self._unfit(node.name)),
-            self._pool(node.name, "written", True, self._unfit(node.name)),
-            flow.max_waiting,
-            flow.space,
-            self._control,
             self.start.history.of(node.name, self.plan.groups.first(group_of(node))),
             scope_of(node).depth - ROOT.depth,
         )
@@ -326,14 +295,11 @@ class OperatorFactory:
     def _router(self, node: ExchangeNode) -> Exchange:
         guard = self._guard(node.name, node.on_error)
         router = Exchange(
-            self.site.me,
+            self._context(node.name, refuse=guard.failed),
             self._inputs(node)[0],
             self._output(node),
             self.routing,
-            self._control,
             guard,
-            self._pool(node.name, "records", False, guard.failed),
-            self.plan.flow.max_waiting,
             self.plan.flow.link_credit,
             self.plan.groups.first(node.group),
             self._out(self.plan.written(node)),
@@ -345,7 +311,7 @@ class OperatorFactory:
         *data, pointers = self._inputs(node)
         flow = self.plan.flow
         keyed = KeyedOperator(
-            node.name,
+            self._context(node.name, scope_of(node), ordered=node.order == "event"),
             self.plan.origin(node),
             data,
             pointers,
@@ -353,17 +319,7 @@ class OperatorFactory:
             self._logic(node),
             self.site.open_store(node.name, node.codec, node.layout),
             node.order,
-            flow.space,
-            self.site.topic,
-            self._next_layer,
-            self._control_in(scope_of(node)),
-            self.site.clock,
-            self._bound(node.name),
             min(DELIVERED, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
-            lambda what: self._pool(node.name, what, node.order == "event", self._unfit(node.name)),
-            self.pace,
-            self.report,
-            self.retention,
             self._out([*self.plan.written(node), *self.plan.applied(node)]),
         )
         self.outlets.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
@@ -391,7 +347,30 @@ class OperatorFactory:
 
         return out
 
-    # -- ports
+    # -- what an operator gets from its worker
+
+    def _context(
+        self, name: str, scope: Scope = ROOT, *, ordered: bool = False, refuse: Refuse | None = None
+    ) -> OperatorContext:
+        """Return the context of one operator; `ordered` and `refuse` are of its spill buffers."""
+        site, flow = self.site, self.plan.flow
+        return OperatorContext(
+            name=name,
+            me=site.me,
+            clock=site.clock,
+            progress=self.progress,
+            control=self._control_in(scope),
+            counters=self.counters,
+            report=self.report,
+            inflight=self.inflight,
+            throttle=self.pace,
+            topic=site.topic,
+            retention=self.retention,
+            next_layer=self._next_layer,
+            space=flow.space,
+            max_waiting=flow.max_waiting,
+            buffer=partial(self._buffer, name, ordered, refuse or self._unfit(name)),
+        )
 
     def _control(self) -> Antichain:
         return self.progress.frontier(self.plan.migrator.inputs[0])
@@ -403,10 +382,7 @@ class OperatorFactory:
         enter = Summary.between(ROOT.depth, scope.depth)
         return lambda: Antichain.of(*map(enter.advance, self._control()))
 
-    def _bound(self, name: str) -> MemoryLimit:
-        return MemoryLimit(f"operator {name!r}", self.plan.flow.max_waiting)
-
-    def _pool(self, name: str, what: str, ordered: bool, refuse: Refuse) -> SpillBuffer:
+    def _buffer(self, name: str, ordered: bool, refuse: Refuse, what: str) -> SpillBuffer:
         def overflow(rounds: Rounds) -> Overflow:
             shelf = self.site.open_shelf("\0".join((name, what, *map(str, rounds))))
             return Overflow(f"operator {name!r}", rounds, shelf, self.disk, ordered, refuse)
@@ -428,6 +404,8 @@ class OperatorFactory:
 
     def _guard(self, name: str, policy: OnError) -> Guard:
         return Guard(name, policy, self.site.dead, self.counters, self.site.pulse)
+
+    # -- ports
 
     def _inputs(self, node: Node) -> list[InputPort]:
         return [self._input(at) for at in self.plan.ports[node.name].inputs]

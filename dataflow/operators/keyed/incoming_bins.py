@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import Prefetch
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.prefetch import FetchedBin, PrefetchedBins, bin_unreadable
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message
@@ -32,7 +32,6 @@ from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
@@ -56,21 +55,18 @@ class IncomingBins:
 
     def __init__(
         self,
+        context: OperatorContext,
         trace: BinLayers,
         store: Store,
         timers: Timers,
-        topic: StateTopic,
         pointers: InputPort,
-        pools: Callable[[str], SpillBuffer],
-        pace: MoveThrottle,
-        report: Callable[[dict[str, object]], None],
         out: Callable[[int], bool],
     ) -> None:
         """`out` says whether all results of before a time have left."""
         self._out = out
         self._trace, self._store, self._timers = trace, store, timers
-        self._topic, self._pointers, self._report = topic, pointers, report
-        self._pools, self._pace = pools, pace
+        self._topic, self._pointers, self._report = context.topic, pointers, context.report
+        self._buffer, self._pace = context.buffer, context.throttle
         self._awaited: dict[Bin, list[int]] = {}
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
@@ -80,7 +76,7 @@ class IncomingBins:
         self._released: set[Bin] = set()
         self._queued: list[tuple[Time, BinHandoff]] = []
         self._installing: list[IncomingBin] = []
-        self._staging = PrefetchedBins(store, topic, pace, report)
+        self._staging = PrefetchedBins(context, store)
         self._unreadable: dict[tuple[Bin, int], tuple[Time, BinHandoff]] = {}
         """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
 
@@ -128,7 +124,7 @@ class IncomingBins:
                 mine, rows = rows.split(waits)
                 bins = bins[~waits]
                 if bin not in self._stashed:
-                    self._stashed[bin] = self._pools(f"bin {bin}")
+                    self._stashed[bin] = self._buffer(f"bin {bin}")
                 self._stashed[bin].add(mine)
         return rows
 

@@ -18,12 +18,10 @@ from typing import Literal
 import numpy as np
 
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
-from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.bin_handoff import BinHandoff
-from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
-from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.callbacks import Calls
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Logic
@@ -41,13 +39,10 @@ from meander.dataflow.records.loop_times import (
     rounds_of,
     settled,
 )
-from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import Bin, CheckpointId, LayerId
+from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.retention import Retention
-from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time, to_millis
@@ -62,7 +57,7 @@ class KeyedOperator(BaseOperator):
 
     def __init__(
         self,
-        name: str,
+        context: OperatorContext,
         origin: int,
         inputs: Sequence[InputPort],
         pointers: InputPort,
@@ -70,34 +65,25 @@ class KeyedOperator(BaseOperator):
         logic: Logic,
         store: Store,
         order: Order,
-        space: BinSpace,
-        topic: StateTopic,
-        next_layer: Callable[[], LayerId],
-        control: Callable[[], Antichain],
-        clock: Clock,
-        bound: MemoryLimit,
         most_delivered: int,
-        pools: Callable[[str], SpillBuffer],
-        pace: MoveThrottle,
-        report: Callable[[dict[str, object]], None],
-        retention: Retention,
         out: Callable[[int], bool],
     ) -> None:
         """`out` says whether all results of before a time have left by the sinks behind it."""
-        self.name, self.store, self.timers = name, store, Timers()
+        self.name, self.store, self.timers = context.name, store, Timers()
         self._notices = Notifications()
-        self.heat: Int64s = np.zeros(space.count, np.int64)
+        self.heat: Int64s = np.zeros(context.space.count, np.int64)
         """Records applied so far, by bin."""
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
-        self._logic, self._order, self._space = logic, order, space
-        self._topic, self._control, self._bound = topic, control, bound
-        self.trace = BinLayers(name, store, topic, next_layer, retention)
-        self.arrivals = IncomingBins(
-            self.trace, store, self.timers, topic, pointers, pools, pace, report, out
+        self._logic, self._order, self._space = logic, order, context.space
+        self._control = context.control
+        self._bound = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
+        self.trace = BinLayers(
+            self.name, store, context.topic, context.next_layer, context.retention
         )
-        self._waiting, self._most_delivered = pools("records"), most_delivered
-        self._most, self._over = bound.most, False
-        self._clock, self._slices = clock, AdaptiveBatch(clock, SLICE)
+        self.arrivals = IncomingBins(context, self.trace, store, self.timers, pointers, out)
+        self._waiting, self._most_delivered = context.buffer("records"), most_delivered
+        self._most, self._over = context.max_waiting, False
+        self._clock, self._slices = context.clock, AdaptiveBatch(context.clock, SLICE)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 

@@ -7,16 +7,14 @@ installation, spread over turns in which records go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from meander.dataflow.backpressure.throttle import MoveThrottle
+from meander.dataflow.operators.context import OperatorContext
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, LayerId
 from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Store
 
 ENTRIES = 1024
@@ -53,14 +51,9 @@ NOTHING = FetchedBin((), (), 0, 0)
 class PrefetchedBins:
     """Those of one operator on one worker."""
 
-    def __init__(
-        self,
-        store: Store,
-        topic: StateTopic,
-        pace: MoveThrottle,
-        report: Callable[[dict[str, object]], None],
-    ) -> None:
-        self._store, self._topic, self._pace, self._report = store, topic, pace, report
+    def __init__(self, context: OperatorContext, store: Store) -> None:
+        self._store, self._topic = store, context.topic
+        self._pace, self._report = context.throttle, context.report
         self._bins: dict[Bin, Staged] = {}
 
     @property

@@ -11,7 +11,6 @@ per chunk.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -19,7 +18,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from meander.dataflow.backpressure.inflight import ROW, Inflight, SentBatch
+from meander.dataflow.backpressure.inflight import ROW, SentBatch
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.timestamp_overrides import (
     BEHIND_ALL,
@@ -27,12 +26,12 @@ from meander.dataflow.control.timestamp_overrides import (
     TimestampOverride,
 )
 from meander.dataflow.graph.graph import Location
-from meander.dataflow.interfaces import Clock, Partition, Rest, SourceOptions, SourceReader
+from meander.dataflow.interfaces import Partition, Rest, SourceOptions, SourceReader
 from meander.dataflow.metrics.histogram import Histogram
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.operators.source.partitions import PendingChunk, SourcePartition, Standing
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import outer, outward
 from meander.state.times.antichain import Antichain
@@ -67,6 +66,7 @@ class SourceOperator:
 
     def __init__(
         self,
+        context: OperatorContext,
         origin: int,
         reader: SourceReader,
         options: SourceOptions,
@@ -74,17 +74,14 @@ class SourceOperator:
         output: OutputPort,
         held: OutputPort,
         around: Around,
-        progress: Progress,
-        clock: Clock,
-        inflight: Inflight,
-        counters: Counter[str],
         past: OverrideHistory,
         resumed: Iterable[PartitionHandoff] = (),
     ) -> None:
         self._origin, self._reader, self._options = origin, reader, options
         self._parcels, self._output, self._held, self._around = parcels, output, held, around
-        self._progress, self._clock, self._inflight = progress, clock, inflight
-        self._counters, self._past = counters, past
+        self._progress, self._clock = context.progress, context.clock
+        self._inflight, self._counters = context.inflight, context.counters
+        self._past = past
         self._unreadable = 0
         self.delays = Histogram()
         """From the reader to the passing by all sinks, per chunk."""
@@ -95,7 +92,7 @@ class SourceOperator:
         """Nothing later is sent for now."""
         self._last: list[Capability] = []
         self._skew = span(options.max_skew)
-        now = clock.monotonic()
+        now = self._clock.monotonic()
         known = {parcel.partition: parcel for parcel in resumed}
         self._lanes = {
             p: SourcePartition(p, output.open(MIN_TIME), now, now, past.of(origin, p))

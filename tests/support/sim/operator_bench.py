@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
+from random import Random
 
 import numpy as np
 
+from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.graph.graph import Edge, Graph, Location
 from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import Disk, Overflow
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard, OnError
 from meander.dataflow.operators.keyed.callbacks import Calls, Why
 from meander.dataflow.operators.keyed.notifications import Notifications
@@ -23,13 +27,14 @@ from meander.dataflow.operators.ports import InputPort, Message, OutputPort
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import Rounds, settled
-from meander.dataflow.simulation.simulator import SimLinks, SimNetwork
+from meander.dataflow.simulation.simulator import SimClock, SimLinks, SimNetwork, SimTopic
 from meander.dataflow.wire import Payload
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN, StateCodec
 from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import WorkerId
+from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
+from meander.state.layers.retention import Retention
 from meander.state.store.spill import Shelf
 from meander.state.store.store import Database, Store
 from meander.state.times.antichain import NOTHING, Antichain
@@ -73,6 +78,33 @@ class Bench:
         else:
             self._rights[side].downgrade(time)
         self.progress.flush()
+
+    def context(
+        self,
+        buffer: SpillBuffer,
+        max_waiting: int = 1 << 30,
+        control: Callable[[], Antichain] = Antichain,
+    ) -> OperatorContext:
+        """The context of an operator all of whose records wait in one buffer."""
+        clock, topic = SimClock(), SimTopic(Random(0))
+        throttle = MoveThrottle(clock, 1.0, lambda: 1 << 30)
+        return OperatorContext(
+            name="op",
+            me=WorkerId(0),
+            clock=clock,
+            progress=self.progress,
+            control=control,
+            counters=Counter(),
+            report=lambda _: None,
+            inflight=Inflight(1 << 30, throttle.passed),
+            throttle=throttle,
+            topic=topic,
+            retention=Retention(topic.forget),
+            next_layer=lambda: LayerId(ExecutionId(0), WorkerId(0), 0),
+            space=BinSpace(),
+            max_waiting=max_waiting,
+            buffer=lambda _: buffer,
+        )
 
     @property
     def held(self) -> tuple[Time, ...]:

@@ -188,7 +188,7 @@ def test_refusals_of_many_rows_cost_the_others_a_second_encoding_and_no_more() -
     dead, counters = ListDead(), Counter[str]()
     guard = Guard("out", "dead_letter", dead, counters)
     writer = Encoding(rows(KafkaSink("out", encode)))
-    assert written(writer, guard, counters, records([1, 7] * 500)) == 500
+    assert written(writer, guard, records([1, 7] * 500)) == 500
     assert [letter.offset for letter in dead.letters] == [*range(0, 1_000, 2)]
     assert encoded == {1: 500, 7: 1_000}
 

@@ -116,14 +116,11 @@ class ExchangeBench:
         self.control = Antichain.of(0)
         errors, self.dead, self.counters = guard(policy, "key_by exchange")
         self.router = Exchange(
-            WorkerId(0),
+            self.bench.context(pool(), control=lambda: self.control),
             self.bench.inputs[0],
             self.bench.output,
             self.routing,
-            lambda: self.control,
             errors,
-            pool(),
-            1 << 30,
             WINDOW,
             0,
             lambda _: True,

@@ -153,7 +153,9 @@ class Beginning:
     def __init__(self) -> None:
         self.bench = Bench(inputs=2)
         entering, back = self.bench.inputs
-        self.enter = LoopEntry(entering, back, self.bench.output, bench.pool(), most=1)
+        self.enter = LoopEntry(
+            self.bench.context(bench.pool(), 1), entering, back, self.bench.output
+        )
 
     def turns(self, most: int = 1000) -> None:
         """As long as anything is done."""

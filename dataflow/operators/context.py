@@ -1,0 +1,46 @@
+"""What an operator gets from its worker, beside its own ports and functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.backpressure.throttle import MoveThrottle
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
+from meander.dataflow.progress.progress import Progress
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import LayerId, WorkerId
+from meander.state.layers.retention import Retention
+from meander.state.layers.topic import StateTopic
+from meander.state.times.antichain import Antichain
+
+Report = Callable[[dict[str, object]], None]
+"""Takes a JSON-able event for the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """A context that holds the services of a worker for one of its operators."""
+
+    name: str
+    """The name of the operator in its flow."""
+    me: WorkerId
+    clock: Clock
+    progress: Progress
+    control: Callable[[], Antichain]
+    """Returns the control frontier, in times of the operator's scope."""
+    counters: Counter[str]
+    report: Report
+    inflight: Inflight
+    throttle: MoveThrottle
+    topic: StateTopic
+    retention: Retention
+    next_layer: Callable[[], LayerId]
+    space: BinSpace
+    max_waiting: int
+    """The most bytes of waiting records in the memory of the operator."""
+    buffer: Callable[[str], SpillBuffer]
+    """Opens a spill buffer of the operator by its name."""
