@@ -221,7 +221,7 @@ class CommandHandler:
         """What a command would do, in parts that fit into a record each. Raises Refused."""
         if self._rescaler.awaits(command):
             self._rescaler.expect(command)
-            plan = self._controller.conductor.plan(command)
+            plan = self._controller.migrations.plan(command)
         else:
             plan = self._controller.plan(command)
         moves = [

@@ -521,24 +521,24 @@ class Coordinator:
         if self._rescaler is not None:
             self._waits.look("rescales", self._rescaler.waits())
         if self._began is not None:
-            at, furthest = self._controller.holdings(), self._controller.furthest()
+            at, furthest = self._controller.frontier_blockers(), self._controller.furthest()
             blockers = self._observer.frontier_blockers(at, furthest, self._crew.heard())
             self._waits.look("frontiers", wait_reasons.frontiers(blockers))
             self._waits.look("calls", wait_reasons.calls(self._crew.calls()))
             self._waits.look(
-                "migrations", wait_reasons.migrations(self._controller.conductor.rounds())
+                "migrations", wait_reasons.migrations(self._controller.migrations.rounds())
             )
             self._explain_changes()
 
     def _explain_changes(self) -> None:
         """The same of workers that come and go, and of partitions that change hands."""
         controller, sources = self._controller, [one.name for one in self._prepared.plan.sources]
-        unsent, under_way = controller.decisions.unsent, controller.reading.under_way
+        unsent, under_way = controller.decisions.unsent, controller.assignment.under_way
         look = self._waits.look
-        unread = controller.reading.unread(controller.staff.staying)
+        unread = controller.assignment.unassigned(controller.workers.active)
         look("partitions", wait_reasons.partitions(under_way, sources, unsent, unread))
         look("comings", wait_reasons.comings(unsent))
-        look("goings", wait_reasons.goings(controller.staff.leaving, unsent))
+        look("goings", wait_reasons.goings(controller.workers.leaving, unsent))
         look("partings", wait_reasons.partings(self._crew.hands))
 
     def _beat(self) -> None:

@@ -317,7 +317,7 @@ class Rescaler:
 
     def _fresh(self, name: str) -> str:
         """An id that no command has had."""
-        ids = self._controller.conductor.ids
+        ids = self._controller.migrations.ids
         return next(id for id in (f"{name}-{n}" for n in count()) if id not in ids)
 
     def _end(self, change: Change) -> Iterable[Event]:

@@ -144,7 +144,7 @@ def goings(
         name, until = member_name(worker), leaver.until
         if until is None:
             what, when = "to give its bins and partitions away", "the others have them all"
-        elif not leaver.dismissed:
+        elif not leaver.released:
             what = "to leave: all that comes to it, or that it has been told of, to be over"
             when = f"every frontier has passed {to_millis(until)} ms, and its outbox is empty"
         elif LeaveDecision(worker, until) in unsent:

@@ -78,12 +78,12 @@ class Observer:
         workers = len(heard.working)
         return StatusSnapshot(
             workers, workers, heard, frontiers, lag.partitions, bins,
-            self.frontier_blockers(controller.holdings(), controller.furthest(), heard),
+            self.frontier_blockers(controller.frontier_blockers(), controller.furthest(), heard),
             throughput=self.throughput(heard),
             restoring=self.restoring(heard),
             outlooks={
                 name: {"fetched": ready, "eta": eta}
-                for name, (ready, eta) in controller.conductor.outlooks().items()
+                for name, (ready, eta) in controller.migrations.outlooks().items()
             },
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""How far commands are ruled out: the control source's one capability (design 2, forswearing).
+"""Closed times: the capability of the control source (design 2, control frontier).
 
-Guarantees that no decision gets a time that has been forsworn. T, the least time that has not, lies
-just past the furthest time that any source has read, plus a lead that follows the speed of the
-data, but never past a decision that has not been sent. Cost: O(decisions under way) per turn.
+Guarantees that no decision gets a closed time. T, the least time that is not closed, lies just past
+the furthest time that any source has read, plus a lead that follows the rate of the data. T never
+passes a decision that is not sent. Cost: O(pending decisions) per turn.
 """
 
 from __future__ import annotations
@@ -19,115 +19,119 @@ from meander.dataflow.progress.change_batch import ChangeBatch
 from meander.state.times.time import MIN_TIME, to_millis
 
 NEAR = 120.0
-"""Seconds: what moves at a named time is made ready no sooner."""
+"""Seconds: bins of a round with a named time are prepared no sooner before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingChanges:
-    """What is under way, and so bears on how far to go."""
+    """The pending decisions and workers that limit T."""
 
     furthest: int | None
-    """The furthest time that any source has read; None once all have ended."""
+    """The furthest time that any source has read; None once all sources have ended."""
     unsent: int | None
-    """The least time of a decision that has not been sent."""
+    """The least time of a decision that is not sent."""
     sent: Sequence[int]
-    """The times of those that have."""
-    demanded: Sequence[int]
-    """The times among these for which nothing but the demand makes the sources move."""
+    """The times of rounds that are sent."""
+    requested: Sequence[int]
+    """The times that sources reach only by an advance request."""
     leaving: Sequence[int]
-    """From when on nothing is addressed to those who leave; they go when that has passed."""
+    """The times from which on leaving workers receive nothing; they exit once these have passed."""
     waiting: bool
-    """Whether bins, or who joins, are yet to get a time."""
-    patience: float
-    """The part of the lead that there is time for: bins may wait for those before them."""
+    """Whether bins or joining workers still wait for a time."""
+    lead_share: float
+    """The share of the lead to use: bins may wait for earlier rounds."""
 
 
 class ClosedTimes:
-    """The control source; its times are logical times of the outer scope."""
+    """A capability of the control source; its times are logical times of the outer scope."""
 
     def __init__(
         self, plan: Plan, changes: ChangeBatch, clock: Clock, first: int = MIN_TIME
     ) -> None:
         self._plan, self._changes = plan, changes
         self._capability: Capability | None = Capability(plan.control.outputs[0], first, changes)
-        self._speed = TimeRate(clock)
-        self._newest = self._demanded = MIN_TIME
+        self._rate = TimeRate(clock)
+        self._newest = self._requested = MIN_TIME
         self.last = first
-        """What T came to in the end."""
+        """The value of T when all times were closed."""
 
     @property
     def least(self) -> int | None:
-        """T: no decision will have a time before it. None once there will be none at all."""
+        """T: no decision gets an earlier time. None once all times are closed."""
         if self._capability is None:
             return None
         assert isinstance(self._capability.time, int)
         return self._capability.time
 
-    def open_time(self) -> int:
-        """T. Raises Refused where there is none."""
+    def next_time(self) -> int:
+        """Return T. Raise `Refused` where all times are closed."""
         if self.least is None:
-            raise Refused("the flow's sources have ended: a command has to come before that")
+            raise Refused("the flow's sources have ended: send commands before that")
         return self.least
 
     def expect(self, time: int) -> None:
-        """Raises Refused, with the earliest time possible, for one that has been forsworn."""
-        least = self.open_time()
+        """Check the time of a command. Raise `Refused` with the earliest possible time for a closed
+        one."""
+        least = self.next_time()
         if time < least:
             earliest = to_millis(least - 1) + 1
             raise Refused(
-                f"time {to_millis(time)} ms has been forsworn: the earliest possible is"
+                f"time {to_millis(time)} ms is closed: the earliest possible is"
                 f" {earliest} ms, or leave the time out for as soon as possible"
             )
 
     def near(self, time: int) -> bool:
-        """Whether the data may be there in `NEAR` seconds."""
-        return self._speed.within(time - self._newest, NEAR)
+        """Return whether the data may reach a time within `NEAR` seconds."""
+        return self._rate.within(time - self._newest, NEAR)
 
     def passed(self, time: int) -> bool:
-        """Whether nothing more is decided for a time."""
+        """Return whether no more decisions can get a time."""
         return self.least is None or self.least > time
 
     def check(self, time: int) -> None:
-        """Raises CapabilityError for a time that has been forsworn."""
+        """Raise `CapabilityError` for a closed time."""
         assert self._capability is not None
         self._capability.check(time)
 
-    def demand(self, time: int) -> Capability:
-        """Until it is dropped, sources without records move on to just past a time."""
-        self._demanded = max(self._demanded, time)
+    def request_advance(self, time: int) -> Capability:
+        """Let idle sources move to just past a time until the returned capability is dropped."""
+        self._requested = max(self._requested, time)
         return Capability(self._plan.control.outputs[1], time, self._changes)
 
     def advance(self, pending: PendingChanges) -> None:
-        """Forswear what can be."""
+        """Close all times that no pending change needs."""
         if self._capability is None:
             return
-        target = self._target(pending, self.open_time())
+        target = self._target(pending, self.next_time())
         if target is None:
-            self.last = self.open_time()
+            self.last = self.next_time()
             self._capability.drop()
             self._capability = None
-        elif target > self.open_time():
+        elif target > self.next_time():
             self._capability.downgrade(target)
 
     def _target(self, pending: PendingChanges, now: int) -> int | None:
-        """The least time not to forswear yet; None where nothing is left to decide."""
+        """Return the least time to leave open; None where no decision is left."""
         if pending.furthest is None:
-            # The sources have ended: what is under way goes on, and nothing else can come.
+            # The sources have ended: pending changes complete, and no other change can come.
             if pending.unsent is None and not (pending.leaving or pending.waiting):
                 return None
             target = max([now, *pending.leaving, *(time + 1 for time in pending.sent)])
         else:
-            data = self._data(pending.furthest)
-            lead = int(self._speed.lead(data, self._plan.flow.control_lead) * pending.patience)
-            # Half of the lead may be used up before the workers have to hear of it.
+            data = self._data_time(pending.furthest)
+            lead = int(self._rate.lead(data, self._plan.flow.control_lead) * pending.lead_share)
+            # The workers receive a new T only once half of the lead is used up.
             ahead = data + 1 + lead if data + 1 + lead // 2 >= now else now
-            after = [time + 1 for time in (pending.furthest, *pending.demanded)]
+            after = [time + 1 for time in (pending.furthest, *pending.requested)]
             target = max(ahead, now, *after)
         return target if pending.unsent is None else min(target, pending.unsent)
 
-    def _data(self, furthest: int) -> int:
-        """How far the data has come: idle sources that only follow a command do not count, or the
-        lead of each command would carry the flow's time away from its data's."""
-        if to_millis(furthest) > to_millis(self._demanded):
+    def _data_time(self, furthest: int) -> int:
+        """Return how far the data has come.
+
+        Idle sources that only follow a command do not count: each lead would carry the time of the
+        flow away from its data.
+        """
+        if to_millis(furthest) > to_millis(self._requested):
             self._newest = furthest
         return self._newest

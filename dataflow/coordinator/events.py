@@ -1,4 +1,4 @@
-"""What the controller says of partitions: events, JSON-able, in the words of `schemas.status`."""
+"""Events of the coordinator about partitions, as JSON-able fields of `schemas.status`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from meander.dataflow.migration.events import Event
 from meander.state.times.time import to_millis
 
 
-def partition_given(handing: PartitionTransfer, source: str) -> Event:
-    """A partition has changed hands, or is read since it has come to its topic."""
-    order = handing.order
+def partition_event(transfer: PartitionTransfer, source: str) -> Event:
+    """Return the event of a partition that has a new reader, or is read for the first time."""
+    order = transfer.order
     new = order.offset is not None
     named: Event = (
-        {"type": "partition_added"} if new else {"type": "partition_moved", "id": handing.id}
+        {"type": "partition_added"} if new else {"type": "partition_moved", "id": transfer.id}
     )
     return named | {
         "source": source,

@@ -1,7 +1,7 @@
-"""What holds a frontier back: the place whose pointstamp is the least that could still come there.
+"""Frontier blockers: the locations whose least pointstamps hold a frontier back.
 
-Guarantees that of several places at one least time the one is named that comes before the others,
-as those may be waiting for it. Cost: per question one look at each place that reaches the frontier.
+Guarantees that among several locations at one least time the most upstream one is named, as the
+others may wait for it. Cost: per query one look-up for each location that reaches the frontier.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.loop_times import outer
 
 Kind = Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
-"""A source's partitions; what an operator holds; what a sink has not delivered; what is on its way
-to an operator; state of bins that move; a partition on its way to another worker; or that commands
-have not been ruled out."""
+"""The kind of a blocker: partitions of a source; times held by an operator; undelivered results of
+a sink; messages on their way to an operator; states of moving bins; a partition on its way to
+another worker; or times still open for commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierBlocker:
-    """One place, and the time that it holds."""
+    """A location, and the time that it holds back."""
 
     kind: Kind
     name: str
-    """Of the source or operator; '' for commands and for orders of partitions."""
+    """The source or operator; '' for commands and partition orders."""
     time: int
 
 
 class FrontierBlockers:
-    """Knows each place of a flow by name."""
+    """A finder of frontier blockers that knows the names of all locations of a flow."""
 
     def __init__(self, plan: Plan) -> None:
         self._reach = plan.graph.reach
@@ -47,11 +47,12 @@ class FrontierBlockers:
             self._places[at] = self._places[plan.pointers(keyed)] = ("migration", keyed.name)
         self._places[plan.handover.inputs[0]] = ("handover", "")
         for at, source in zip(plan.handover.outputs, plan.sources, strict=True):
-            parcels = plan.ports[source.name].inputs[0]
-            self._places[at] = self._places[parcels] = ("handover", source.name)
+            handoffs = plan.ports[source.name].inputs[0]
+            self._places[at] = self._places[handoffs] = ("handover", source.name)
 
     def of(self, progress: Progress, location: Location) -> FrontierBlocker | None:
-        """What holds back the frontier there; None where nothing can come any more."""
+        """Return the blocker of the frontier at a location; None where nothing can arrive any
+        more."""
         found = [(outer(time), at) for time, at in progress.bounding(location)]
         if not found:
             return None
@@ -61,7 +62,7 @@ class FrontierBlockers:
         return FrontierBlocker(*self._places[first], least)
 
     def _leads(self, place: Location, other: Location) -> bool:
-        """Whether one place comes before another; in a loop, where each does, neither."""
+        """Return whether one location lies upstream of another; on a common loop neither does."""
         return place in self._reach[other] and other not in self._reach[place]
 
 

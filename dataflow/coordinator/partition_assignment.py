@@ -1,9 +1,10 @@
-"""Who reads which source partition, as the coordinator knows it, and who is to read it next.
+"""The partition assignment: which worker reads which source partition, now and next.
 
-Guarantees that one partition changes hands once at a time, and that one which has come to a topic
-is given to one worker, once, however many notice it. An order has the least time that is not
-forsworn, and is carried out when nothing at that time can come to the sources any more. Cost: one
-look at a frontier per order under way and turn; one pass over all partitions while one is nobody's.
+Guarantees that a partition has at most one transfer at a time. Guarantees that a new partition of a
+topic is assigned to one worker, once, however many workers report it. An order gets the least time
+that is not closed. It is complete once no message of that time can reach the sources any more.
+Cost: one frontier query per transfer and turn; one pass over all partitions while one has no
+reader.
 """
 
 from __future__ import annotations
@@ -24,125 +25,128 @@ from meander.dataflow.progress.progress import Progress
 from meander.state.keys.ids import WorkerId, member_name
 
 Place = tuple[int, Partition]
-"""A source's number, and one of its partitions."""
+"""The number of a source, and one of its partitions."""
 
 FIRST_OFFSET = 0
-"""Where a new partition begins, wherever the flow did: all that it holds has come since then."""
+"""The first offset of a new partition, wherever the flow started: all its records have come
+since."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTransfer:
-    """An order under way."""
+    """A pending order to transfer a partition."""
 
     id: str
-    """The command's; '' of a partition that is new."""
+    """The id of the command; '' for a new partition."""
     order: ReassignPartition
-    demand: Capability
-    """So that a partition without records comes to its time."""
+    advance_request: Capability
+    """Lets a partition without records reach the time of the order."""
 
 
 class PartitionAssignment:
-    """The readers of all partitions."""
+    """A table of the readers of all partitions, and of pending transfers."""
 
     def __init__(
         self,
         plan: Plan,
         workers: Iterable[WorkerId],
         progress: Progress,
-        forswearing: ClosedTimes,
+        closed_times: ClosedTimes,
         decisions: PendingDecisions,
-        tell: Callable[[ReassignPartition], None],
-        mark: int,
+        send: Callable[[ReassignPartition], None],
+        replay_end: int,
     ) -> None:
-        self._progress, self._forswearing = progress, forswearing
-        self._decisions, self._tell, self._mark = decisions, tell, mark
+        self._progress, self._closed_times = progress, closed_times
+        self._decisions, self._send, self._replay_end = decisions, send, replay_end
         self._numbers = {source.name: plan.origin(source) for source in plan.sources}
         self._inputs = {plan.origin(s): plan.ports[s.name].inputs[0] for s in plan.sources}
         self._readers: dict[Place, WorkerId] = {}
         self._under_way: dict[Place, PartitionTransfer] = {}
-        self._silent = {number: set(workers) for number in self._inputs}
-        """Who has yet to say what it reads from the flow's start on, by source."""
+        self._unreported = {number: set(workers) for number in self._inputs}
+        """The workers that have not reported their first partitions, by source."""
         self._totals: dict[tuple[WorkerId, int], int] = {}
-        """How many partitions a worker knows a source to have."""
-        self._unread: list[Place] = []
-        """Those among them that have come to their topic and are nobody's."""
+        """The number of partitions that a worker has seen, by worker and source."""
+        self._unassigned: list[Place] = []
+        """New partitions that have no reader yet."""
 
-    def noted(self, worker: WorkerId, event: Mapping[str, object]) -> None:
-        """A worker says what it reads from its start on, and how many partitions there are."""
+    def report(self, worker: WorkerId, event: Mapping[str, object]) -> None:
+        """Handle a worker's report of its first partitions and of the number of partitions."""
         number = self._numbers[str(event["source"])]
         partitions, total = event["partitions"], event["total"]
         assert isinstance(partitions, list)
         assert isinstance(total, int | None)
-        self._silent[number].discard(worker)
+        self._unreported[number].discard(worker)
         self._readers |= {(number, Partition(partition)): worker for partition in partitions}
         self._totals[worker, number] = total or 0
-        # Before all have spoken, what nobody is known to read may be theirs.
-        if not self._silent[number]:
+        # A partition without a known reader may belong to a worker that has not reported yet.
+        if not self._unreported[number]:
             most = max(total for (_, of), total in self._totals.items() if of == number)
             places = [(number, Partition(p)) for p in range(most)]
-            known = {*self._readers, *self._under_way, *self._unread}
-            self._unread += [place for place in places if place not in known]
+            known = {*self._readers, *self._under_way, *self._unassigned}
+            self._unassigned += [place for place in places if place not in known]
 
     @property
     def known(self) -> bool:
-        """Whether all have said what they read from the flow's start on."""
-        return not any(self._silent.values())
+        """Whether all workers have reported their first partitions."""
+        return not any(self._unreported.values())
 
-    def begin_new(self, staying: Sequence[WorkerId]) -> None:
-        """Each partition that has come to its topic is read by who reads the fewest of these.
+    def assign_new(self, active: Sequence[WorkerId]) -> None:
+        """Assign each new partition to the active worker that reads the fewest partitions of its
+        source.
 
-        The order waits until that one knows of it: its client would have to find out first, and the
-        flow's frontier would stand meanwhile. On replay a partition of which nothing was known
-        before the mark begins behind that.
+        The order waits until that worker has seen the partition: its client would have to find it
+        first, and the frontier would stall meanwhile. On replay an unknown partition starts behind
+        the latest commit marker.
         """
-        if self._forswearing.least is None:
-            self._unread.clear()
-        for place in [*self._unread]:
+        if self._closed_times.least is None:
+            self._unassigned.clear()
+        for place in [*self._unassigned]:
             number, partition = place
-            target = self._reader_to_be(place, staying)
+            target = self._next_reader(place, active)
             if partition < self._totals.get((target, number), 0):
-                self._unread.remove(place)
-                time = max(self._forswearing.open_time(), self._mark)
-                self._begin("", place, target, time, FIRST_OFFSET)
+                self._unassigned.remove(place)
+                time = max(self._closed_times.next_time(), self._replay_end)
+                self._start("", place, target, time, FIRST_OFFSET)
 
-    def unread(self, staying: Sequence[WorkerId]) -> dict[Place, WorkerId]:
-        """The partitions that nobody reads yet, and who of these is to, once it knows of them."""
-        return {place: self._reader_to_be(place, staying) for place in self._unread}
+    def unassigned(self, active: Sequence[WorkerId]) -> dict[Place, WorkerId]:
+        """Return the partitions without a reader, and the active worker that each will get."""
+        return {place: self._next_reader(place, active) for place in self._unassigned}
 
-    def _reader_to_be(self, place: Place, staying: Sequence[WorkerId]) -> WorkerId:
-        held = Counter(worker for worker, other in self._shares() if other[0] == place[0])
-        return min(staying, key=lambda worker: (held[worker], worker))
+    def _next_reader(self, place: Place, active: Sequence[WorkerId]) -> WorkerId:
+        held = Counter(worker for worker, other in self._planned_readers() if other[0] == place[0])
+        return min(active, key=lambda worker: (held[worker], worker))
 
-    def _shares(self) -> Iterable[tuple[WorkerId, Place]]:
-        """Who reads which partition once all orders are carried out."""
+    def _planned_readers(self) -> Iterable[tuple[WorkerId, Place]]:
+        """Return the readers as they will be after all transfers."""
         readers = self._readers | {p: one.order.target for p, one in self._under_way.items()}
         return ((worker, place) for place, worker in readers.items())
 
-    def of(self, worker: WorkerId) -> list[Place]:
-        """What a worker reads that is not on its way to another."""
+    def read_by(self, worker: WorkerId) -> list[Place]:
+        """Return the partitions that a worker reads and that are not in transfer."""
         return [
             place
             for place, reader in self._readers.items()
             if reader == worker and place not in self._under_way
         ]
 
-    def coming_to(self, worker: WorkerId) -> bool:
-        """Whether a partition is on its way to a worker."""
+    def has_transfer_to(self, worker: WorkerId) -> bool:
+        """Return whether a partition is on its way to a worker."""
         return any(one.order.target == worker for one in self._under_way.values())
 
-    def going_from(self, worker: WorkerId) -> set[str]:
-        """The ids of the orders by which a worker gives partitions away."""
+    def transfers_from(self, worker: WorkerId) -> set[str]:
+        """Return the ids of the transfers away from a worker."""
         return {one.id for p, one in self._under_way.items() if self._readers.get(p) == worker}
 
     def place(self, source: str, partition: int) -> Place:
-        """Of a partition. Raises Refused for one that the flow does not read."""
+        """Return the place of a partition. Raise `Refused` for a partition that the flow does not
+        read."""
         place = self._numbers.get(source, -1), Partition(partition)
         if place not in self._readers and place not in self._under_way:
-            raise Refused(f"partition {partition} of source {source!r} is read by nobody")
+            raise Refused(f"partition {partition} of source {source!r} has no reader")
         return place
 
-    def begin(self, id: str, place: Place, target: WorkerId, time: int) -> None:
-        """A partition changes hands. Raises Refused while it does already."""
+    def start(self, id: str, place: Place, target: WorkerId, time: int) -> None:
+        """Start to transfer a partition. Raise `Refused` while it is in transfer already."""
         if place in self._under_way:
             other = self._under_way[place]
             by = f" by {other.id!r}" if other.id else ""
@@ -150,44 +154,46 @@ class PartitionAssignment:
                 f"partition {place[1]} is on its way to {member_name(other.order.target)}{by}:"
                 " wait for that"
             )
-        self._begin(id, place, target, time)
+        self._start(id, place, target, time)
 
-    def _begin(
+    def _start(
         self, id: str, place: Place, target: WorkerId, time: int, offset: int | None = None
     ) -> None:
         order = ReassignPartition(place[0], place[1], time, target, offset)
-        self._under_way[place] = PartitionTransfer(id, order, self._forswearing.demand(time))
-        self._decisions.take(order, partial(self._tell, order))
+        self._under_way[place] = PartitionTransfer(
+            id, order, self._closed_times.request_advance(time)
+        )
+        self._decisions.take(order, partial(self._send, order))
 
     def finish(self) -> list[PartitionTransfer]:
-        """The orders that have been carried out since the last call."""
+        """Return the transfers completed since the last call."""
         done = {
-            place: handing
-            for place, handing in self._under_way.items()
-            if not self._progress.frontier(self._inputs[place[0]]).less_equal(handing.order.time)
+            place: transfer
+            for place, transfer in self._under_way.items()
+            if not self._progress.frontier(self._inputs[place[0]]).less_equal(transfer.order.time)
         }
-        for place, handing in done.items():
+        for place, transfer in done.items():
             del self._under_way[place]
-            self._readers[place] = handing.order.target
-            handing.demand.drop()
+            self._readers[place] = transfer.order.target
+            transfer.advance_request.drop()
         return list(done.values())
 
     @property
     def under_way(self) -> list[tuple[PartitionTransfer, WorkerId | None]]:
-        """The orders under way, and who, if anyone, reads on until each is carried out."""
-        return [(handing, self._readers.get(place)) for place, handing in self._under_way.items()]
+        """The pending transfers, and the current reader of each partition; None for a new one."""
+        return [(transfer, self._readers.get(place)) for place, transfer in self._under_way.items()]
 
     @property
     def changing(self) -> bool:
-        """Whether a partition is on its way to a reader, or has none."""
-        return bool(self._under_way or self._unread)
+        """Whether a partition is in transfer or has no reader."""
+        return bool(self._under_way or self._unassigned)
 
     @property
     def running(self) -> set[str]:
-        """The ids of the orders under way."""
-        return {handing.id for handing in self._under_way.values()}
+        """The ids of the pending transfers."""
+        return {transfer.id for transfer in self._under_way.values()}
 
     @property
     def times(self) -> list[int]:
-        """Those that orders under way wait for."""
+        """The times of the pending transfers."""
         return [one.order.time for one in self._under_way.values()]

@@ -1,4 +1,4 @@
-"""How fast the data's time runs, and so how far ahead of it commands may be ruled out."""
+"""The rate of logical time, and the lead of the control frontier that follows from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from meander.state.times.time import span, to_millis
 
 
 class TimeRate:
-    """How fast logical time runs, against the wall clock: 1.0 for live data."""
+    """A measurement of logical time against the wall clock; the rate of live data is 1.0."""
 
     WINDOW = 1.0
 
@@ -18,7 +18,7 @@ class TimeRate:
         self._speed = 0.0
 
     def lead(self, furthest: int, control_lead: float) -> int:
-        """How far ahead of `furthest` commands may be ruled out, in logical time."""
+        """Return how far ahead of `furthest` times may be closed, in logical time."""
         now = self._clock.monotonic()
         if self._start is None:
             self._start, self._since = furthest, now
@@ -29,6 +29,8 @@ class TimeRate:
         return span(control_lead * min(1.0, self._speed))
 
     def within(self, distance: int, seconds: float) -> bool:
-        """Whether data as fast as of late covers a distance in so many seconds; yes where it is not
-        known to move."""
+        """Return whether the data covers a distance within some seconds at its recent rate.
+
+        Return True where no rate is known.
+        """
         return not self._speed or to_millis(distance) <= seconds * self._speed * 1000

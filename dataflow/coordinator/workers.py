@@ -1,10 +1,10 @@
-"""Who works: the controller's part in workers' joining and leaving a running flow.
+"""The coordinator's record of workers that join and leave a running flow.
 
-Guarantees that a newcomer knows the owner of every bin at every time from which on it may get
-records, and that a leaver is let go only when none is its own and none will be. Invariant: nothing
-at or after `until` of a leaver is addressed to it, so once every frontier has passed that time, and
-all that it contributed is over, nobody will miss it. Cost: a base for every member every second,
-every few milliseconds while somebody waits to leave.
+Guarantees that a joining worker knows the owner of every bin at each time from which it may receive
+records. Guarantees that a leaving worker exits only once it owns no bin and will own none.
+Invariant: no message at or after `until` is addressed to a leaving worker. So once every frontier
+has passed that time, and the worker's contribution is zero, the flow needs it no more. Cost: a
+progress base for every member each second, and every few milliseconds while a worker leaves.
 """
 
 from __future__ import annotations
@@ -22,147 +22,154 @@ from meander.state.keys.ids import Bin, WorkerId, member_name
 from meander.state.times.time import MIN_TIME
 
 BASE_EVERY = 1.0
-"""Seconds between two bases, which keep openings to newcomers small."""
+"""Seconds between two progress bases, which keep the openings to joining workers small."""
 WHILE_LEAVING = 0.005
-"""The same while a worker waits for one to leave."""
+"""Seconds between two progress bases while a worker leaves."""
 LATEST = 1 << 62
 
 
 @dataclass(slots=True)
 class Leaving:
-    """A worker on its way out: its bins move first."""
+    """A leaving worker's state: its bins move first."""
 
     awaited: set[str]
-    """The commands that take its bins away."""
+    """The ids of the commands that move its bins and partitions away."""
     until: int | None = None
-    """It gets nothing of this time or later."""
-    demand: Capability | None = None
-    """So that idle sources pass `until`."""
-    dismissed: bool = False
-    """Whether it is, or is about to be, told to go."""
+    """The worker receives nothing of this time or later."""
+    advance_request: Capability | None = None
+    """Moves idle sources past `until`."""
+    released: bool = False
+    """Whether the decision that it leaves has been taken."""
 
 
 class Workers:
-    """The workers of a flow, as the controller sees them."""
+    """A record of the workers of a flow, kept by the coordinator."""
 
-    def __init__(self, workers: Sequence[WorkerId], roster: Membership, clock: Clock) -> None:
-        self.staying = list(workers)
+    def __init__(self, workers: Sequence[WorkerId], membership: Membership, clock: Clock) -> None:
+        self.active = list(workers)
         self.leaving: dict[WorkerId, Leaving] = {}
-        self._roster, self._clock = roster, clock
+        self._membership, self._clock = membership, clock
         self.until = MIN_TIME
-        """Who has left has had nothing of it or later."""
+        """No removed worker received a message at or after this time."""
         self._expected: set[WorkerId] = set()
-        self._told: dict[WorkerId, int] = {}
-        """The latest time of a decision that each has been told of."""
+        self._latest_sent: dict[WorkerId, int] = {}
+        """The latest time of a decision that each worker has received."""
         self._base_at = 0.0
 
     @property
-    def working(self) -> list[WorkerId]:
-        """All, also those who are to leave."""
-        return [*self.staying, *self.leaving]
+    def all(self) -> list[WorkerId]:
+        """All workers, leaving ones included."""
+        return [*self.active, *self.leaving]
 
     @property
-    def moving(self) -> bool:
-        """Whether somebody is about to join, or has been dismissed and has not left."""
-        dismissed = any(leaving.dismissed for leaving in self.leaving.values())
+    def changing(self) -> bool:
+        """Whether a worker is about to join, or has been released and has not left."""
+        dismissed = any(leaving.released for leaving in self.leaving.values())
         return bool(self._expected) or dismissed
 
     @property
-    def waiting(self) -> dict[WorkerId, int]:
-        """Leavers that own nothing from a time on, and have not been dismissed."""
+    def drained(self) -> dict[WorkerId, int]:
+        """The leaving workers that own nothing from a time on and have not been released."""
         return {
             worker: leaving.until
             for worker, leaving in self.leaving.items()
-            if leaving.until is not None and not leaving.dismissed
+            if leaving.until is not None and not leaving.released
         }
 
-    def hears(self, worker: WorkerId, time: int) -> bool:
-        """Whether a change of owners at this time concerns a worker."""
+    def receives(self, worker: WorkerId, time: int) -> bool:
+        """Return whether a worker receives a decision of a time."""
         leaving = self.leaving.get(worker)
         return leaving is None or leaving.until is None or time < leaving.until
 
-    def tell(self, worker: WorkerId, time: int) -> None:
-        """A worker is told of a decision, and holds that until its time has passed."""
-        self._told[worker] = max(self._told.get(worker, MIN_TIME), time)
+    def note_sent(self, worker: WorkerId, time: int) -> None:
+        """Note that a worker receives a decision, which it holds until its time has passed."""
+        self._latest_sent[worker] = max(self._latest_sent.get(worker, MIN_TIME), time)
 
     def expect(self, worker: WorkerId) -> None:
-        """A worker is to join. Raises Refused where that cannot be."""
-        if worker in self._expected or worker in self.working:
-            raise Refused(f"{member_name(worker)} works already: give the newcomer another number")
+        """Note that a worker will join. Raise `Refused` where its number is in use."""
+        if worker in self._expected or worker in self.all:
+            raise Refused(
+                f"{member_name(worker)} is already a worker: give the joining one another number"
+            )
         self._expected.add(worker)
 
     def admit(self, worker: WorkerId, checkpoint: int) -> None:
-        """A worker that was to join does."""
+        """Let an expected worker join."""
         self._expected.remove(worker)
-        self._roster.admit(worker, checkpoint)
-        self.staying.append(worker)
+        self._membership.admit(worker, checkpoint)
+        self.active.append(worker)
 
-    def others(self, leavers: Sequence[WorkerId]) -> list[WorkerId]:
-        """Who stays when some leave. Raises Refused where nobody does."""
-        for worker in leavers:
-            if worker not in self.staying:
-                known = _some(self.staying)
+    def remaining(self, leaving: Sequence[WorkerId]) -> list[WorkerId]:
+        """Return the workers that remain when some leave. Raise `Refused` where none remains."""
+        for worker in leaving:
+            if worker not in self.active:
+                known = _some(self.active)
                 raise Refused(f"{member_name(worker)} is unknown: name one of {known}")
-        others = [one for one in self.staying if one not in leavers]
+        others = [one for one in self.active if one not in leaving]
         if not others:
-            raise Refused(f"{member_name(leavers[-1])} is the last: end the flow instead")
+            raise Refused(f"{member_name(leaving[-1])} is the last: end the flow instead")
         return others
 
-    def retire(self, worker: WorkerId, awaited: set[str]) -> None:
-        """A worker leaves once these commands are completed."""
-        self.staying.remove(worker)
+    def drain(self, worker: WorkerId, awaited: set[str]) -> None:
+        """Let a worker leave once some commands are completed."""
+        self.active.remove(worker)
         self.leaving[worker] = Leaving(awaited)
 
-    def relieved(self, running: set[str]) -> list[WorkerId]:
-        """Leavers whose bins have all moved, and of whom that has not been said yet."""
+    def newly_drained(self, running: set[str]) -> list[WorkerId]:
+        """Return the leaving workers whose commands have ended and that are not marked as
+        drained."""
         return [
             worker
             for worker, leaving in self.leaving.items()
             if leaving.until is None and not leaving.awaited & running
         ]
 
-    def relieve(self, worker: WorkerId, forsworn: int, demand: Capability) -> None:
-        """A leaver owns nothing from `forsworn` on; it goes after all that it has been told of."""
+    def mark_drained(
+        self, worker: WorkerId, closed_before: int, advance_request: Capability
+    ) -> None:
+        """Note that a leaving worker owns nothing from `closed_before` on; it exits after its last
+        decision."""
         leaving = self.leaving[worker]
-        leaving.until = max(forsworn, self._told.get(worker, MIN_TIME) + 1)
-        leaving.demand = demand
+        leaving.until = max(closed_before, self._latest_sent.get(worker, MIN_TIME) + 1)
+        leaving.advance_request = advance_request
 
-    def dismiss(self, worker: WorkerId) -> None:
-        """A leaver is about to be told to go."""
-        self.leaving[worker].dismissed = True
+    def announce_exit(self, worker: WorkerId) -> None:
+        """Note that a leaving worker has been released."""
+        self.leaving[worker].released = True
 
-    def part(self, worker: WorkerId) -> None:
-        """Tell a leaver that it owns nothing any more."""
+    def send_exit(self, worker: WorkerId) -> None:
+        """Send a leaving worker the time from which on it owns nothing."""
         until = self.leaving[worker].until
         assert until is not None
-        self._roster.dismiss(worker, until)
+        self._membership.send_exit(worker, until)
 
-    def gone(self, worker: WorkerId) -> None:
-        """A leaver has left."""
+    def remove(self, worker: WorkerId) -> None:
+        """Remove a worker that has left."""
         leaving = self.leaving.pop(worker)
-        self._told.pop(worker, None)
+        self._latest_sent.pop(worker, None)
         self.until = max(self.until, leaving.until or MIN_TIME)
-        if leaving.demand is not None:
-            leaving.demand.drop()
+        if leaving.advance_request is not None:
+            leaving.advance_request.drop()
 
     def announce(self) -> None:
-        """A base now and then; after a flush."""
+        """Announce a progress base when one is due; call this after a flush."""
         now = self._clock.monotonic()
         if now >= self._base_at:
-            self._base_at = now + (WHILE_LEAVING if self._roster.parting else BASE_EVERY)
-            self._roster.announce()
+            self._base_at = now + (WHILE_LEAVING if self._membership.leaving else BASE_EVERY)
+            self._membership.announce()
 
 
-def introduction(routing: Routing, forsworn: int) -> list[Moves]:
-    """What a newcomer must be told of owners, as moves: as of now, then what is to change."""
-    owners = routing.owners(max(forsworn - 1, MIN_TIME))
+def initial_moves(routing: Routing, closed_before: int) -> list[Moves]:
+    """Return the routing that a joining worker needs, as moves: the current owners, then coming
+    changes."""
+    owners = routing.owners(max(closed_before - 1, MIN_TIME))
     held = {
         owner: tuple(Bin(b) for b, one in enumerate(owners) if one == owner)
         for owner in sorted(set(owners))
     }
-    # No command has an empty id, so these come before what moves at the same time.
-    now = [Moves("", forsworn, owner, bins) for owner, bins in held.items()]
-    return [*now, *(moves for moves in routing.unsettled() if moves.time >= forsworn)]
+    # No command has an empty id, so these sort before other moves of the same time.
+    now = [Moves("", closed_before, owner, bins) for owner, bins in held.items()]
+    return [*now, *(moves for moves in routing.unsettled() if moves.time >= closed_before)]
 
 
 def commands_for(
@@ -170,7 +177,7 @@ def commands_for(
     shares: Mapping[str, Mapping[WorkerId, Sequence[Bin]]],
     owners: Mapping[str, Mapping[Bin, WorkerId]],
 ) -> list[MoveBins]:
-    """What gives workers their shares of the bins of each group, from whom these are now."""
+    """Return the commands that move its share of the bins of each group to each worker."""
     commands = []
     for group, its in shares.items():
         others = {bin: target for target, some in its.items() for bin in some}

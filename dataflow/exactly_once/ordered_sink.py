@@ -123,7 +123,7 @@ class OrderedSink(BaseOperator):
             worked |= self._relieve()
             rows = chain(self._ready, (one.rows for one in self._under_way))
             times = (some.least_time for some in rows)
-            self._held.keep(*least_of(*self._waiting.owed, *self._stored.owed, *times))
+            self._held.downgrade(*least_of(*self._waiting.owed, *self._stored.owed, *times))
         return worked
 
     def finished(self) -> bool:

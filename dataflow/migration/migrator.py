@@ -83,7 +83,9 @@ class OutgoingState:
     def keep(self, undecided: int | None) -> None:
         """Hold the least time at which a pointer may still have to be sent."""
         repairs = (repair.time for repair in self.repairs)
-        self.held.keep(*least_of(undecided, *(d.transfer.time for d in self.departures), *repairs))
+        self.held.downgrade(
+            *least_of(undecided, *(d.transfer.time for d in self.departures), *repairs)
+        )
 
     @property
     def gone(self) -> set[Bin]:

@@ -103,7 +103,7 @@ class Exchange(BaseOperator):
         if worked or self._over:
             worked |= self._relieve()
             kept = (share.least_time for shares in self._kept.values() for share in shares)
-            self._held.keep(*least_of(*self.stash.owed, *kept))
+            self._held.downgrade(*least_of(*self.stash.owed, *kept))
         return worked
 
     def expect(self, time: int) -> None:

@@ -49,7 +49,7 @@ class LoopEntry(BaseOperator):
         if not self._output.blocked():
             worked |= self._go_on()
         if worked:
-            self._held.keep(*least_of(*self.waiting.owed))
+            self._held.downgrade(*least_of(*self.waiting.owed))
         return worked
 
     def underway(self) -> Iterable[InFlight]:

@@ -49,7 +49,7 @@ class Outputs:
     def keep(self, *least: Time) -> None:
         """Give up what is not needed to send at these times and later."""
         for _, held in self._ports:
-            held.keep(*least)
+            held.downgrade(*least)
 
     def send(self, time: Time, batch: Batch, number: int = 0) -> None:
         """Send by one of them. Raises CapabilityError if nothing is held that permits it."""

@@ -1,12 +1,12 @@
-"""A member's updates on their way to its peers, merged for whoever lags behind.
+"""The progress broadcast: a member's updates on their way to its peers, merged for slow peers.
 
-Guarantees that each peer hears of all changes, in order, and that at most `WINDOW` updates wait for
-one that takes none (I6): those after them add up in one pending update of its own, which leaves
-once the peer has said that it has heard enough of the others; rulings in it are at most as many as
-records in flight. To merge consecutive updates is safe, as nothing follows from the ones between
-that does not from all. Invariant: updates are counted as they were made, so a base, which follows
-from so many of each member, says the same to all.
-Cost: an encoding per update and window, a word back for every quarter of a window.
+Guarantees that each peer receives all changes in order, and that at most `WINDOW` updates wait for
+a slow peer (I6). Later changes add up in one pending update, which leaves once the peer has
+acknowledged enough of the others. Its timestamp overrides are at most as many as records in flight.
+Merging consecutive updates is safe: no conclusion follows from a part of them that does not follow
+from all. Invariant: updates are counted as they were made, so the cut of a progress base means the
+same to all peers. Cost: one encoding per update and window, one acknowledgement per quarter of a
+window.
 """
 
 from __future__ import annotations
@@ -22,102 +22,105 @@ from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId, member_name
 
 WINDOW = 1024
-"""Updates that may be on their way to a peer."""
+"""The most updates on their way to a peer."""
 
 
 @dataclass(slots=True)
-class _Line:
-    """What has been said to one peer, and what it has said."""
+class _PeerQueue:
+    """A record of the updates sent to one peer and acknowledged by it."""
 
-    told: int
-    """Updates that have left for it, or that it need not hear."""
-    heard: int
-    """Of these, those of which it has said that it has them."""
-    taken: int = 0
-    """The peer's own that have come, when it was last told."""
-    kept: ChangeBatch = field(default_factory=ChangeBatch)
-    ruled: Rulings = field(default_factory=Rulings)
+    sent: int
+    """The number of updates sent to it, or made before it became a peer."""
+    acknowledged: int
+    """The number of these that it has acknowledged."""
+    reported: int = 0
+    """The number of the peer's own updates in the last acknowledgement to it."""
+    pending: ChangeBatch = field(default_factory=ChangeBatch)
+    overrides: Rulings = field(default_factory=Rulings)
     base: Frame | None = None
-    """The newest base, where updates before it are kept."""
+    """The newest base, while earlier updates are pending."""
 
 
 class ProgressBroadcast:
-    """One member's side of what it and its peers tell each other."""
+    """A broadcast of one member's updates, and of its acknowledgements."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._lines: dict[WorkerId, _Line] = {}
+        self._queues: dict[WorkerId, _PeerQueue] = {}
         self.sent = 0
-        """How many have been made."""
+        """The number of updates made so far."""
 
     @property
     def peers(self) -> Sequence[WorkerId]:
-        """Who is told."""
-        return list(self._lines)
+        """The members that receive the updates."""
+        return list(self._queues)
 
     @property
     def behind(self) -> bool:
-        """Whether anything waits for a peer that lags."""
-        return any(line.told < self.sent for line in self._lines.values())
+        """Whether any update is pending for a slow peer."""
+        return any(queue.sent < self.sent for queue in self._queues.values())
 
-    def meet(self, peer: WorkerId) -> None:
-        """Tell a peer of what is made from now on."""
-        self._lines[peer] = _Line(self.sent, self.sent)
+    def add_peer(self, peer: WorkerId) -> None:
+        """Send a peer all updates made from now on."""
+        self._queues[peer] = _PeerQueue(self.sent, self.sent)
 
-    def part(self, peer: WorkerId) -> None:
-        """Tell a peer nothing more."""
-        del self._lines[peer]
+    def remove_peer(self, peer: WorkerId) -> None:
+        """Send a peer nothing more."""
+        del self._queues[peer]
 
-    def tell(self, changes: Sequence[Change], rulings: Sequence[TimestampOverride] = ()) -> None:
-        """One update for every peer."""
+    def send_update(
+        self, changes: Sequence[Change], overrides: Sequence[TimestampOverride] = ()
+    ) -> None:
+        """Send one update to every peer."""
         self.sent += 1
-        frame = encode_progress(changes, 1, rulings)
-        for peer, line in self._lines.items():
-            if line.told == self.sent - 1 and line.told - line.heard < WINDOW:
-                line.told = self.sent
+        frame = encode_progress(changes, 1, overrides)
+        for peer, queue in self._queues.items():
+            if queue.sent == self.sent - 1 and queue.sent - queue.acknowledged < WINDOW:
+                queue.sent = self.sent
                 self._links.send(peer, frame)
             else:
                 for change in changes:
-                    line.kept.add(*change)
-                line.ruled.add(rulings)
+                    queue.pending.add(*change)
+                queue.overrides.add(overrides)
 
-    def tell_all(self, frame: Frame) -> None:
-        """Something else for every peer, in order with the updates."""
-        for peer, line in self._lines.items():
-            self._release(peer, line)
+    def send_frame(self, frame: Frame) -> None:
+        """Send another frame to every peer, in order with the updates."""
+        for peer, queue in self._queues.items():
+            self._release(peer, queue)
             self._links.send(peer, frame)
 
-    def tell_base(self, frame: Frame) -> None:
-        """A base for every peer, behind the updates that it follows from."""
-        for peer, line in self._lines.items():
-            if line.told < self.sent:
-                line.base = frame
+    def send_base(self, frame: Frame) -> None:
+        """Send a base to every peer, after the updates from which it follows."""
+        for peer, queue in self._queues.items():
+            if queue.sent < self.sent:
+                queue.base = frame
             else:
                 self._links.send(peer, frame)
 
-    def taken(self, peer: WorkerId, updates: int) -> None:
-        """So many of a peer's have come; now and then it is told so."""
-        line = self._lines.get(peer)
-        if line is not None and updates - line.taken >= max(1, WINDOW // 4):
-            line.taken = updates
+    def note_received(self, peer: WorkerId, updates: int) -> None:
+        """Note how many updates of a peer have arrived, and acknowledge them now and then."""
+        queue = self._queues.get(peer)
+        if queue is not None and updates - queue.reported >= max(1, WINDOW // 4):
+            queue.reported = updates
             self._links.send(peer, encode_heard(updates))
 
-    def heard(self, peer: WorkerId, updates: int) -> None:
-        """A peer has so many. Raises MeanderError if it was never sent as many."""
-        line = self._lines.get(peer)
-        if line is None:
+    def note_acknowledged(self, peer: WorkerId, updates: int) -> None:
+        """Handle an acknowledgement of a peer. Raise `MeanderError` for more updates than were
+        sent."""
+        queue = self._queues.get(peer)
+        if queue is None:
             return
-        if not line.heard <= updates <= line.told:
+        if not queue.acknowledged <= updates <= queue.sent:
             raise MeanderError(member_name(peer), "it acknowledged updates that it was not sent")
-        line.heard = updates
-        if line.told - line.heard < WINDOW:
-            self._release(peer, line)
+        queue.acknowledged = updates
+        if queue.sent - queue.acknowledged < WINDOW:
+            self._release(peer, queue)
 
-    def _release(self, peer: WorkerId, line: _Line) -> None:
-        if line.told < self.sent:
-            kept, ruled = line.kept.take(), line.ruled.take()
-            self._links.send(peer, encode_progress(kept, self.sent - line.told, ruled))
-            line.told = self.sent
-        if line.base is not None:
-            self._links.send(peer, line.base)
-            line.base = None
+    def _release(self, peer: WorkerId, queue: _PeerQueue) -> None:
+        if queue.sent < self.sent:
+            changes, overrides = queue.pending.drain(), queue.overrides.take()
+            self._links.send(peer, encode_progress(changes, self.sent - queue.sent, overrides))
+            queue.sent = self.sent
+        if queue.base is not None:
+            self._links.send(peer, queue.base)
+            queue.base = None

@@ -1,8 +1,9 @@
-"""Capabilities: the explicit right to send at a time or later.
+"""Capabilities: the explicit permission to send at a time or later.
 
-A capability belongs to one output of one operator on one worker and counts as a pointstamp there,
-so that no frontier passes what it may still send (I1). It is minted from a consumed message or by
-an operator's opening, moved forward by `downgrade`, and given up by `drop` or `with`.
+Guarantees that no frontier passes a time at which an operator may still send (I1). A capability
+belongs to one output of one operator on one worker, and counts as a pointstamp there. A consumed
+message or the opening of an operator creates it; `downgrade` moves it forward; `drop` or `with`
+ends it.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from meander.state.times.time import Time, less_equal
 
 
 class CapabilityError(Exception):
-    """An operator wanted to send, or to hold, a time that it has no right to: a defect of ours."""
+    """An operator used a time that no capability permits: a defect of Meander."""
 
 
 class Capability:
-    """The right to send at `time` or later on one output.
+    """A permission to send at `time` or later on one output.
 
     >>> changes = ChangeBatch()
     >>> with Capability(Location(3), 5, changes) as capability:
     ...     capability.downgrade(8)
-    ...     capability.time, changes.take()
+    ...     capability.time, changes.drain()
     (8, [(3, 8, 1)])
-    >>> changes.take()
+    >>> changes.drain()
     [(3, 8, -1)]
     """
 
@@ -39,12 +40,13 @@ class Capability:
         changes.add(location, time, 1)
 
     def delayed(self, time: Time) -> Capability:
-        """A second capability, for `time` or later. Raises CapabilityError for an earlier one."""
+        """Return a second capability for `time` or later. Raise `CapabilityError` for an earlier
+        time."""
         self.check(time)
         return Capability(self.location, time, self._changes)
 
     def downgrade(self, time: Time) -> None:
-        """Give up everything before `time`. Raises CapabilityError for an earlier one."""
+        """Give up all times before `time`. Raise `CapabilityError` for an earlier time."""
         self.check(time)
         if time != self.time:
             self._changes.add(self.location, time, 1)
@@ -52,13 +54,13 @@ class Capability:
             self.time = time
 
     def drop(self) -> None:
-        """Give it up."""
+        """Give up the capability."""
         if self._live:
             self._live = False
             self._changes.add(self.location, self.time, -1)
 
     def check(self, time: Time) -> None:
-        """Raises CapabilityError unless this permits to send at `time`."""
+        """Raise `CapabilityError` unless the capability permits sending at `time`."""
         if not self._live:
             raise CapabilityError(f"the capability for {self.time} was dropped before its use")
         if not less_equal(self.time, time):
@@ -77,15 +79,15 @@ class Capability:
 
 
 class CapabilitySet:
-    """What an operator still has to send, as capabilities for the least of many times.
+    """A set of capabilities for the least times at which an operator may still send.
 
-    A capability permits all later times, so in the outer scope, whose order is total, it is one.
-    `retain` adds a right, `keep` gives up all before some times, without any it gives up all.
+    A capability permits all later times, so the totally ordered outer scope needs one. `retain`
+    adds a capability. `downgrade` gives up all earlier times; without times it gives up all.
 
     >>> changes, held = ChangeBatch(), CapabilitySet()
     >>> held.retain(Capability(Location(3), (5, 2), changes))
     >>> held.retain(Capability(Location(3), (6, 0), changes))
-    >>> held.keep((5, 4), (6, 1), (7, 1)); held.least
+    >>> held.downgrade((5, 4), (6, 1), (7, 1)); held.least
     ((5, 4), (6, 1))
     """
 
@@ -95,7 +97,7 @@ class CapabilitySet:
         self._capabilities: list[Capability] = []
 
     def retain(self, capability: Capability) -> None:
-        """Take over a capability."""
+        """Add a capability."""
         if any(less_equal(known.time, capability.time) for known in self._capabilities):
             capability.drop()
             return
@@ -105,8 +107,8 @@ class CapabilitySet:
             self._capabilities.remove(known)
         self._capabilities.append(capability)
 
-    def keep(self, *least: Time) -> None:
-        """Give up what is not needed to send at these times and later."""
+    def downgrade(self, *least: Time) -> None:
+        """Give up all that is not needed to send at these times and later."""
         if len(least) == len(self._capabilities) == 1:
             self._capabilities[0].downgrade(least[0])
             return
@@ -116,8 +118,10 @@ class CapabilitySet:
         self._capabilities = kept
 
     def permitting(self, time: Time) -> Capability:
-        """One to send with at a time. Raises CapabilityError when none is held, or of several none
-        permits it; whoever sends checks the one."""
+        """Return a capability for a time; with one capability the sender checks it.
+
+        Raise `CapabilityError` where none of several permits the time, or the set is empty.
+        """
         if len(self._capabilities) == 1:
             return self._capabilities[0]
         for known in self._capabilities:
@@ -127,5 +131,5 @@ class CapabilitySet:
 
     @property
     def least(self) -> tuple[Time, ...]:
-        """The least times held."""
+        """The least times of the set."""
         return tuple(known.time for known in self._capabilities)

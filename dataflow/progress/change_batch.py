@@ -1,4 +1,4 @@
-"""Changes of counts of pointstamps, summed up until they are told."""
+"""Changes of pointstamp counts, summed up until the member broadcasts them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from meander.state.times.time import Time
 
 
 class ChangeBatch:
-    """Changes of counts, summed up; what cancels out vanishes.
+    """A batch of changes of counts, without those that cancel out.
 
     >>> changes = ChangeBatch()
-    >>> changes.add(Location(1), 5, 1); changes.add(Location(1), 5, -1); changes.take()
+    >>> changes.add(Location(1), 5, 1); changes.add(Location(1), 5, -1); changes.drain()
     []
     """
 
@@ -29,8 +29,8 @@ class ChangeBatch:
         else:
             del self._deltas[pointstamp]
 
-    def take(self) -> list[Change]:
-        """What has gathered since the last call."""
-        taken = [(location, time, delta) for (location, time), delta in self._deltas.items()]
+    def drain(self) -> list[Change]:
+        """Return the changes since the last call."""
+        drained = [(location, time, delta) for (location, time), delta in self._deltas.items()]
         self._deltas.clear()
-        return taken
+        return drained

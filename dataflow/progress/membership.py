@@ -1,11 +1,12 @@
-"""Who takes part: the coordinator names those who join a running computation, and those who leave.
+"""The membership: the coordinator announces members that join or leave a running computation.
 
-Guarantees that a newcomer computes no frontier before it has the opening of everyone named to it,
-and that a leaver ends only when all it ever contributed lies before a base that everyone has.
-Invariant: news go out over the links of progress, in order with the coordinator's own updates. A
-base is what the coordinator knows of all frontiers: nothing before it can ever come again, and the
-updates from which that follows hold all that was ever counted there, which adds up to nothing (I1).
-Cost: one frame per member and base, O(locations); openings are as large as what is outstanding.
+Guarantees that a joining member computes no frontier before it has the opening of every member
+named to it. Guarantees that a leaving member ends only once its whole contribution lies before a
+base that every member has. Invariant: news use the links of progress, in order with the
+coordinator's updates. A base states the frontiers that the coordinator knows: no pointstamp before
+it can come again. All that was counted before it adds up to nothing within the updates from which
+it follows (I1). Cost: one frame per member and base, O(locations); an opening is as large as the
+outstanding pointstamps.
 """
 
 from __future__ import annotations
@@ -20,59 +21,63 @@ from meander.state.times.antichain import Antichain
 
 
 class Membership:
-    """The coordinator's list of members."""
+    """A list of members, held by the coordinator."""
 
     def __init__(self, graph: Graph, progress: Progress, links: Links) -> None:
         self._progress, self._links = progress, links
         self._graph = graph
-        self._parting: set[WorkerId] = set()
+        self._leaving: set[WorkerId] = set()
 
     @property
-    def parting(self) -> bool:
-        """Whether somebody waits to leave: then bases are wanted soon."""
-        return bool(self._parting)
+    def leaving(self) -> bool:
+        """Whether a member waits to leave, so bases should come soon."""
+        return bool(self._leaving)
 
     def admit(self, member: WorkerId, checkpoint: int) -> None:
-        """A newcomer takes part from now on; its links must stand. So far so many checkpoints have
-        been begun.
+        """Let a member join, whose links stand; `checkpoint` is the number of the last checkpoint.
 
-        Raises MeanderError while the computation itself is still opening, or for a member.
+        Raise `MeanderError` while the computation has not opened, or for a present member.
         """
         if not self._progress.ready:
-            raise MeanderError(member_name(member), "the flow has not opened yet", "wait for that")
+            raise MeanderError(
+                member_name(member), "the flow has not opened yet", "wait until it has"
+            )
         if member in self._progress.peers or member == COORDINATOR:
-            raise MeanderError(member_name(member), "it takes part already", "choose another id")
+            raise MeanderError(member_name(member), "it is already a member", "choose another id")
         others = (COORDINATOR, *self._progress.peers)
         self._links.send(member, encode_member("welcome", others, checkpoint=checkpoint))
-        self._progress.tell_all(encode_member("joins", (member,)))
+        self._progress.send_frame(encode_member("joins", (member,)))
         self._progress.open_to(member)
 
-    def dismiss(self, member: WorkerId, time: int) -> None:
-        """A member is to leave; nothing of `time` or later will be addressed to it any more."""
+    def send_exit(self, member: WorkerId, time: int) -> None:
+        """Tell a member to leave: no message of `time` or later will be addressed to it."""
         if member not in self._progress.peers:
-            raise MeanderError(member_name(member), "it takes no part", "name a member")
-        self._parting.add(member)
+            raise MeanderError(member_name(member), "it is not a member", "name a member")
+        self._leaving.add(member)
         self._links.send(member, encode_member("parts", time=time))
 
     def announce(self) -> None:
-        """A new base, as of the coordinator's frontiers; after a flush."""
+        """Announce a new base from the coordinator's frontiers; call this after a flush."""
         if self._progress.ready:
             bounds = tuple(map(self._bound, map(Location, range(self._graph.locations))))
             base = Base(self._progress.base.number + 1, bounds, self._progress.cut)
-            self._progress.rise(base)
-            self._progress.tell_base(base)
+            self._progress.advance_base(base)
+            self._progress.send_base(base)
 
     def _bound(self, at: Location) -> Antichain:
-        """What is announced on a board comes out of nothing, so no frontier there bounds it; but
-        each member takes down what it has put up, so that adds up to nothing by itself."""
+        """Return the bound of a base at a location.
+
+        A member announces times on an announcement port out of nothing, so no frontier bounds that
+        port. Each member removes its own announcements, so they add up to nothing by themselves.
+        """
         if at in self._graph.boards:
             return Antichain.of(self._graph.scopes[at].bottom)
         return self._progress.frontier(at)
 
-    def take(self, sender: WorkerId, news: MemberFrame) -> None:
-        """A member has nothing left: tell everyone, itself too, that it is gone."""
-        if news.news != "parted" or sender not in self._parting:
-            raise MeanderError(member_name(sender), f"its news of members are none: {news}")
-        self._parting.remove(sender)
-        self._progress.tell_all(encode_member("gone", (sender,)))
-        self._progress.forget(sender)
+    def receive(self, sender: WorkerId, news: MemberFrame) -> None:
+        """Announce to all members, the sender too, that the sender has left."""
+        if news.news != "parted" or sender not in self._leaving:
+            raise MeanderError(member_name(sender), f"it sent invalid news of members: {news}")
+        self._leaving.remove(sender)
+        self._progress.send_frame(encode_member("gone", (sender,)))
+        self._progress.remove_peer(sender)

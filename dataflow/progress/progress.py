@@ -1,12 +1,12 @@
-"""Progress tracking: what may still arrive where (Naiad; timely dataflow `progress/`).
+"""Progress tracking: which times may still arrive where (Naiad; timely dataflow `progress/`).
 
 Guarantees I1: no record comes before a reported frontier. Every member counts pointstamps
-(location, time): messages at the input they travel to, capabilities at their output. The changes
-of one scheduling step are applied and broadcast as one atomic update over FIFO links, and a
-frontier is what could result from positive counts along path summaries. Invariant: a +1 is in the
-same update as the capability (or consumed message) that permits it, or in a later one, but before
-that is given up. Nobody computes a frontier before every member's opening has come.
-Cost: per update O(changes), per changed location O(locations it reaches).
+(location, time): messages at their input, capabilities at their output. The changes of one
+scheduling step form one atomic update, which the member applies and broadcasts over FIFO links. A
+frontier is what positive counts can still lead to along path summaries. Invariant: a +1 comes in
+the same update as the capability or consumed message that permits it, or later, but before that one
+is given up. No member computes a frontier before every member's opening has come. Cost: per update
+O(changes), per changed location O(locations it reaches).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from meander.state.times.time import MIN_TIME, Time
 
 
 class Tracker:
-    """Counts per location, and the frontiers that follow from them."""
+    """A tracker of counts per location, and of the frontiers that follow from them."""
 
     def __init__(self, graph: Graph) -> None:
         self._counts = [MutableAntichain() for _ in range(graph.locations)]
@@ -51,11 +51,12 @@ class Tracker:
             for source in sources:
                 self._reached[source].append(target)
         self._nested = any(scope != ROOT for scope in graph.scopes)
-        self._leading = {
+        self._paths = {
             target: [(source, _changing(graph, source, target)) for source in sources]
             for target, sources in graph.reach.items()
         }
-        """To each location, from where, and by which summaries; () where none changes a time."""
+        """For each location, its sources and the path summaries from there; () where none changes a
+        time."""
         self._frontiers: list[Antichain | None] = [NOTHING] * graph.locations
 
     def update(self, changes: Iterable[Change]) -> None:
@@ -73,14 +74,15 @@ class Tracker:
                     self._frontiers[target] = None
 
     def frontier(self, location: Location) -> Antichain:
-        """A lower bound of the times that may still arrive at (or leave from) a location."""
+        """Return a lower bound of the times that may still arrive at a location or leave it."""
         known = self._frontiers[location]
         if known is None:
             known = self._frontiers[location] = self._bound(location)
         return known
 
     def bounding(self, location: Location) -> list[tuple[Time, Location]]:
-        """The least pointstamps of every place that leads there, as times of that location."""
+        """Return the least pointstamps of every location that leads there, as times of that
+        location."""
         return [
             (summary.advance(time), source)
             for source, summaries in self._reach[location].items()
@@ -91,14 +93,14 @@ class Tracker:
     def _bound(self, location: Location) -> Antichain:
         if self._nested:
             return Antichain(minimal(self._advanced(location)))
-        # Where no scope is nested all paths are the identity and all times in one order.
+        # Without a nested scope all paths are the identity and all times have one order.
         leading = [self._counts[source].frontier.times for source in self._reach[location]]
         return Antichain(min(filter(None, leading), default=()))
 
     def _advanced(self, location: Location) -> set[Time]:
-        """What the least pointstamps make of the times there."""
+        """Return the times at a location that the least pointstamps lead to."""
         found, counts = set[Time](), self._counts
-        for source, summaries in self._leading[location]:
+        for source, summaries in self._paths[location]:
             if not (times := counts[source].frontier.times):
                 continue
             if not summaries:
@@ -107,75 +109,76 @@ class Tracker:
             found.update(summary.advance(time) for summary in summaries for time in times)
         return found
 
-    def held(self, location: Location) -> MutableAntichain:
-        """The pointstamps at this very location."""
+    def pointstamps(self, location: Location) -> MutableAntichain:
+        """Return the pointstamps at this very location."""
         return self._counts[location]
 
     def bounds(self, locations: Iterable[Location]) -> list[Time]:
-        """The least pointstamps at these very locations."""
+        """Return the least pointstamps at these very locations."""
         counts = self._counts
         return [time for at in locations for time in counts[at].frontier.times]
 
-    def settled(self) -> bool:
-        """Whether nothing is outstanding anywhere, nor any update owed."""
+    def is_quiescent(self) -> bool:
+        """Return whether no pointstamp is outstanding anywhere and no update is missing."""
         return all(counts.settled() for counts in self._counts)
 
 
 def _changing(graph: Graph, source: Location, target: Location) -> tuple[Summary, ...]:
-    """The summaries of the paths between two locations, where they change times."""
+    """Return the summaries of the paths between two locations, or () where they change no time."""
     depth, summaries = graph.scopes[source].depth, graph.reach[target][source]
     identical = graph.scopes[target].depth == depth
     return () if identical and summaries == (Summary.between(depth, depth),) else summaries
 
 
 class Progress:
-    """One member's part in progress tracking: its changes out, everyone's changes in.
+    """A member's side of progress tracking: it sends its changes and applies those of all members.
 
-    Members may come and go (`progress.membership` is the coordinator's part of that). Each keeps
-    its contribution, all that its own updates add up to, to open with it to whoever joins later,
-    and forgets what lies before the newest base: over all members that adds up to nothing. So a
-    newcomer ignores what lies before the newest base that an opening left out; but it computes no
-    frontier before it has heard of all that this base follows from, or it would pass what came
-    into being by updates that it has not seen.
+    Members may join and leave (`progress.membership` is the coordinator's side). Each member keeps
+    its contribution, the sum of its own updates, and opens with it to each member that joins later.
+    It forgets all counts before the newest base: over all members these add up to nothing. A
+    joining member therefore ignores counts before the newest base that an opening left out. It
+    computes no frontier before it has all updates from which this base follows. Otherwise a
+    frontier could pass a pointstamp from an update that is still missing.
     """
 
     def __init__(
         self, graph: Graph, me: WorkerId, members: Sequence[WorkerId], links: Links
     ) -> None:
         self.changes = ChangeBatch()
-        self.rulings: list[TimestampOverride] = []
-        """What this member's sources have ruled in this step: told with its changes."""
+        self.overrides: list[TimestampOverride] = []
+        """The timestamp overrides of this member's sources in this step, sent with its changes."""
         self.base = Base(0, tuple(Antichain.of(scope.bottom) for scope in graph.scopes))
-        """Nothing before it is outstanding anywhere."""
+        """A base before which no pointstamp is outstanding."""
         self.contribution: dict[tuple[Location, Time], int] = {}
-        """What all of its own updates add up to from the base on."""
+        """The sum of this member's own updates from the base on."""
         self.ended = False
         """Whether this member has left the computation."""
         self._me, self._links = me, links
-        self._updates = ProgressBroadcast(links)
+        self._broadcast = ProgressBroadcast(links)
         for member in members:
             if member != me:
-                self._updates.meet(member)
+                self._broadcast.add_peer(member)
         self._tracker = Tracker(graph)
         self._welcome = True
         self._unopened = set(members)
-        self._unheard: set[WorkerId] = set()
-        """Those who were gone before their opening came."""
-        self._parts_at: int | None = None
+        self._left_unopened: set[WorkerId] = set()
+        """The members that left before their opening came."""
+        self._leave_at: int | None = None
         self._received: Counter[WorkerId] = Counter()
         self._floor: Base | None = None
-        self._bottoms, self._boards = self.base.bounds, graph.boards
+        self._bottoms, self._announcement_ports = self.base.bounds, graph.boards
 
     @classmethod
-    def newcomer(cls, graph: Graph, me: WorkerId, links: Links) -> Self:
-        """Of a member that joins a running computation: it must not act before it is `welcome`."""
+    def joining(cls, graph: Graph, me: WorkerId, links: Links) -> Self:
+        """Create the progress of a member that joins a running computation; it waits until it is
+        `welcome`."""
         progress = cls(graph, me, [], links)
         progress._welcome = False
         return progress
 
     @property
     def welcome(self) -> bool:
-        """Whether it knows who the others are."""
+        """Whether this member knows the other members."""
         return self._welcome
 
     @property
@@ -185,92 +188,92 @@ class Progress:
 
     @property
     def cut(self) -> tuple[tuple[WorkerId, int], ...]:
-        """How many updates of each member its frontiers follow from."""
+        """The number of updates of each member from which the frontiers follow."""
         heard = ((member, self._received[member]) for member in self.peers)
-        return ((self._me, self._updates.sent), *heard)
+        return ((self._me, self._broadcast.sent), *heard)
 
     @property
     def peers(self) -> Sequence[WorkerId]:
-        """The other members, as far as it has been told."""
-        return self._updates.peers
+        """The other members that this one knows."""
+        return self._broadcast.peers
 
-    def heard(self, member: WorkerId) -> bool:
-        """Whether a member has opened."""
+    def is_open(self, member: WorkerId) -> bool:
+        """Return whether a member has opened."""
         return member in self._received
 
     def flush(self) -> bool:
         """Apply and broadcast the changes of one step; the first flush is the opening."""
-        changes, rulings = self.changes.take(), self.rulings
+        changes, overrides = self.changes.drain(), self.overrides
         opening = self._me in self._unopened
-        if not changes and not rulings and not opening:
+        if not changes and not overrides and not opening:
             return False
         self._tracker.update(changes)
         self._contribute(changes)
         self._unopened.discard(self._me)
-        self._updates.tell(changes, rulings)
-        self.rulings = []
+        self._broadcast.send_update(changes, overrides)
+        self.overrides = []
         return True
 
-    def tell_all(self, frame: Frame) -> None:
+    def send_frame(self, frame: Frame) -> None:
         """Send a frame to every other member, in order with the updates."""
-        self._updates.tell_all(frame)
+        self._broadcast.send_frame(frame)
 
-    def tell_base(self, base: Base) -> None:
-        """Send a base to every other member; of several the last is enough."""
-        self._updates.tell_base(encode_base(base))
+    def send_base(self, base: Base) -> None:
+        """Send a base to every other member; a later base replaces an unsent one."""
+        self._broadcast.send_base(encode_base(base))
 
-    def take(self, sender: WorkerId, update: ProgressUpdate) -> None:
-        """Act on what a peer says. Raises MeanderError for news that are none."""
-        if sender in self._unheard:
+    def receive(self, sender: WorkerId, update: ProgressUpdate) -> None:
+        """Handle an update of a peer. Raise `MeanderError` for an invalid one."""
+        if sender in self._left_unopened:
             return
         match update:
             case ProgressFrame(updates=0):
-                pass  # rulings alone, which a peer tells a newcomer before it opens
+                pass  # overrides alone, which a joining member receives before the opening
             case ProgressFrame(changes, updates):
-                self.receive(sender, changes, updates)
+                self.apply(sender, changes, updates)
             case HeardFrame(updates):
-                self._updates.heard(sender, updates)
-                self._part()
+                self._broadcast.note_acknowledged(sender, updates)
+                self._leave_when_done()
             case Base():
-                self.rise(update)
+                self.advance_base(update)
             case OpeningFrame() if sender in self._received:
                 raise MeanderError(member_name(sender), "it opened a second time, or late (I1)")
             case OpeningFrame(base, sent, changes):
                 self._received[sender] = sent - 1
-                self.receive(sender, changes)
+                self.apply(sender, changes)
                 self._ignore_before(base)
             case MemberFrame():
-                self._hear(sender, update)
+                self._receive_news(sender, update)
 
-    def _hear(self, sender: WorkerId, news: MemberFrame) -> None:
+    def _receive_news(self, sender: WorkerId, news: MemberFrame) -> None:
         match news:
             case MemberFrame("welcome", members):
                 self._welcome = True
                 for member in members:
-                    self._meet(member)
-                # Some may have been quicker to open than the coordinator to name them.
+                    self._add_peer(member)
+                # Some members may open before the coordinator names them.
                 self._unopened.update(m for m in members if m not in self._received)
                 self._reach_floor()
             case MemberFrame("joins", (member,)) if member not in (self._me, *self.peers):
                 self.open_to(member)
             case MemberFrame("parts", _, time):
-                self._parts_at = time
-                self._part()
+                self._leave_at = time
+                self._leave_when_done()
             case MemberFrame("gone", (member,)) if member in (self._me, *self.peers):
-                self.forget(member)
+                self.remove_peer(member)
             case _:
-                raise MeanderError(member_name(sender), f"its news of members are none: {news}")
+                raise MeanderError(member_name(sender), f"it sent invalid news of members: {news}")
 
-    def receive(self, sender: WorkerId, changes: Iterable[Change], updates: int = 1) -> None:
-        """Apply a peer's update, or so many in one; the first of each peer is its opening."""
+    def apply(self, sender: WorkerId, changes: Iterable[Change], updates: int = 1) -> None:
+        """Apply one or several updates of a peer; the first of each peer is its opening."""
         self._tracker.update(changes)
         self._received[sender] += updates
-        self._updates.taken(sender, self._received[sender])
+        self._broadcast.note_received(sender, self._received[sender])
         self._unopened.discard(sender)
         self._reach_floor()
 
-    def rise(self, base: Base) -> None:
-        """Forget what lies before a later base."""
+    def advance_base(self, base: Base) -> None:
+        """Forget all counts before a later base."""
         if base.number <= self.base.number:
             return
         self.base = base
@@ -279,56 +282,58 @@ class Progress:
             for (location, time), count in self.contribution.items()
             if not base.before(location, time)
         }
-        self._part()
+        self._leave_when_done()
 
     def open_to(self, member: WorkerId) -> None:
-        """From now on a newcomer hears of all changes; first of those so far."""
-        self._meet(member)
+        """Send a joining member the contribution so far, and all later changes."""
+        self._add_peer(member)
         net = [(at, time, count) for (at, time), count in self.contribution.items()]
-        self._links.send(member, encode_opening(self.base, self._updates.sent, net))
+        self._links.send(member, encode_opening(self.base, self._broadcast.sent, net))
 
-    def _meet(self, member: WorkerId) -> None:
-        self._updates.meet(member)
-        # It may have been quicker to speak than the coordinator to name it.
-        self._updates.taken(member, self._received[member])
+    def _add_peer(self, member: WorkerId) -> None:
+        self._broadcast.add_peer(member)
+        # A member may send updates before the coordinator names it.
+        self._broadcast.note_received(member, self._received[member])
 
-    def forget(self, member: WorkerId) -> None:
-        """A member has left: all that it contributed lies before the base."""
+    def remove_peer(self, member: WorkerId) -> None:
+        """Remove a member that has left: its whole contribution lies before the base."""
         if member == self._me:
             self.ended = True
         else:
-            self._updates.part(member)
+            self._broadcast.remove_peer(member)
             if member in self._unopened:
                 self._unopened.remove(member)
-                # What it said may still come, but what that adds up with is forgotten by then.
-                self._unheard.add(member)
+                # Its updates may still come, but their sum is forgotten by then.
+                self._left_unopened.add(member)
                 self._ignore_before(self.base)
 
     def frontier(self, location: Location) -> Antichain:
-        """What may still arrive at a location, from anywhere in the computation."""
+        """Return the times that may still arrive at a location from anywhere in the computation."""
         return self._tracker.frontier(location) if self.ready else self._bottoms[location]
 
     def bounding(self, location: Location) -> list[tuple[Time, Location]]:
-        """What the frontier of a location follows from, and where that is held."""
+        """Return the pointstamps from which the frontier of a location follows, with their
+        locations."""
         return self._tracker.bounding(location) if self.ready else []
 
     def least(self, locations: Iterable[Location]) -> Time | None:
-        """The least outer time held at these very locations; None when none is held there."""
+        """Return the least outer time at these very locations; None without a pointstamp there."""
         if not self.ready:
             return MIN_TIME
         times = self._tracker.bounds(locations)
         return min(times, key=outer) if times else None
 
     def furthest(self, locations: Iterable[Location]) -> int | None:
-        """The greatest outer time held at these very locations; None when none is."""
+        """Return the greatest outer time at these very locations; None without a pointstamp
+        there."""
         if not self.ready:
             return None
-        times = [outer(t) for at in locations for t in self._tracker.held(at).positive()]
+        times = [outer(t) for at in locations for t in self._tracker.pointstamps(at).positive()]
         return max(times, default=None)
 
-    def settled(self) -> bool:
-        """Whether the whole computation is over."""
-        return self.ready and self._tracker.settled()
+    def is_quiescent(self) -> bool:
+        """Return whether the whole computation is over."""
+        return self.ready and self._tracker.is_quiescent()
 
     def _contribute(self, changes: Iterable[Change]) -> None:
         for location, time, delta in changes:
@@ -347,18 +352,18 @@ class Progress:
         floor = self._floor
         if floor is None or self._unopened or not self._welcome:
             return
-        # What others contributed, who are gone, lies before it as a whole.
+        # The contributions of members that left lie before the base as a whole.
         if all(
             self._received[member] >= sent for member, sent in floor.cut if member in self.peers
         ):
             self._tracker.forget(floor)
             self._floor = None
 
-    def _part(self) -> None:
-        """Say so once nothing can come any more and nothing is owed."""
-        if self._parts_at is None or self.contribution or self._updates.behind:
+    def _leave_when_done(self) -> None:
+        """Ask to leave once no message can come any more and no own pointstamp is outstanding."""
+        if self._leave_at is None or self.contribution or self._broadcast.behind:
             return
-        bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._boards)
-        if all(outer(t) >= self._parts_at for bound in bounds for t in bound):
-            self._parts_at = None
+        bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._announcement_ports)
+        if all(outer(t) >= self._leave_at for bound in bounds for t in bound):
+            self._leave_at = None
             self._links.send(COORDINATOR, encode_member("parted"))

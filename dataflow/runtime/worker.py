@@ -68,7 +68,7 @@ class Worker:
         self.me = site.me
         self._plan, self._links, self._site = plan, links, site
         self._progress = (
-            Progress.newcomer(plan.graph, site.me, links)
+            Progress.joining(plan.graph, site.me, links)
             if site.joins
             else Progress(plan.graph, site.me, members_of(site.workers), links)
         )
@@ -122,7 +122,7 @@ class Worker:
             worked |= self._schedule() if self._loading.done else self._load_some()
             self._took = self._site.clock.monotonic() - began
         worked |= self._committing.step()
-        self._committing.hear(self._progress.rulings)
+        self._committing.hear(self._progress.overrides)
         self._give_back()
         flushed = self._progress.flush()
         self._links.flush()
@@ -141,7 +141,7 @@ class Worker:
     @property
     def done(self) -> bool:
         """Whether the whole computation is over and everything of this worker is outside."""
-        return self._progress.settled() and self.idle
+        return self._progress.is_quiescent() and self.idle
 
     @property
     def loading(self) -> bool:
@@ -291,7 +291,7 @@ class Worker:
                 if isinstance(update, MemberFrame) and update.news == "joins":
                     # Ahead of the opening, from which on it sees frontiers that need these rulings.
                     self._greet(*update.members)
-                self._progress.take(sender, update)
+                self._progress.receive(sender, update)
 
     def _greet(self, newcomer: WorkerId) -> None:
         """It has heard of no ruling, and may be the first to commit what needs some."""

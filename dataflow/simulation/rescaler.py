@@ -42,7 +42,7 @@ class SimulatedRescaler:
         self._open()
         hired = self._sim.hired
         self._sim.submit(command)
-        while self._sim.hired > hired and hired not in self._sim.controller.staff.staying:
+        while self._sim.hired > hired and hired not in self._sim.controller.workers.active:
             self._act()
 
     def _open(self) -> None:
@@ -70,7 +70,7 @@ class SimulatedRescaler:
         """Workers join and get their share, or those with the highest numbers leave."""
         self._open()
         controller, first = self._sim.controller, self._sim.hired
-        staff = sorted(controller.staff.staying)
+        staff = sorted(controller.workers.active)
         leaving = staff[command.workers :]
         joining = range(first, first + command.workers - len(staff))
         try:
@@ -88,7 +88,7 @@ class SimulatedRescaler:
         self._changing = command.id
         for _ in joining:
             self._give(Join())
-        newcomers = [worker for worker in controller.staff.staying if worker >= first]
+        newcomers = [worker for worker in controller.workers.active if worker >= first]
         self._awaited = {*leaving} or self._share(command.id, newcomers)
 
     def _share(self, id: str, newcomers: list[WorkerId]) -> set[object]:
@@ -107,7 +107,7 @@ class SimulatedRescaler:
                 case {"type": "completed" | "partition_moved", "id": part}:
                     self._awaited.discard(part)
         if self._changing is not None and not self._awaited:
-            staff = self._sim.controller.staff.staying
+            staff = self._sim.controller.workers.active
             self._tell("rescaled", self._changing, workers=len(staff))
             self._changing = None
         self._heard = len(self._sim.events)

@@ -432,8 +432,8 @@ class Simulation:
         held = (*self.pauses.values(), *self.slowed.values())
         controller, reporting = self.controller, self.network.reporting
         moving = (
-            controller.busy or not controller.conductor.resting
-            or controller.staff.leaving or controller.reading.changing
+            controller.busy or not controller.migrations.resting
+            or controller.workers.leaving or controller.assignment.changing
             or any(worker.loading for worker in self.workers)
         )  # fmt: skip
         return max(held, default=0) <= self.actions and not (moving or reporting)

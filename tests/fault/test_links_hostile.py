@@ -311,10 +311,10 @@ def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() 
         assert rest > 500 and len(source.feeds[0].chunks) == rest, "it reads nothing any more"
         run.until(lambda: bool(links[free].told()) or heard == 200, without=stuck)
         until(links[stuck], links[stuck].told)
-        forsworn = run.controller.forsworn
+        forsworn = run.controller.closed_before
         run.controller.submit(MoveBins("m", (Bin(0),), free))
         run.until(lambda: routed(run, free), without=stuck)
-        assert run.controller.forsworn != forsworn, "progress passes"
+        assert run.controller.closed_before != forsworn, "progress passes"
         source.end()
         run.until(lambda: run.done)
     assert len(sink.results) == 3000

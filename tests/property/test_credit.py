@@ -259,7 +259,7 @@ def _all_at_once(exchange: Any, share: Any) -> Any:
 def _forgetful(loop: Any) -> bool:
     """What has come back to a loop's beginning is owed no longer once it is on disk."""
     worked = _schedule(loop)
-    loop._held.keep(*least_of(*loop.waiting._near.owed))
+    loop._held.downgrade(*least_of(*loop.waiting._near.owed))
     return worked
 
 

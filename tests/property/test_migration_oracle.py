@@ -302,7 +302,7 @@ def tell_holdings(controller: Controller) -> None:
 
     def told() -> bool:
         worked = step()
-        controller.holdings()
+        controller.frontier_blockers()
         return worked
 
     controller.step = told  # type: ignore[method-assign]

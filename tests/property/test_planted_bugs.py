@@ -171,7 +171,7 @@ _flush, _downgrade, _deliver, _take_orders, _open_to, _begin = (
 
 
 def _forgetting(progress: Any) -> bool:
-    changes = progress.changes.take()
+    changes = progress.changes.drain()
     first = next((change for change in changes if change[2] < 0), None)
     for change in changes:
         if change != first:
@@ -192,7 +192,7 @@ def _too_far(capability: Any, time: Any) -> None:
 def _split(progress: Any) -> bool:
     if not progress.ready:
         return _flush(progress)
-    changes = sorted(progress.changes.take(), key=lambda change: change[2])
+    changes = sorted(progress.changes.drain(), key=lambda change: change[2])
     for change in changes:
         progress.changes.add(*change)
         _flush(progress)
@@ -232,7 +232,7 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
         (Handover, "_receive", _unheld),
     ],
     "a new partition begins where the flow did": [(Handover, "_begin", _from_the_start)],
-    "a leaver leaves at once": [(Progress, "_part", LeavesAtOnce._part)],
+    "a leaver leaves at once": [(Progress, "_leave_when_done", LeavesAtOnce._leave_when_done)],
     "a newcomer is told of nothing": [(Progress, "open_to", _open_with_nothing)],
 }
 
@@ -259,7 +259,7 @@ def test_a_planted_bug_of_progress_is_caught(
         tried()
 
 
-_take_note = PartitionAssignment.noted
+_take_note = PartitionAssignment.report
 
 
 def _by_whoever_hears(handover: Any) -> bool:
@@ -290,7 +290,7 @@ PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     # Where one worker gets it twice, its reader stumbles over the number.
     "each that notices it has it given away": (
         PartitionAssignment,
-        "noted",
+        "report",
         _forgetful,
         r"once|I[179]|^\d+\b",
     ),

@@ -156,7 +156,7 @@ _told = Progress.flush
 
 def _late(progress: Progress) -> bool:
     """A ruling is told one update after what it makes effective."""
-    rulings, progress.rulings = progress.rulings, getattr(progress, "late", [])
+    rulings, progress.overrides = progress.overrides, getattr(progress, "late", [])
     setattr(progress, "late", rulings)  # noqa: B010
     return _told(progress)
 

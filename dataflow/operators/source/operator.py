@@ -410,7 +410,7 @@ class SourceOperator:
         """Move a partition on by itself, and say so: what comes next has at least that time."""
         if self._move(lane, time):
             ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, time)
-            self._progress.rulings.append(ruling)
+            self._progress.overrides.append(ruling)
 
     def _rule_future(self, lane: SourcePartition, head: PendingChunk, times: Int64s) -> None:
         """Say which of the records that are about to leave count for nothing."""
@@ -421,7 +421,9 @@ class SourceOperator:
         edges = np.flatnonzero(np.diff(anew, prepend=False, append=False))
         for first, behind in edges.reshape(-1, 2).tolist():
             places = int(offsets[first]), int(times[first]), int(offsets[behind - 1])
-            self._progress.rulings.append(TimestampOverride(self._origin, lane.partition, *places))
+            self._progress.overrides.append(
+                TimestampOverride(self._origin, lane.partition, *places)
+            )
 
     def _follow_rulings(self) -> bool:
         """Move as has been ruled, once all before that has been sent."""
@@ -439,7 +441,7 @@ class SourceOperator:
             self._last.append(self._held.open(lane.time + 1))
             # From now on times pass that what comes later, in another run, must not be of.
             ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
-            self._progress.rulings.append(ruling)
+            self._progress.overrides.append(ruling)
             self._ended[lane.partition] = self._parcel(lane, self._reader.rest(lane.partition))
             lane.capability.drop()
             if lane.held is not None:

@@ -110,7 +110,7 @@ def test_a_migration_has_its_worker_started_and_one_whose_time_has_passed_sends_
         flow.of(status.Rescaled),
     )
     assert (left.worker, left.id, ended.id, ended.reason) == (2, "late", "late", "")
-    assert f"time {time} ms has been forsworn" in rejected.reason
+    assert f"time {time} ms is closed" in rejected.reason
     (owned,) = {(*beat.bins,) for beat in flow.of(Heartbeat)[-1:]}
     assert owned == (156, 100)
 

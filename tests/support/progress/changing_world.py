@@ -48,7 +48,7 @@ class Changing(World):
         if self.named < MOST and self.members[0].progress.ready:
             me = WorkerId(self.named)
             self.named += 1
-            newcomer = self.planted.progress.newcomer(self.graph, me, Link(self, me))
+            newcomer = self.planted.progress.joining(self.graph, me, Link(self, me))
             self.members.append(self._equipped(me, newcomer))
             self._coordinator_flushes()
             self.roster.admit(me, checkpoint=0)
@@ -60,7 +60,7 @@ class Changing(World):
             leaver = staying[which % len(staying)]
             # Nothing so late is outstanding anywhere, nor will be addressed to it from now on.
             self.parts_at[leaver.me] = self.latest + 1
-            self.roster.dismiss(leaver.me, self.latest + 1)
+            self.roster.send_exit(leaver.me, self.latest + 1)
 
     def announce(self, member: Member, which: int, how: int) -> None:
         self._coordinator_flushes()
@@ -143,10 +143,10 @@ class Changing(World):
     def hear(self, member: Member, sender: WorkerId, frame: list[bytes]) -> None:
         update = heard(frame[0])
         if member.me == COORDINATOR and isinstance(update, MemberFrame):
-            self.roster.take(sender, update)
+            self.roster.receive(sender, update)
         else:
             assert not isinstance(update, DataFrame | TakenFrame | CheckpointFrame)
-            member.progress.take(sender, update)
+            member.progress.receive(sender, update)
         if member.progress.ended:
             self._end(member)
 
@@ -180,12 +180,12 @@ class Changing(World):
         self.wind_down(order)
         self.announce(self.members[0], 0, 0)
         self.wind_down(order)
-        assert not self.roster.parting, "who was to leave has left (I7)"
+        assert not self.roster.leaving, "who was to leave has left (I7)"
         assert not {m.me for m in self.members} & self.parts_at.keys()
         names = {m.me for m in self.members}
         for member in self.members:
             progress = member.progress
             assert {member.me, *progress.peers} == names
-            assert progress.settled(), "nothing is owed (I7)"
+            assert progress.is_quiescent(), "nothing is owed (I7)"
             assert not progress.contribution, "no trace is left (I7)"
             assert not any(map(progress.frontier, self._locations)), "all is over (I7)"

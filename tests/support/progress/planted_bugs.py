@@ -10,7 +10,7 @@ from tests.support.progress.world import Link, Planted
 
 class ForgetsADecrement(Progress):
     def flush(self) -> bool:
-        changes = self.changes.take()
+        changes = self.changes.drain()
         first = next((change for change in changes if change[2] < 0), None)
         for change in changes:
             if change != first:
@@ -22,7 +22,7 @@ class TellsTheDecrementsFirst(Progress):
     def flush(self) -> bool:
         if self._me in self._unopened:
             return super().flush()
-        changes = self.changes.take()
+        changes = self.changes.drain()
         told = []
         for chosen in ([c for c in changes if c[2] < 0], [c for c in changes if c[2] > 0]):
             for change in chosen:
@@ -70,9 +70,9 @@ class WaitsForNobody(Progress):
 class LeavesAtOnce(Progress):
     """A leaver does not wait until all that it has contributed is over."""
 
-    def _part(self) -> None:
-        if self._parts_at is not None:
-            self._parts_at = None
+    def _leave_when_done(self) -> None:
+        if self._leave_at is not None:
+            self._leave_at = None
             self._links.send(COORDINATOR, encode_member("parted"))
 
 

@@ -252,7 +252,7 @@ class World:
     def hear(self, member: Member, sender: WorkerId, frame: Frame) -> None:
         update = heard(frame[0])
         assert isinstance(update, ProgressFrame | HeardFrame)
-        member.progress.take(sender, update)
+        member.progress.receive(sender, update)
 
     def bring_data(self, member: Member, which: int, how: int) -> None:
         lanes = [lane for lane in self.data if lane[1] == member.me and self.data[lane]]
@@ -286,7 +286,7 @@ class World:
         self.look()
         self.wind_down(order or random.Random(0))
         for member in self.members:
-            assert member.progress.settled(), "nothing is owed (I7)"
+            assert member.progress.is_quiescent(), "nothing is owed (I7)"
             assert not any(map(member.progress.frontier, self._locations)), "all is over (I7)"
 
     def take_in(self, member: Member, which: int, how: int) -> None:

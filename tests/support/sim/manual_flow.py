@@ -205,7 +205,7 @@ class HandFlow(SimulatedFlow):
 
     @property
     def forsworn(self) -> int | None:
-        return self.sim.controller.forsworn
+        return self.sim.controller.closed_before
 
     def said(self, command: str) -> list[object]:
         """What has become of a command, in order."""

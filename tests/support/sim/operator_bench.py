@@ -109,7 +109,7 @@ class Bench:
     @property
     def held(self) -> tuple[Time, ...]:
         """What the operator may still send, apart from what may still come."""
-        return self.progress._tracker.held(self._operator.outputs[0]).frontier.times
+        return self.progress._tracker.pointstamps(self._operator.outputs[0]).frontier.times
 
     def _port(self, at: Location, me: WorkerId) -> OutputPort:
         edges = [edge for edge in self.graph.edges if edge.source == at]

@@ -12,12 +12,12 @@ def overheard(controller: Controller) -> list[TimestampOverride]:
     """A list that grows with all that it hears from now on, but of partitions' ends."""
     heard: list[TimestampOverride] = []
     progress = controller._progress
-    take = progress.take
+    take = progress.receive
 
     def overhear(sender: WorkerId, update: ProgressUpdate) -> None:
         if isinstance(update, ProgressFrame):
             heard.extend(one for one in update.rulings if one.time != BEHIND_ALL)
         take(sender, update)
 
-    progress.take = overhear  # type: ignore[method-assign]
+    progress.receive = overhear  # type: ignore[method-assign]
     return heard

@@ -144,7 +144,7 @@ class Driven:
 
     def soon(self) -> int:
         """A time that can be named yet, milliseconds."""
-        least = self.controller.forsworn
+        least = self.controller.closed_before
         assert least is not None
         return to_millis(least) + 20
 
@@ -165,7 +165,9 @@ class Driven:
 
     def until_passed(self, millis: int) -> None:
         """No command can have this time any more."""
-        self.until(lambda: (least := self.controller.forsworn) is None or to_millis(least) > millis)
+        self.until(
+            lambda: (least := self.controller.closed_before) is None or to_millis(least) > millis
+        )
 
     def until_told(self, kind: type[Event], id: str) -> None:
         self.until(lambda: any(isinstance(event, kind) and event.key == id for event in self.told))
@@ -223,7 +225,7 @@ def test_a_worker_that_came_for_nothing_goes_again(driven: Driven) -> None:
     driven.until_told(Rescaled, "m")
     assert driven.said("m") == ["rescaling", "joined", "rejected", "left", "rescaled"]
     rejected = driven.the(CommandRejected, "m")
-    assert f"time {time} ms has been forsworn" in rejected.reason
+    assert f"time {time} ms is closed" in rejected.reason
     assert driven.crew.hands == [0, 1]
     assert driven.bins() == {0, 1}
     driven.end()
@@ -248,7 +250,7 @@ def test_a_newcomer_that_cannot_go_again_is_told_of(driven: Driven) -> None:
     driven.crew.up = True
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Joined, "m")
-    driven.until(lambda: driven.controller.forsworn is None, driven.flow)
+    driven.until(lambda: driven.controller.closed_before is None, driven.flow)
     driven.until_told(Rescaled, "m")
     assert driven.said("m") == ["rescaling", "joined", "rejected", "rescaled"]
     ended = driven.the(Rescaled, "m")
@@ -259,7 +261,7 @@ def test_a_newcomer_that_cannot_go_again_is_told_of(driven: Driven) -> None:
 def test_a_newcomer_that_comes_when_all_is_over_does_not_join(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Rescaling, "m")
-    driven.until(lambda: driven.controller.forsworn is None)
+    driven.until(lambda: driven.controller.closed_before is None)
     driven.crew.up = True
     driven.until_told(CommandRejected, "m")
     assert driven.said("m") == ["rescaling", "join_failed", "rejected"]
@@ -438,7 +440,7 @@ def test_a_rescale_says_that_the_newcomers_got_nothing(driven: Driven) -> None:
     driven.crew.up = True
     driven.topic.put({"type": "rescale", "id": "up", "workers": 3})
     driven.until_told(Joined, "up")
-    driven.until(lambda: driven.controller.forsworn is None, driven.flow)
+    driven.until(lambda: driven.controller.closed_before is None, driven.flow)
     driven.until_told(Rescaled, "up")
     ended = driven.the(Rescaled, "up")
     assert ended.workers == 3

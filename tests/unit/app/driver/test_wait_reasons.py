@@ -36,7 +36,7 @@ def flow(start: Start) -> Commanded:
 
 def moves(flow: Commanded) -> list[str]:
     """What each move waits for."""
-    waits = wait_reasons.migrations(flow.run.sim.controller.conductor.rounds())
+    waits = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds())
     return [wait.what for wait in waits.values()]
 
 
@@ -45,14 +45,14 @@ def test_a_decision_has_to_be_durable_first(flow: Commanded) -> None:
     for n in range(20):
         flow.submit(f"m{n}", (0,), 1, 5000 + n)
     assert set(moves(flow)) == {f"migration 'm{n}': the flow's time" for n in range(20)}
-    for round in controller.conductor.rounds():
+    for round in controller.migrations.rounds():
         round.unsent = 1
     assert "migration 'm3': its decision to be on its topic" in moves(flow)
 
 
 def test_a_move_of_a_time_to_come_waits_for_the_flow_to_reach_it(flow: Commanded) -> None:
     flow.submit("m", (0,), 1, 5000)
-    (wait,) = wait_reasons.migrations(flow.run.sim.controller.conductor.rounds()).values()
+    (wait,) = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds()).values()
     assert wait == Wait(
         "migration 'm': the flow's time",
         "the sources have read up to 5000 ms, from which on it holds",
@@ -63,8 +63,8 @@ def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: Commanded) -> N
     flow.submit("m", (0, 1), 1, 5000)
     flow.source.give(0, *((5001, key) for key in range(20)))
     controller = flow.run.sim.controller
-    until(lambda: any(round.awaited for round in controller.conductor.rounds()), flow.run.turn)
-    (wait,) = wait_reasons.migrations(controller.conductor.rounds()).values()
+    until(lambda: any(round.awaited for round in controller.migrations.rounds()), flow.run.turn)
+    (wait,) = wait_reasons.migrations(controller.migrations.rounds()).values()
     assert wait.what == (
         "migration 'm': bins on their way, 2 left, bin 0 of 'a' to worker 1 among them"
     )
@@ -115,12 +115,12 @@ def staff() -> Iterator[Changing]:
 def partitions(staff: Changing) -> list[str]:
     controller = staff.sim.controller
     unsent = controller.decisions.unsent
-    return said(wait_reasons.partitions(controller.reading.under_way, ["in"], unsent, {}))
+    return said(wait_reasons.partitions(controller.assignment.under_way, ["in"], unsent, {}))
 
 
 def goings(staff: Changing) -> list[str]:
     controller = staff.sim.controller
-    return said(wait_reasons.goings(controller.staff.leaving, controller.decisions.unsent))
+    return said(wait_reasons.goings(controller.workers.leaving, controller.decisions.unsent))
 
 
 def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
@@ -154,7 +154,7 @@ def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: Changing) -> None
 def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: Changing) -> None:
     staff.sim.controller.share("s", [ONE])
     staff.until(lambda: staff.reads()[1] == 2)
-    staff.until(lambda: staff.sim.controller.conductor.idle)
+    staff.until(lambda: staff.sim.controller.migrations.idle)
     staff.held = LeaveDecision
     staff.sim.controller.leave("l", [ONE])
     first = "worker 1 to give its bins and partitions away: the others have them all"

@@ -301,7 +301,7 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
         assert "it is not JSON" in reasons[0]
         assert "worker 7 is unknown: name one of 0 to 1" in reasons[1]
         assert "there is no bin 16; name bins from 0 to 15" in reasons[2]
-        assert "time 0 ms has been forsworn" in reasons[3]
+        assert "time 0 ms is closed" in reasons[3]
         assert "id 'm' was used before" in reasons[4]
         assert cast(Any, run.answer("t")).said == "rejected"
 
@@ -392,5 +392,5 @@ def test_workers_come_and_go_by_a_command() -> None:
         for event in run.events:
             parse_event(json.dumps(ELSEWHERE | event).encode())
         left = {event["worker"] for event in run.events if event["type"] == "left"}
-        assert left == {1, 2} and run.sim.controller.staff.staying == [0]
+        assert left == {1, 2} and run.sim.controller.workers.active == [0]
         expect_counts(run)

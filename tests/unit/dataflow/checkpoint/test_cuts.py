@@ -153,7 +153,7 @@ def test_checkpoints_are_taken_while_a_leaver_waits_for_the_time_of_a_command() 
         run.sim.controller.submit(MoveBins("m", (Bin(0),), WorkerId(1), from_millis(1100)))
         run.act()
         run.sim.controller.leave("l", [WorkerId(2)])
-        while not run.sim.controller.staff.waiting:
+        while not run.sim.controller.workers.drained:
             run.act()
         until_taken(run)
         assert not any(event["type"] in ("left", "bin_moved") for event in run.events)

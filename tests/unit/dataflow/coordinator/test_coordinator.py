@@ -63,10 +63,10 @@ def test_a_forsworn_time_is_refused_with_the_earliest_that_is_possible(flow: Com
     with pytest.raises(Refused) as refused:
         flow.submit("m", (0,), 1, 900)
     said = str(refused.value)
-    assert said.startswith("time 900 ms has been forsworn: the earliest possible is ")
+    assert said.startswith("time 900 ms is closed: the earliest possible is ")
     assert "leave the time out for as soon as possible" in said
     (earliest,) = re.findall(r"possible is (\d+) ms", said)
-    with pytest.raises(Refused, match="has been forsworn"):
+    with pytest.raises(Refused, match="is closed"):
         flow.submit("m", (0,), 1, int(earliest) - 1)
     flow.submit("m", (0,), 1, int(earliest))
     assert flow.run.said("m") == ["accepted"]

@@ -17,7 +17,7 @@ NEVER = SourceOptions(idle_after=3600.0, max_skew=3600.0)
 
 
 def held(run: HandFlow, name: str = "out") -> FrontierBlocker:
-    return run.sim.controller.holdings()[name]
+    return run.sim.controller.frontier_blockers()[name]
 
 
 def test_the_source_whose_partition_stands_holds_back_what_others_have_read(start: Start) -> None:
@@ -91,7 +91,7 @@ def test_commands_that_are_not_ruled_out_hold_back_records_that_have_come(start:
     for lane in run.sim.network.busy():
         run.sim.network.deliver(lane, 1 << 30)
     for sender, frame in controller._links.receive():
-        controller.take(sender, frame)
+        controller.receive(sender, frame)
     controller._progress.flush()
     assert held(run) == FrontierBlocker("commands", "", 0)
 
@@ -121,7 +121,7 @@ def test_a_partition_on_its_way_to_another_worker_is_named() -> None:
         with SimulatedFlow(flow, seed=seed, faults=[At(hand_over, records=5)]) as run:
             while not run.sim.done:
                 run.act()
-                found.update(run.sim.controller.holdings().values())
+                found.update(run.sim.controller.frontier_blockers().values())
     names = {holding.name for holding in found if holding.kind == "handover"}
     assert names == {"", "source"}
 
@@ -133,10 +133,10 @@ def test_nothing_holds_back_a_flow_that_is_over(start: Start) -> None:
     run = start(flow)
     source.give(0, (1000, "a"))
     run.finish(source)
-    assert run.sim.controller.holdings() == {}
+    assert run.sim.controller.frontier_blockers() == {}
 
 
 def test_nothing_is_said_before_all_members_have_opened(start: Start) -> None:
     flow = Flow("f")
     flow.source(HandSource()).sink(ListSink(), name="out")
-    assert start(flow).sim.controller.holdings() == {}
+    assert start(flow).sim.controller.frontier_blockers() == {}

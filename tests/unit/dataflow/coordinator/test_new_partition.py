@@ -66,8 +66,8 @@ class Growing:
 
     def waits(self) -> list[str]:
         """What partitions wait for, in words."""
-        reading, staying = self.controller.reading, self.controller.staff.staying
-        unsent, unread = self.controller.decisions.unsent, reading.unread(staying)
+        reading, staying = self.controller.assignment, self.controller.workers.active
+        unsent, unread = self.controller.decisions.unsent, reading.unassigned(staying)
         found = wait_reasons.partitions(reading.under_way, ["in"], unsent, unread)
         return [f"{wait.what}: {wait.when}" for wait in found.values()]
 
@@ -155,10 +155,12 @@ def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> No
     for _ in range(500):
         flow.run.act()
     assert flow.readers().keys() == set(range(PARTITIONS))
-    assert flow.controller.forsworn == flow.written[0].time, "its time is not forsworn meanwhile"
+    assert flow.controller.closed_before == flow.written[0].time, (
+        "its time is not forsworn meanwhile"
+    )
     decided = "partition 3 of source 'in' (new): its decision to be on its topic: "
     assert flow.waits() == [decided + "the broker confirms it"]
-    under_way = flow.controller.reading.under_way
+    under_way = flow.controller.assignment.under_way
     (wait,) = wait_reasons.partitions(under_way, ["in"], [], {}).values()
     assert wait.what == "partition 3 of source 'in' (new) on its way to worker 1"
     flow.durable = True
@@ -168,7 +170,7 @@ def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> No
 def test_nothing_is_new_before_all_have_said_what_they_read(flow: Growing) -> None:
     """I2: who has not spoken may read it from the start on."""
     told = {"event": "reads", "source": "source", "partitions": [], "total": PARTITIONS + 1}
-    flow.controller.reading._silent[0].add(ZERO)
+    flow.controller.assignment._unreported[0].add(ZERO)
     flow.controller.report(ONE, told)
     flow.controller.step()
     assert not flow.written
@@ -194,13 +196,13 @@ def test_it_does_not_change_hands_before_it_is_read(flow: Growing) -> None:
     flow.until(lambda: bool(flow.written))
     with pytest.raises(Refused, match="partition 3 is on its way to worker 1: wait for that"):
         flow.controller.hand_over("h", "source", PARTITIONS, ZERO)
-    with pytest.raises(Refused, match="worker 1 gets a partition: wait for the end of that"):
+    with pytest.raises(Refused, match="worker 1 gets a partition: wait until that is complete"):
         flow.controller.leave("l", [ONE])
     flow.durable = True
     flow.until(lambda: bool(flow.said("partition_added")))
     flow.run.strike(HandOver("h", "source", PARTITIONS, 0))
     flow.until(lambda: bool(flow.said("partition_moved")))
-    assert (0, PARTITIONS) in flow.controller.reading.of(ZERO)
+    assert (0, PARTITIONS) in flow.controller.assignment.read_by(ZERO)
     flow.check(PARTITIONS + 1)
 
 
@@ -208,11 +210,11 @@ def test_newcomers_get_a_share_of_it_and_leavers_none(flow: Growing) -> None:
     flow.run.strike(Leave("l", 1))
     flow.run.strike(LATE)
     flow.until(lambda: bool(flow.said("partition_added")))
-    flow.until(lambda: len(flow.controller.reading.of(ZERO)) == PARTITIONS + 1)
+    flow.until(lambda: len(flow.controller.assignment.read_by(ZERO)) == PARTITIONS + 1)
     flow.run.strike(Join())
     flow.controller.share("s", [TWO])
-    flow.until(lambda: len(flow.controller.reading.of(TWO)) == 2)
-    assert (0, PARTITIONS) in flow.controller.reading.of(TWO)
+    flow.until(lambda: len(flow.controller.assignment.read_by(TWO)) == 2)
+    assert (0, PARTITIONS) in flow.controller.assignment.read_by(TWO)
     flow.check(PARTITIONS + 1)
 
 
@@ -220,7 +222,7 @@ def test_several_go_to_several(flow: Growing) -> None:
     for n in range(3):
         flow.run.strike(AddPartition("source", [(ms, (PARTITIONS + n, ms)) for ms in range(60)]))
     flow.until(lambda: len(flow.said("partition_added")) == 3)
-    shares = [len(flow.controller.reading.of(worker)) for worker in (ZERO, ONE)]
+    shares = [len(flow.controller.assignment.read_by(worker)) for worker in (ZERO, ONE)]
     assert shares == [3, 3]
     flow.check(PARTITIONS + 3)
 

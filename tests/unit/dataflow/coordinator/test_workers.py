@@ -164,7 +164,7 @@ def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: Changing) -
     flow.join()
     flow.sim.controller.share("s", [ONE])
     before = len(flow.written)
-    with pytest.raises(Refused, match="worker 1 gets bins by command 's/bins': wait for the end"):
+    with pytest.raises(Refused, match="worker 1 gets bins by command 's/bins': wait until that"):
         flow.sim.controller.leave("l", [TWO, ONE])
     assert len(flow.written) == before, "worker 2 has been told nothing either"
 
@@ -183,7 +183,7 @@ def test_the_last_does_not_leave(flow: Changing) -> None:
 def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: Changing) -> None:
     flow.held = Joins
     flow.sim.submit(Join())
-    with pytest.raises(Refused, match="worker 1 works already"):
+    with pytest.raises(Refused, match="worker 1 is already a worker"):
         flow.sim.controller.join(ONE)
     flow.acted()
     newcomer = flow.run.workers[1]
@@ -201,7 +201,7 @@ def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing
     flow.sim.controller.share("s", [ONE, TWO])
     flow.acted()
     assert flow.reads() == {0: PARTITIONS, 1: 0, 2: 0}
-    assert flow.sim.controller.forsworn == next(
+    assert flow.sim.controller.closed_before == next(
         order.time for order in flow.written if isinstance(order, ReassignPartition)
     ), "its time is not forsworn meanwhile"
     flow.held = None
@@ -214,6 +214,6 @@ def test_a_leaver_goes_on_until_its_leaving_is_durable(flow: Changing) -> None:
     flow.sim.controller.leave("l", [ONE, TWO])
     flow.until(lambda: flow.written[-1:] != [] and isinstance(flow.written[-1], LeaveDecision))
     flow.acted()
-    assert all(worker._progress._parts_at is None for worker in flow.run.workers)
+    assert all(worker._progress._leave_at is None for worker in flow.run.workers)
     flow.held = None
     flow.until(lambda: len(flow.said("left")) == 2)

@@ -231,7 +231,7 @@ def test_frontiers_within_a_loop_are_known_outside(start: Start) -> None:
     frontiers = run.sim.controller.frontiers()
     assert frontiers["inside"].times == ((7 << 20, 0),)
     assert frontiers["outside"].times == (7 << 20,)
-    held = run.sim.controller.holdings()
+    held = run.sim.controller.frontier_blockers()
     assert {name: to_millis(holding.time) for name, holding in held.items()} == {
         "inside": 7, "outside": 7, "sink": 7,
     }  # fmt: skip

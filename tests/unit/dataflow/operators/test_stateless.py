@@ -174,4 +174,4 @@ def test_a_batch_of_which_nothing_is_left_is_consumed_and_not_sent() -> None:
     steps.schedule()
     bench.pass_to(None)
     assert (bench.sent, asked, bench.held) == ([], [], ())
-    assert bench.progress.settled()
+    assert bench.progress.is_quiescent()

@@ -61,16 +61,16 @@ def test_a_peer_hears_of_all_changes_and_never_has_more_than_a_window_to_take(
         patch.setattr(broadcast, "WINDOW", window)
         wire, made, come, heard = Wire(), list[list[Change]](), list[list[Change]](), 0
         sender = ProgressBroadcast(wire)
-        sender.meet(PEER)
+        sender.add_peer(PEER)
         for one, listens in [*steps, *[([], True)] * 3]:
             made.append(one)
-            sender.tell(one)
+            sender.send_update(one)
             assert len(wire.frames.get(PEER, ())) <= window + 1
             if listens:
                 for frame in wire.take(PEER):
                     come.append(frame.changes)
                     heard += frame.updates
-                sender.heard(PEER, heard)
+                sender.note_acknowledged(PEER, heard)
         for frame in wire.take(PEER):
             come.append(frame.changes)
             heard += frame.updates
@@ -82,11 +82,11 @@ def test_one_that_lags_keeps_no_other_waiting() -> None:
     wire = Wire()
     sender = ProgressBroadcast(wire)
     for peer in (PEER, OTHER):
-        sender.meet(peer)
+        sender.add_peer(peer)
     for n in range(3 * broadcast.WINDOW):
-        sender.tell([(Location(0), n, 1)])
+        sender.send_update([(Location(0), n, 1)])
         if wire.frames.get(OTHER):
-            sender.heard(OTHER, n + 1)
+            sender.note_acknowledged(OTHER, n + 1)
             wire.take(OTHER)
     assert len(wire.frames[PEER]) == broadcast.WINDOW
     assert sender.behind
@@ -95,12 +95,12 @@ def test_one_that_lags_keeps_no_other_waiting() -> None:
 def test_one_that_lags_hears_of_all_rulings_and_of_the_last_about_a_place() -> None:
     wire = Wire()
     sender = ProgressBroadcast(wire)
-    sender.meet(PEER)
+    sender.add_peer(PEER)
     for n in range(broadcast.WINDOW + 6):
-        sender.tell([], [TimestampOverride(0, Partition(0), n // 2, n)])
+        sender.send_update([], [TimestampOverride(0, Partition(0), n // 2, n)])
     told = [ruling for frame in wire.take(PEER) for ruling in frame.rulings]
     assert [ruling.time for ruling in told] == [*range(broadcast.WINDOW)]
-    sender.heard(PEER, broadcast.WINDOW)
+    sender.note_acknowledged(PEER, broadcast.WINDOW)
     (frame,) = wire.take(PEER)
     assert [ruling.time for ruling in frame.rulings] == [broadcast.WINDOW + n for n in (1, 3, 5)]
 
@@ -108,12 +108,12 @@ def test_one_that_lags_hears_of_all_rulings_and_of_the_last_about_a_place() -> N
 def test_of_bases_for_one_that_lags_the_last_is_sent_behind_the_updates() -> None:
     wire = Wire()
     sender = ProgressBroadcast(wire)
-    sender.meet(PEER)
+    sender.add_peer(PEER)
     for n in range(broadcast.WINDOW + 5):
-        sender.tell([(Location(0), n, 1)])
-    sender.tell_base([b"M first"])
-    sender.tell_base([b"M second"])
-    sender.heard(PEER, broadcast.WINDOW)
+        sender.send_update([(Location(0), n, 1)])
+    sender.send_base([b"M first"])
+    sender.send_base([b"M second"])
+    sender.note_acknowledged(PEER, broadcast.WINDOW)
     *_, kept, base = wire.frames[PEER]
     assert decode(kept) == ProgressFrame(
         [(Location(0), broadcast.WINDOW + n, 1) for n in range(5)], 5
@@ -124,9 +124,9 @@ def test_of_bases_for_one_that_lags_the_last_is_sent_behind_the_updates() -> Non
 def test_who_takes_updates_says_so_every_quarter_of_a_window() -> None:
     wire = Wire()
     receiver = ProgressBroadcast(wire)
-    receiver.meet(PEER)
+    receiver.add_peer(PEER)
     for n in range(1, broadcast.WINDOW + 1):
-        receiver.taken(PEER, n)
+        receiver.note_received(PEER, n)
     quarter = broadcast.WINDOW // 4
     told = [decode(frame) for frame in wire.frames[PEER]]
     assert told == [HeardFrame(quarter * n) for n in range(1, 5)]
@@ -135,8 +135,8 @@ def test_who_takes_updates_says_so_every_quarter_of_a_window() -> None:
 @pytest.mark.parametrize("said", [2, 0])
 def test_who_has_heard_more_or_less_than_can_be_is_named(said: int) -> None:
     sender = ProgressBroadcast(Wire())
-    sender.meet(PEER)
-    sender.tell([])
-    sender.heard(PEER, 1)
+    sender.add_peer(PEER)
+    sender.send_update([])
+    sender.note_acknowledged(PEER, 1)
     with pytest.raises(MeanderError, match="worker 1: it acknowledged updates"):
-        sender.heard(PEER, said)
+        sender.note_acknowledged(PEER, said)

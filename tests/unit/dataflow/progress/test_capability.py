@@ -18,7 +18,7 @@ def changes() -> ChangeBatch:
 
 
 def taken(changes: ChangeBatch) -> set[tuple[int, Time, int]]:
-    return set(changes.take())
+    return set(changes.drain())
 
 
 @pytest.mark.parametrize(("own", "before", "after"), [(5, 4, 6), ((2, 3), (9, 2), (2, 4))])
@@ -40,7 +40,7 @@ def test_downgrading_counts_the_new_time_and_discounts_the_old_in_one(
     changes: ChangeBatch,
 ) -> None:
     capability = Capability(AT, 5, changes)
-    changes.take()
+    changes.drain()
     capability.downgrade(8)
     assert taken(changes) == {(AT, 8, 1), (AT, 5, -1)}
     capability.downgrade(8)
@@ -58,7 +58,7 @@ def test_a_delayed_one_lives_on_its_own(changes: ChangeBatch) -> None:
 def test_it_is_given_up_once_however_often_it_is_dropped(changes: ChangeBatch) -> None:
     """I1, I7: a second decrement would free a time that another still holds."""
     with Capability(AT, 5, changes) as capability:
-        changes.take()
+        changes.drain()
         capability.drop()
         capability.drop()
     assert taken(changes) == {(AT, 5, -1)}
@@ -67,7 +67,7 @@ def test_it_is_given_up_once_however_often_it_is_dropped(changes: ChangeBatch) -
 def test_it_is_given_up_when_a_function_fails(changes: ChangeBatch) -> None:
     """I7: an error on the way out must not leave a time held for ever."""
     capability = Capability(AT, 5, changes)
-    changes.take()
+    changes.drain()
     with pytest.raises(ZeroDivisionError), capability:
         _ = 1 // 0
     assert taken(changes) == {(AT, 5, -1)}
@@ -84,7 +84,7 @@ def test_it_cannot_be_used_after_its_release(changes: ChangeBatch) -> None:
 
 def test_what_cancels_out_within_a_step_is_not_told(changes: ChangeBatch) -> None:
     Capability(AT, 5, changes).drop()
-    assert changes.take() == []
+    assert changes.drain() == []
 
 
 # -- Held: the least of many
@@ -101,10 +101,10 @@ def test_held_keeps_the_least_of_what_it_is_given(changes: ChangeBatch) -> None:
 def test_held_gives_up_what_is_no_longer_owed(changes: ChangeBatch) -> None:
     held = CapabilitySet()
     held.retain(Capability(AT, 5, changes))
-    held.keep(8)
+    held.downgrade(8)
     assert taken(changes) == {(AT, 8, 1)}
-    held.keep()
-    held.keep()
+    held.downgrade()
+    held.downgrade()
     assert taken(changes) == {(AT, 8, -1)}
     with pytest.raises(CapabilityError, match="nothing is held"):
         held.permitting(9)
@@ -114,10 +114,10 @@ def test_held_never_claims_a_time_that_it_has_no_right_to(changes: ChangeBatch) 
     """I1: something owed that no capability covers is a defect, and is seen at once."""
     held = CapabilitySet()
     with pytest.raises(CapabilityError, match="nothing is held that permits 5"):
-        held.keep(5)
+        held.downgrade(5)
     held.retain(Capability(AT, 6, changes))
     with pytest.raises(CapabilityError, match="does not permit 5"):
-        held.keep(5)
+        held.downgrade(5)
 
 
 def test_held_keeps_a_right_to_each_of_the_least_times_of_a_nested_scope(
@@ -128,11 +128,11 @@ def test_held_keeps_a_right_to_each_of_the_least_times_of_a_nested_scope(
     for time in ((5, 7), (6, 0), (6, 2), (5, 9)):
         held.retain(Capability(AT, time, changes))
     assert taken(changes) == {(AT, (5, 7), 1), (AT, (6, 0), 1)}
-    held.keep((6, 3), (5, 8), (7, 3))
+    held.downgrade((6, 3), (5, 8), (7, 3))
     assert taken(changes) == {
         (AT, (5, 7), -1), (AT, (6, 0), -1), (AT, (5, 8), 1), (AT, (6, 3), 1),
     }  # fmt: skip
     with pytest.raises(CapabilityError, match=r"nothing is held that permits \(5, 0\)"):
-        held.keep((5, 0))
+        held.downgrade((5, 0))
     held.retain(Capability(AT, (5, 1), changes))
     assert held.least == ((5, 1),)

@@ -235,11 +235,11 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
     controller = start(flow, workers=2).sim.controller
     parcel = PartitionHandoff(P0, Rest(0, None), 5, 5, 6)
     with pytest.raises(MeanderError, match="worker 1: it sent data to the coordinator"):
-        controller.take(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
+        controller.receive(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
     with pytest.raises(MeanderError, match="worker 1: it sent garbage"):
-        controller.take(WorkerId(1), [b"X"])
-    with pytest.raises(MeanderError, match="worker 1: it said what only workers are told"):
-        controller.take(WorkerId(1), encode_taken(EdgeId(0), 5))
+        controller.receive(WorkerId(1), [b"X"])
+    with pytest.raises(MeanderError, match="worker 1: it sent the coordinator a frame for workers"):
+        controller.receive(WorkerId(1), encode_taken(EdgeId(0), 5))
 
 
 @pytest.mark.parametrize(
