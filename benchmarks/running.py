@@ -32,7 +32,7 @@ SETTINGS = {"linger.ms": "5"}
 """Of drains: Kafka's own default of 5 ms, as the others have it too."""
 PATIENCE = 900.0
 """Seconds after which what is waited for is given up."""
-_UP = re.compile(r"worker \d+ is up: process (\d+)")
+_UP = re.compile(r"worker_started worker=\d+ process=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from meander.dataflow.checkpoint.compatibility import expect_fits
 from meander.dataflow.checkpoint.initial_state import Initial
 from meander.dataflow.control.decisions import Takes
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.layers.manifest import Manifest
 
@@ -56,7 +56,7 @@ LOOK = 0.25
 ENDING = 10.0
 """Seconds that the other tasks of a job which has failed get to end."""
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ def _write(
         try:
             beside(clear, told, _idle, LOOK, None)
         except MeanderError as other:
-            log.warning("what has been written stays on topic %r: %s", job.topic, other)
+            log.warning("bootstrap_cleanup_failed", topic=job.topic, reason=str(other))
         raise spark_launcher.translate("Spark", str(error)) from error
     except BaseException:
         spark.cancelJobGroup(group)

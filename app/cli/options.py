@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,9 @@ from typer.core import TyperGroup
 
 from meander.app.common.signals import Interrupted
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
+
+log = LineLogger(__name__)
 
 Bootstrap = Annotated[
     str | None,
@@ -43,8 +45,7 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except MeanderError as error:
-            if logging.getLogger().isEnabledFor(logging.DEBUG):
-                logging.getLogger(__name__).debug("as it was raised:", exc_info=error)
+            log.debug("command_failed", exc_info=error)
             print(error, file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
         except Interrupted as interrupted:

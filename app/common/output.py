@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from typing import Literal
 
 from rich import box
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -113,16 +113,38 @@ class _Rate(ProgressColumn):
         return Text(f"{self._unit}, {task.speed:,.1f}/s" if task.speed else self._unit)
 
 
+class LogFormatter(logging.Formatter):
+    """A formatter that begins a line with the time (UTC) and the level.
+
+    >>> fields = {"created": 0.25, "msecs": 250, "levelname": "INFO", "msg": "worker_started"}
+    >>> LogFormatter().format(logging.makeLogRecord(fields))
+    '00:00:00.250 INFO worker_started'
+    """
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%H:%M:%S"
+    default_msec_format = "%s.%03d"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+
+class _ConsoleHandler(logging.Handler):
+    """A handler that prints lines above a progress bar."""
+
+    def __init__(self, output: CommandOutput) -> None:
+        super().__init__()
+        self._console = output.console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(self.format(record), markup=False, soft_wrap=True)
+
+
 def log_to(output: CommandOutput, debug: bool) -> None:
     """Show the log on standard error, or, between progress, on the terminal."""
     level = logging.DEBUG if debug else logging.INFO
-    handler: logging.Handler
-    if output.as_json:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    else:
-        handler = RichHandler(console=output.console, show_path=False, log_time_format="%X")
-        handler.setFormatter(logging.Formatter("%(message)s"))
+    handler = logging.StreamHandler(sys.stderr) if output.as_json else _ConsoleHandler(output)
+    handler.setFormatter(LogFormatter())
     handler.addFilter(_not_of_py4j)
     logging.basicConfig(level=level, handlers=[handler], force=True)
 

@@ -9,7 +9,6 @@ start reads and nothing expires from; the consumer group's offset only shows it 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from meander.dataflow.control.decisions import Obeys
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.migration.events import Event as EngineEvent
 from meander.schemas import control
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     Accepted,
@@ -44,7 +44,7 @@ from meander.schemas.status import (
     Rescaling,
 )
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 _Told = (
     PartitionMoved | PartitionAdded | BinMoved | BinUnreadable | LayerUnreadable | Checkpointed
@@ -138,7 +138,7 @@ class CommandHandler:
             name = f"offset {raw.offset}"
             self._open.append(Open(raw.offset))
             if not control.meant(raw.value):
-                log.debug("control topic, %s: the record is no command", name)
+                log.debug("record_ignored", offset=raw.offset, reason="it is not a command")
                 continue
             try:
                 command = control.parse_command(raw.value, self._plan.flow.space.count)

@@ -9,7 +9,6 @@ takes 50.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -63,6 +62,7 @@ from meander.dataflow.errors import WorkerLost
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, untrimmed
 from meander.dataflow.metrics.stall_log import Wait, Waits
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     BinMoved,
     Completed,
@@ -76,7 +76,7 @@ from meander.state.keys.ids import COORDINATOR, WorkerId
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 STOP_WITHIN = 2.0
 """Seconds that workers get to close what they have open."""
@@ -125,7 +125,7 @@ def run(
         board = opened.enter_context(serving(options.metrics_port))
         prepared, told = opened.enter_context(claimed(prepared, show, board))
         if board.address:
-            log.info("metrics are at %s", board.address)
+            log.info("metrics_served", address=board.address)
         unended = _unended(prepared)
         end_others(prepared)
         earlier = left_behind(prepared.plan, options.kafka, prepared.names)
@@ -186,7 +186,7 @@ def _live(prepared: PreparedFlow, found: Newest | None, driver: _Driver) -> Flow
                 survivors = lost.survivors
                 past.callback(survivors.close)
                 said = f"{lost.cause.concerns}: {lost.cause.cause}"
-                log.warning("%s: this life of the flow ends", said)
+                log.warning("execution_failed", reason=said)
                 every = beat_seconds(prepared.options)
                 kafka = RetryUnreachable(driver.told, survivors.beat, every, driver.signals)
                 kafka.answer(driver.told.expect_ours)
@@ -227,7 +227,7 @@ def _newest_after(
     try:
         return kafka.answer(lambda: newest_checkpoint(prepared))
     except MeanderError as error:
-        log.warning("no checkpoint can be read: %s", error)
+        log.warning("checkpoints_unreadable", reason=str(error))
         raise lost.cause from lost
 
 
@@ -556,6 +556,6 @@ class Coordinator:
 def _log_replay(event: ReplayChecked) -> None:
     if event.wrong:
         said = "; ".join(event.wrong)
-        log.warning("sink %r: the replay gives others than were out: %s", event.sink, said)
+        log.warning("replay_differed", sink=event.sink, reason=said)
     else:
-        log.info("sink %r: replay agrees with %d results that were out", event.sink, event.results)
+        log.info("replay_agreed", sink=event.sink, results=event.results)

@@ -6,7 +6,6 @@ Guarantees that a heartbeat goes out while something is waited for that blocks, 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -20,10 +19,11 @@ from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.status import StatusTopic
+from meander.schemas.log_lines import LineLogger
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -100,4 +100,4 @@ class RetryUnreachable:
             except Unreachable:
                 if not self._said:
                     self._said = True
-                    log.warning("Kafka does not answer: the flow goes on once it does")
+                    log.warning("recovery_paused", reason="no broker answers")

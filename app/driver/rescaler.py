@@ -9,7 +9,6 @@ done without; one that has come for a migration, and gets nothing by it, goes ag
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.events import Event as EngineEvent
 from meander.dataflow.migration.events import round_ms
 from meander.schemas.control import Rescale
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     CommandRejected,
@@ -36,7 +36,7 @@ from meander.schemas.status import (
 )
 from meander.state.keys.ids import WorkerId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 MOST_AHEAD = 1000
 """By how much the number of a worker that is to be started may be ahead of the next."""
@@ -323,7 +323,7 @@ class Rescaler:
     def _end(self, change: Change) -> Iterable[Event]:
         self._change = None
         if change.missed:
-            log.warning("%s: %s", change.id, change.missed)
+            log.warning("rescale_fell_short", id=change.id, reason=change.missed)
         ms = round_ms(self._clock.monotonic() - change.began)
         workers = len(self._crew.hands)
         return (Rescaled(id=change.id, workers=workers, ms=ms, reason=change.missed),)

@@ -7,7 +7,6 @@ the internal topics are as they must be. Cost: some round trips to Kafka.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,9 +25,10 @@ from meander.connectors.topics.topics import Names, ensure_internal, internal
 from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import ExecutionId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,9 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     plan = Plan(load_flow(module))
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
         log.warning(
-            "flow %r has neither a sink nor a probe: its results go nowhere", plan.flow.name
+            "results_discarded",
+            flow=plan.flow.name,
+            reason="the flow has neither a sink nor a probe",
         )
     if plan.flow.delivery == "exactly_once":
         _expect_committable(plan)

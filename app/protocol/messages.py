@@ -21,6 +21,7 @@ from meander.dataflow.errors import WorkerLost
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.dataflow.operators.error_policy import told
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import Value
 from meander.state.keys.ids import WorkerId
 
 M = TypeVar("M")
@@ -214,7 +215,9 @@ class Log(_Message):
     kind: Literal["log"] = "log"
     logger: str
     level: int
-    text: str
+    event: str
+    fields: dict[str, Value]
+    detail: str
 
 
 class Installed(_Part):

@@ -10,7 +10,6 @@ A worker that works says there that its process lives (`app.worker.lifeline`).
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import secrets
@@ -41,9 +40,10 @@ from meander.app.protocol.messages import (
 )
 from meander.connectors.links.links import CurveLinks, Keys, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 PACKAGES = ("confluent-kafka", "msgpack", "numpy", "pyarrow", "pyzmq", "rocksdict", "xxhash")
 """Whose versions must be the same on all members: they decide what is on the wire and on disk."""
@@ -153,7 +153,7 @@ class RegistrationServer:
             try:
                 knock = KNOCK.read(b"".join(part.bytes for part in parts))
             except ValueError:
-                log.warning("somebody came to the door who does not speak our language")
+                log.warning("request_rejected", reason="it is malformed")
                 continue
             if isinstance(knock, Alive):
                 self._hear(route, knock)
@@ -242,7 +242,7 @@ class RegistrationServer:
         guest.inside = True
         self._reply(guest.route, Go())
         at = guest.register
-        log.info("%s is up: process %d on %s", member_name(worker), at.pid, at.host)
+        log.info("worker_started", worker=worker, process=at.pid, host=at.host)
 
     def _let_all_in(self) -> None:
         for worker in self.guests:
@@ -261,7 +261,7 @@ class RegistrationServer:
         return worker in self.guests and self.guests[worker].ready
 
     def _turn(self, route: bytes, reason: str) -> None:
-        log.warning("a worker was turned away: %s", reason)
+        log.warning("registration_rejected", reason=reason)
         self._reply(route, Rejection(reason=reason))
 
     def _reply(self, route: bytes, reply: Reply) -> None:

@@ -7,7 +7,6 @@ is known no more before anything goes that it names. Users' topics are never tou
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -25,10 +24,11 @@ from meander.connectors.topics.status import StatusTopic
 from meander.connectors.topics.topics import Names, delete, ensure_internal, expect_ran
 from meander.dataflow.control.decisions import Drops
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Finished
 from meander.state.keys.ids import ExecutionId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 HEARTBEAT_TIMEOUT = 60.0
 """Seconds after which whoever died at this has the flow no longer: there are no heartbeats."""
@@ -79,8 +79,11 @@ def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: st
         with checkpoints.reading(settings, names) as reader:
             left = kept(reader, now)
         if isinstance(dropped, CheckpointUnreadable) or left.unreadable:
-            log.warning("what savepoint %r names stays on its topics, as not all can be read that"
-                        " may share it", savepoint)  # fmt: skip
+            log.warning(
+                "savepoint_records_retained",
+                savepoint=savepoint,
+                reason="a checkpoint that may share them is unreadable",
+            )
             return
         others = left.found.values()
         layers = {place for one in others for place in one.chunks}

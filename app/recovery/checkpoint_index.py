@@ -10,7 +10,6 @@ begin anew unasked. Cost: one read per checkpoint that is asked for.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,12 @@ from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.control.decisions import Begins, Drops, Journal, Keeps, Takes
 from meander.dataflow.exactly_once.commit_history import Written, effective
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.keys.ids import ExecutionId
 from meander.state.layers.topic import RecordLocation
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 NOWHERE = -1
 """Before all offsets."""
@@ -187,7 +187,7 @@ def savepoints(there: CheckpointsReader, known: Known) -> dict[int, Checkpoint]:
             case Checkpoint() as one:
                 found[offset] = one
             case error:
-                log.warning("savepoint %r: what it names may go as the flow runs: %s", name, error)
+                log.warning("savepoint_unreadable", savepoint=name, reason=str(error))
     return found
 
 

@@ -9,7 +9,6 @@ execution (`dataflow.exactly_once.commit_history`). Cost: one read of the journa
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -21,10 +20,11 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.topics.status import Holder, StatusReader, StatusTopic
 from meander.connectors.topics.topics import Names
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started
 from meander.state.keys.ids import ExecutionId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 BEYOND = 2
 """How far the first execution of a claim lies beyond all that a topic tells of. A driver looks at
@@ -89,9 +89,11 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
     deadline = time.monotonic() + holder.heartbeat_timeout
     until = datetime.now(UTC) + timedelta(seconds=holder.heartbeat_timeout)
     log.info(
-        "flow %r: another driver has it, or died within its heartbeat timeout: this one waits until"
-        " %s UTC at most", flow, until.strftime("%H:%M:%S"),
-    )  # fmt: skip
+        "claim_deferred",
+        flow=flow,
+        until=until.strftime("%H:%M:%S"),
+        reason="another driver holds the flow, or ended within its heartbeat timeout",
+    )
     waiting = True
     while waiting and holder.driver != claimed.driver:
         time.sleep(LOOK)

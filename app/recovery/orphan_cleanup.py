@@ -10,7 +10,6 @@ the life, costs room only, and the next life's sweep makes up for it. Cost: read
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,11 +20,12 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints, tombstones
 from meander.connectors.topics.topics import Names
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Unnamed
 from meander.state.keys.ids import ExecutionId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 PACE = 16 << 20
 """Bytes that are read in a second, at most;"""
@@ -66,7 +66,7 @@ class Sweep:
                 spans = [range(end) for end in ends]
                 tombstones.erase(self._settings, topic, spans, unnamed.goes, self._paced)
         except MeanderError as error:
-            log.warning("what earlier lives have left on the topics stays for now: %s", error)
+            log.warning("orphan_cleanup_failed", reason=str(error))
 
     def _unnamed(self) -> Unnamed:
         known = Known.by(until(journal(self._settings, self._names.decisions), self._life))
@@ -84,4 +84,4 @@ class Sweep:
 
 def _told(done: Future[None]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
-        log.error("what earlier lives have left could not be swept", exc_info=error)
+        log.error("orphan_cleanup_failed", exc_info=error)

@@ -8,7 +8,6 @@ is to be read.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -43,10 +42,11 @@ from meander.dataflow.control.decisions import Begins, Joins, Obeys
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
+from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.keys.ids import ExecutionId, WorkerId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 
 class Newest(NamedTuple):
@@ -114,8 +114,11 @@ def newest_checkpoint(
     expect_fits(
         left, plan, options.allow_dropped_state, outside, twice, max(before, default=None), skip
     )
-    log.info("starts from checkpoint %d: states of %s", checkpoint.number,
-             ", ".join(map(repr, sorted(checkpoint.operators))) or "no operator")  # fmt: skip
+    log.info(
+        "checkpoint_selected",
+        number=checkpoint.number,
+        operators=",".join(sorted(checkpoint.operators)),
+    )
     return Newest(offset, checkpoint, named, older, last)
 
 

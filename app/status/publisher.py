@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from meander.app.status.observer import StatusSnapshot
 from meander.app.status.overview import OPEN, note
 from meander.connectors.topics.status import StatusTopic
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Event,
     Failed,
@@ -32,7 +32,7 @@ from meander.schemas.status import (
 
 M = TypeVar("M", bound=BaseModel)
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 LAST_WORD = 0.5
 """Seconds that the last event gets to become durable."""
@@ -174,7 +174,7 @@ class FlowStatus:
         try:
             self._status.flush(LAST_WORD)
         except MeanderError as error:
-            log.warning("%s", error)
+            log.warning("last_event_unconfirmed", reason=str(error))
 
 
 def fitting(parts: Sequence[M]) -> list[M]:

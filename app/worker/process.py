@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import logging
 import os
 import threading
 import time
@@ -75,10 +74,11 @@ from meander.dataflow.operators.error_policy import FunctionFailed, failure
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.store.spill import Shelf
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 FAREWELL, WANTED = 3.0, 10.0
 """Seconds that a worker which has failed waits for the coordinator's word; and one that has stopped
@@ -153,7 +153,7 @@ class WorkerProcess:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        log.debug("this worker fails", exc_info=error)
+        log.debug("worker_failed", exc_info=error)
         self._links.part()
         self._tell(Failure.at(member_name(self._me), error, trace_of(error)))
 

@@ -1,8 +1,8 @@
-"""A worker's log on its way to the driver's.
+"""Send the log of a worker to the driver.
 
-Guarantees that logging is possible from any thread and never blocks: lines wait here until the
-worker's loop takes them to its link, at most `MOST` of them; what is beyond is counted and said.
-What a user's function prints is logged too.
+Guarantees that any thread can log and never blocks. Lines wait here until the worker's loop sends
+them, at most `MOST` of them; further lines are dropped and counted. Lines that a user's function
+prints or logs as plain text are sent as the field `text`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections.abc import Iterator
 
 from meander.app.protocol.messages import Log
 from meander.dataflow.interfaces import Wakeup
+from meander.schemas.log_lines import LineLogger, LogLine, Value
 
 MOST = 10_000
 PRINTED = "print"
-"""The logger under which printed lines stand."""
+"""The logger of printed lines."""
+_FORMATTER = logging.Formatter()
 
 
 class RemoteLog(logging.Handler):
@@ -26,7 +28,6 @@ class RemoteLog(logging.Handler):
 
     def __init__(self, wakeup: Wakeup, level: int) -> None:
         super().__init__(level)
-        self.setFormatter(logging.Formatter("%(message)s"))
         self._wakeup = wakeup
         self._lines: deque[Log] = deque(maxlen=MOST)
         self._lost = 0
@@ -34,8 +35,7 @@ class RemoteLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record for the loop."""
         self._lost += len(self._lines) == MOST
-        text = self.format(record)
-        self._lines.append(Log(logger=record.name, level=record.levelno, text=text))
+        self._lines.append(_sent(record))
         self._wakeup.set()
 
     def lines(self) -> Iterator[Log]:
@@ -43,9 +43,12 @@ class RemoteLog(logging.Handler):
         while self._lines:
             yield self._lines.popleft()
         if self._lost:
-            text = f"{self._lost} lines of this worker's log were lost: there were too many"
+            fields: dict[str, Value] = {"lines": self._lost}
             self._lost = 0
-            yield Log(logger=__name__, level=logging.WARNING, text=text)
+            yield Log(
+                logger=__name__, level=logging.WARNING, event="log_lines_lost", fields=fields,
+                detail="",
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -62,15 +65,28 @@ class RemoteLog(logging.Handler):
             root.removeHandler(self)
 
 
+def _sent(record: logging.LogRecord) -> Log:
+    line = record.msg
+    if not isinstance(line, LogLine):
+        line = LogLine("text_logged", {"text": record.getMessage()})
+    detail = [line.detail] if line.detail else []
+    if record.exc_info is not None:
+        detail.append(_FORMATTER.formatException(record.exc_info))
+    return Log(
+        logger=record.name, level=record.levelno, event=line.event, fields=dict(line.fields),
+        detail="\n".join(detail),
+    )  # fmt: skip
+
+
 class _Printed(io.TextIOBase):
-    """Makes lines of what is printed."""
+    """A text stream that logs each line."""
 
     def __init__(self) -> None:
         self._begun = ""
-        self._log = logging.getLogger(PRINTED)
+        self._log = LineLogger(PRINTED)
 
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
-            self._log.info("%s", line)
+            self._log.info("text_printed", text=line)
         return len(text)

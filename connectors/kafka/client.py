@@ -8,7 +8,6 @@ something outside the flow has to be put right. Settings may hold secrets and ar
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import time
@@ -22,8 +21,9 @@ from confluent_kafka.admin import AdminClient
 from meander.connectors.kafka.addresses import knock
 from meander.connectors.kafka.source.topic_ids import TopicIds
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import LineLogger
 
-log = logging.getLogger("meander.kafka")
+log = LineLogger("meander.kafka")
 
 T = TypeVar("T")
 Settings = Mapping[str, str]
@@ -332,7 +332,7 @@ class Contact:
         if since is not None and self._told:
             self._told, self._back_at = False, time.monotonic()
             seconds = self._back_at - since
-            log.warning("Kafka at %s answers again after %.1f s", self._bootstrap, seconds)
+            log.warning("broker_returned", bootstrap=self._bootstrap, seconds=round(seconds, 1))
 
     def check(self) -> None:
         """Tell of a silence that lasts. Raises what ended the contact for good, if anything has."""
@@ -343,10 +343,7 @@ class Contact:
             now = time.monotonic()
             if now - since >= GRACE and now - self._back_at >= QUIET:
                 self._told = True
-                log.warning(
-                    "Kafka at %s: no broker answers; the flow waits and goes on when one does",
-                    self._bootstrap,
-                )
+                log.warning("broker_lost", bootstrap=self._bootstrap)
 
 
 _contacts: dict[str, Contact] = {}

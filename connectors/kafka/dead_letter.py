@@ -9,7 +9,6 @@ and .truncated, the value's length, where it is longer than the topic takes.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from meander.connectors.kafka.client import Settings
@@ -19,9 +18,10 @@ from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.operators.error_policy import failure, shown
 from meander.dataflow.records.batch import Batch
+from meander.schemas.log_lines import LineLogger
 from meander.state.encoding import codec
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 MAX_SAID = 300
 """Characters of a reason in the log."""
@@ -61,13 +61,23 @@ class KafkaDeadLetters:
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Set one record aside; never blocks. Raises what the broker refused of earlier ones."""
         self._sender.pump()
+        value = batch.values[row]
+        if isinstance(value, MalformedRecord):
+            key = value.key
+        else:
+            key = None if batch.keys is None else _key(batch.keys[row])
         if operator not in self._named:
             self._named.add(operator)
             log.warning(
-                "%s: a record goes to topic %r: %s; the next ones are only counted",
-                operator, self._sender.topic, reason[:MAX_SAID],
-            )  # fmt: skip
-        value = batch.values[row]
+                "dead_letter_written",
+                operator=operator,
+                partition=int(batch.partitions[row]),
+                offset=int(batch.offsets[row]),
+                key=(key or b"")[:MAX_SAID].decode("utf-8", "backslashreplace"),
+                topic=self._sender.topic,
+                reason=reason[:MAX_SAID],
+                others="counted only",
+            )
         added: Headers = [
             ("meander.reason", _text(reason[:MAX_TRACE])),
             ("meander.operator", operator),
@@ -80,10 +90,9 @@ class KafkaDeadLetters:
             added.append(("meander.trace", _text(trace)[-MAX_TRACE:]))
         if isinstance(value, MalformedRecord):
             added.append(("meander.topic", value.topic))
-            self._send(value.value, value.key, _kept(value.headers), added)
+            self._send(value.value, key, _kept(value.headers), added)
         else:
             added.append(("meander.origin", str(batch.origins[row])))
-            key = None if batch.keys is None else _key(batch.keys[row])
             self._send(_written(value), key, [], added)
 
     def _send(

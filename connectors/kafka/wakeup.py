@@ -6,11 +6,12 @@ also once the loop has ended. Cost: a socket pair per loop, a byte per call.
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 
-log = logging.getLogger(__name__)
+from meander.schemas.log_lines import LineLogger
+
+log = LineLogger(__name__)
 
 
 class LoopWakeup:
@@ -41,7 +42,7 @@ class LoopWakeup:
             try:
                 self._writer.send(b"\0")
             except BlockingIOError:
-                log.debug("the wakeup is already full of calls")
+                log.debug("wakeup_skipped", reason="enough calls wait already")
 
     def clear(self) -> bool:
         """Forget the calls so far; whether there were any."""

@@ -12,7 +12,6 @@ Cost: one copy per frame and side; queues have no bound here, the sources keep t
 
 from __future__ import annotations
 
-import logging
 import math
 import struct
 import time
@@ -28,10 +27,11 @@ from meander.connectors.kafka.wakeup import LoopWakeup
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.wire import MAX_FRAME, check_size
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import WorkerId
 from meander.state.keys.ids import member_name as member_name
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 _HEADER = struct.Struct("<BQ")
 _ENGINE, _APP = 0, 1
@@ -44,10 +44,7 @@ _BROKEN = (
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_AUTH
 )
-_REFUSED = (
-    "%s refused a connection that proved nothing, or began with more than %s;"
-    " if it was a worker's, run all with the same version"
-)
+_REFUSED = "it proves no key, or its first message is too long"
 _COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
 
 
@@ -149,7 +146,7 @@ class CurveLinks:
         """Whether a client with this public key may connect (asked by the ZAP thread)."""
         if key in self._admitted and self._admitted[key] not in self._loose:
             return True
-        log.warning("%s refused a stranger's connection", member_name(self.me))
+        log.warning("connection_refused", member=member_name(self.me), reason="its key is unknown")
         return False
 
     def admit(self, peers: Iterable[Peer]) -> None:
@@ -395,4 +392,10 @@ class CurveLinks:
             if connection in self._owners:
                 self._gone.append(self._owners.pop(connection))
             else:
-                log.warning(_REFUSED, member_name(self.me), self._bound)
+                log.warning(
+                    "connection_refused",
+                    member=member_name(self.me),
+                    reason=_REFUSED,
+                    bound=self._max_frame,
+                    remedy="run one version of Meander on all machines",
+                )

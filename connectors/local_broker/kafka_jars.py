@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import logging
 import os
 import subprocess
 import tempfile
@@ -23,11 +22,12 @@ from pathlib import Path
 from meander.connectors.local_broker.home import home, make
 from meander.connectors.local_broker.java import java
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
 
 KAFKA = "4.3.1"
 """The version of the local broker; the container path and the Compose file run the same."""
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 # What is pinned needs no metadata: Ivy brings the jars alone, in seconds instead of half a minute.
 _SETTINGS = """\
@@ -88,9 +88,9 @@ def kafka_jars(fetched: Fetched = _quietly) -> Path:
         wrong = mismatches(folder, pins())
         corrupt = [jar.name for jar in wrong if (folder / jar.name).exists()]
         if corrupt:
-            log.warning("corrupt in %s, fetched again: %s", folder, ", ".join(corrupt))
+            log.warning("jars_rejected", folder=str(folder), jars=",".join(corrupt))
         if wrong:
-            log.info("fetching Apache Kafka %s, %d jars, into %s", KAFKA, len(wrong), folder)
+            log.info("fetch_started", kafka=KAFKA, jars=len(wrong), folder=str(folder))
             _fetch(folder, wrong, fetched)
     return folder
 

@@ -9,7 +9,6 @@ all come to the same answer. What is recent is read in the same time after an ho
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.topics import expect_ran
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 RECENT = 4096
 """Events that count as recent: an hour and more where nothing but heartbeats comes."""
@@ -173,9 +173,10 @@ class StatusReader:
             return parse_event(message.value() or b"")
         except ValueError:
             log.warning(
-                "topic %r, offset %d: no event of this version of Meander; it is passed over",
-                self._topic,
-                message.offset(),
+                "record_ignored",
+                topic=self._topic,
+                offset=message.offset() or 0,
+                reason="it is not an event of this version of Meander",
             )
             return None
 

@@ -8,7 +8,6 @@ room on the topic only, and is told in the log. Cost: a request per checkpoint.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -17,8 +16,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.schemas.errors import MeanderError
+from meander.schemas.log_lines import LineLogger
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 
 class TrimmedTopic:
@@ -48,7 +48,7 @@ class TrimmedTopic:
             ) as consumer:
                 return client.watermarks(consumer, self._topic, 0)[1]
         except MeanderError as error:
-            log.warning("where topic %r ends is not known, so all stays: %s", self._topic, error)
+            log.warning("truncation_skipped", topic=self._topic, reason=str(error))
             return None
 
     def _delete(self, end: int) -> None:
@@ -58,12 +58,12 @@ class TrimmedTopic:
         try:
             admin.delete_records([place])[place].result(client.ANSWER)
         except (KafkaException, MeanderError, TimeoutError) as error:
-            log.warning("what lies on topic %r before offset %d stays: %s", self._topic, end, error)
+            log.warning("truncation_failed", topic=self._topic, offset=end, reason=str(error))
 
 
 def _told(done: Future[None]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
-        log.error("the beginning of a topic could not be deleted", exc_info=error)
+        log.error("truncation_failed", exc_info=error)
 
 
 def _answer(asked: Future[int | None]) -> int | None:

@@ -7,7 +7,6 @@ where what comes has come through the same (`api/lineage.py`). Cost: O(manifests
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +15,10 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.exactly_once.commit_history import History
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, InputLineage
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 
 def expect_fits(
@@ -55,7 +55,7 @@ def expect_fits(
         where = f"flow {plan.flow.name!r}, checkpoint {checkpoint.number}"
         raise SetupError(where, "; ".join(wrong), ", or ".join([*help, anew]))
     for one in strange:
-        log.warning("checkpoint %d: %s: dropped", checkpoint.number, one)
+        log.warning("state_dropped", checkpoint=checkpoint.number, state=one)
 
 
 def misplaced(begun: Begins, plan: Plan) -> list[str]:

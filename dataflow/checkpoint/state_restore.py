@@ -8,12 +8,12 @@ meanwhile, and fetching one bin overlaps installing another. Cost: 2 to 3 us a s
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.keyed.operator import KeyedOperator
+from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.delta_bundles import Bundle, Delta, from_bytes
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
@@ -23,7 +23,7 @@ from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
 from meander.state.store.store import IncomingTable, ingest
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 ENTRIES = 2048
 """Entries installed per bin and step."""
@@ -180,12 +180,16 @@ class StateRestore:
         rate = self._loaded / seconds if seconds else 0.0
         if self.done:
             log.info(
-                "begins with states of up to %s keys, loaded in %.1f s, and %s bins that were here",
-                f"{self._loaded:,}", seconds, f"{len(self._here):,}",
-            )  # fmt: skip
+                "state_restored",
+                keys=self._loaded,
+                seconds=round(seconds, 1),
+                bins_retained=len(self._here),
+            )
         elif rate:
             log.info(
-                "has loaded %s of %s keys (%s/s), %.0f s left",
-                f"{self._loaded:,}", f"{self._keys:,}", f"{rate:,.0f}",
-                (self._keys - self._loaded) / rate,
-            )  # fmt: skip
+                "state_restore_progressed",
+                keys=self._loaded,
+                total=self._keys,
+                keys_per_second=round(rate),
+                seconds_left=round((self._keys - self._loaded) / rate),
+            )

@@ -6,14 +6,14 @@ none for a shorter wait, however often one looks. Cost: nothing while nothing is
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from meander.dataflow.interfaces import Clock
+from meander.schemas.log_lines import LineLogger
 
-log = logging.getLogger("meander.waits")
+log = LineLogger("meander.waits")
 
 GRACE = 1.0
 """Seconds that are not worth a word."""
@@ -53,10 +53,10 @@ class Waits:
         for key in [key for key in begun if key not in now]:
             over = begun.pop(key)
             if over.told:
-                log.info("waited %.1f s for %s", seconds - over.at, over.wait.what)
+                log.info("waited", **{"for": over.wait.what}, seconds=round(seconds - over.at, 1))
         for key, wait in now.items():
             known = begun.setdefault(key, _Stall(wait, seconds, self._clock.now_ms()))
             if not known.told and seconds - known.at >= GRACE:
                 known.told, known.wait = True, wait
                 since = datetime.fromtimestamp(known.at_ms / 1000, UTC)
-                log.info("waits since %s for %s: %s", f"{since:%X} UTC", wait.what, wait.when)
+                log.info("waiting", **{"for": wait.what}, since=f"{since:%X}", until=wait.when)

@@ -50,7 +50,7 @@ def test_a_flow_that_loses_a_worker_and_its_broker_goes_on_once_the_broker_is_ba
         lines(bootstrap, prefix, TEXTS[FIRST:], create=False, after=FIRST)
         until(lambda: answered() == {*wanted}, "every word is counted, one by one")
         assert len(flow.of("recovering")) == 1
-        until_said(flow, "answers again after")
+        until_said(flow, "broker_returned")
 
         lose_both(flow, own_broker)
         flow.process.send_signal(signal.SIGINT)

@@ -99,9 +99,9 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
         send(producer, f"{prefix}lines", MEANWHILE, failures)
         own_broker.kill()
         assert not flow.of("completed"), "the migration is under way"
-        until_said(flow, "no broker answers; the flow waits and goes on when one does")
+        until_said(flow, "broker_lost")
         own_broker.start()
-        until_said(flow, "answers again after")
+        until_said(flow, "broker_returned")
         send(producer, f"{prefix}lines", AFTER, failures)
         assert producer.flush(60) == 0
         assert not failures

@@ -92,7 +92,7 @@ class Counting:
         return self.flow.said.count(words)
 
 
-GONE = "no broker answers; the flow waits and goes on when one does"
+GONE = "broker_lost"
 
 
 def test_a_broker_that_dies_before_and_between_moves_costs_them_time_alone(

@@ -65,7 +65,7 @@ def test_each_result_is_committed_once_though_the_broker_is_killed_in_between(
         until(lambda: counting.committed.total() >= 100, "some are out")
         counting.feed()
         own_broker.kill()
-        until(lambda: "no broker answers" in flow.said, "the flow has noticed")
+        until(lambda: "broker_lost" in flow.said, "the flow has noticed")
         own_broker.start()
         counting.feed()
         counting.until_all(flow)

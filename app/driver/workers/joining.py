@@ -8,7 +8,6 @@ fails is given up, all forget it, and the flow goes on. Nothing here blocks.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -20,8 +19,6 @@ from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution
 from meander.app.protocol.registration import RegistrationServer, listed
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
-
-log = logging.getLogger(__name__)
 
 
 class JoinStage(IntEnum):

@@ -10,7 +10,6 @@ start. Cost: a JVM start of some seconds, then about 1 s a worker.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pwd
 import re
@@ -36,8 +35,9 @@ from meander.app.protocol.messages import Failure
 from meander.connectors.local_broker.java import java
 from meander.dataflow.errors import KILLED
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import LineLogger
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 JVM_END = 1.0
 """Seconds until a JVM that does not end is killed."""
@@ -116,7 +116,7 @@ def spark_context(
         except PySparkException as error:
             raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
         stderr.note(gateway.proc.pid, Path(said.name))
-        log.debug("Spark and the processes that it starts here write to %s", said.name)
+        log.debug("spark_output_redirected", file=said.name)
         try:
             spark = _context(conf, gateway, master)
             try:
@@ -212,7 +212,7 @@ def _stop(spark: SparkContext) -> None:
     try:
         spark.stop()
     except (Py4JError, OSError) as error:
-        log.debug("Spark could not be stopped: %s", error)
+        log.debug("spark_stop_failed", reason=str(error))
 
 
 def _end(jvm: subprocess.Popen[bytes]) -> None:
@@ -277,7 +277,7 @@ class SparkTask:
             jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
             stages = [tracker.getStageInfo(id) for job in jobs if job for id in job.stageIds]
         except (Py4JError, OSError) as error:
-            log.debug("Spark does not say whether %s has a slot: %s", self._name, error)
+            log.debug("slot_unknown", member=self._name, reason=str(error))
             return False
         return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
 
@@ -307,9 +307,7 @@ class SparkTask:
 
     def _tell_stderr(self) -> None:
         if lines := self._stderr.since(self._written):
-            log.warning(
-                "%s has ended; workers here wrote to stderr:\n%s", self._name, "\n".join(lines)
-            )
+            log.warning("stderr_written", "\n".join(lines), member=self._name)
 
 
 def _why(name: str, jvm: subprocess.Popen[bytes], said: str) -> MeanderError:

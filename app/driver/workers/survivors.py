@@ -7,7 +7,6 @@ but for `end` and `close`, which are bounded.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,9 +15,10 @@ from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import Exit, WorkerHeartbeat
 from meander.connectors.links.links import CurveLinks, member_name
+from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import WorkerId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 LEAVE = 0.5
 """Seconds that a task gets to end after `bye`, and again after Spark was told to kill it."""
@@ -72,7 +72,7 @@ def end(hands: Iterable[WorkerHandle]) -> None:
     deadline = time.monotonic() + LEAVE
     left = [hand for hand in hands if not hand.task.join(deadline - time.monotonic())]
     for hand in left:
-        log.debug("%s does not end by itself: Spark kills its task", member_name(hand.id))
+        log.debug("task_cancelled", worker=hand.id)
         # It lived to see the failure, so its end is no cause of that.
         hand.told = True
         hand.task.cancel()

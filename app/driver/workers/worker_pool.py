@@ -10,7 +10,6 @@ word. Nothing here blocks, but for `dismiss`, which is bounded.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
@@ -41,10 +40,11 @@ from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
 from meander.dataflow.errors import lost
 from meander.dataflow.metrics.stall_log import Wait
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import LineLogger, LogLine
 from meander.schemas.status import LongCall
 from meander.state.keys.ids import WorkerId
 
-log = logging.getLogger(__name__)
+log = LineLogger(__name__)
 
 NEARLY = 0.8
 """Of the lease: both ends of a link count it from about the same moment."""
@@ -238,8 +238,9 @@ class WorkerPool:
             match _read(sender, data):
                 case WorkerHeartbeat() as beat:
                     hand.working, hand.beat = True, beat
-                case Log(logger=logger, level=level, text=text):
-                    logging.getLogger(logger).log(level, "%s: %s", member_name(sender), text)
+                case Log() as said:
+                    line = LogLine(said.event, {"worker": sender} | said.fields, said.detail)
+                    LineLogger(said.logger).log(said.level, line)
                 case Report() as told:
                     report(sender, told)
                 case Done(counters=counters):
@@ -274,7 +275,12 @@ class WorkerPool:
 
     def _failed(self, hand: WorkerHandle, failure: Failure) -> None:
         if failure.trace:
-            log.error("%s\n%s", _said(hand, failure), failure.trace.rstrip())
+            log.error(
+                "worker_failed",
+                failure.trace.rstrip(),
+                worker=hand.id,
+                reason=_said(hand, failure),
+            )
         if hand.id not in self.hands:
             if not self._dismissed:
                 self.newcomers.give_up(hand.id, _said(hand, failure), self.hands)

@@ -7,12 +7,12 @@ transaction markers and compacted records occupy some.
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
 
-log = logging.getLogger("meander.kafka")
+log = LineLogger("meander.kafka")
 
 SKIP = "go on with what is left with --skip-lost"
 
@@ -59,8 +59,10 @@ class Lost(NamedTuple):
                 where, f"it is to be read {said}", f"{remedy}, or start anew with meander reset"
             )
         log.warning(
-            "%s: retention has deleted the offsets %s to %s, up to %s records; the flow goes on at"
-            " offset %s without them, and keeps its states",
-            where, f"{self.first:,}", f"{self.low - 1:,}", f"{self.low - self.first:,}",
-            f"{self.low:,}",
-        )  # fmt: skip
+            "records_skipped",
+            topic=self.topic,
+            partition=self.partition,
+            first_offset=self.first,
+            next_offset=self.low,
+            reason="retention has deleted them",
+        )

@@ -13,8 +13,9 @@ import logging
 import re
 
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger, LogLine
 
-log = logging.getLogger("meander.kafka")
+log = LineLogger("meander.kafka")
 
 _CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)")
 
@@ -42,7 +43,7 @@ class TopicIds:
         if (found := _CHANGED.search(words[-1])) is not None:
             self._ids[found[1]] = found[2]
         if level >= self._told:
-            log.log(level, form, *words)
+            log.log(level, LogLine("client_reported", {"text": form % words}))
 
     def expect(self, topic: str, id: str) -> None:
         """Raises SetupError where the client fetches from a topic of another id."""

@@ -159,8 +159,8 @@ def test_a_flow_goes_on_from_the_states_of_a_table(
                consume_all(rig.bootstrap, rig.prefix + "totals")]  # fmt: skip
     assert sorted(value for value, _ in results) == sorted(expected)
     assert {worker for _, worker in results} == {b"0", b"1"}
-    assert "starts from checkpoint 1: states of 'totals'" in caplog.text
-    loaded = [r.getMessage() for r in caplog.records if "loaded in" in r.getMessage()]
+    assert "checkpoint_selected number=1 operators=totals" in caplog.text
+    loaded = [r.getMessage() for r in caplog.records if "state_restored" in r.getMessage()]
     assert len(loaded) == 2, "each worker has loaded its own share"
 
 

@@ -188,7 +188,6 @@ def beside(
     prepared: PreparedFlow, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Future[PreparedFlow]]:
     """A driver claims the flow, and waits for it; the block begins then, and ends after that."""
-    said = "another driver has it, or died within its heartbeat timeout: this one waits until "
 
     def come() -> PreparedFlow:
         with status_of(prepared) as own:
@@ -196,7 +195,7 @@ def beside(
 
     with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.INFO):
         waits = pool.submit(come)
-        until(lambda: said in caplog.text, "it waits")
+        until(lambda: "claim_deferred" in caplog.text, "it waits")
         yield waits
 
 

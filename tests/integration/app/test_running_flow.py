@@ -154,7 +154,7 @@ def observed(broker: Broker, prefix: str, folder: Path, module: Path) -> Iterato
     ]
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
-        at = re.search(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)", process.said)
+        at = re.search(r"metrics_served address=(http://127\.0\.0\.1:\d+/metrics)", process.said)
         assert at is not None, process.said
         yield Observed(process, broker.bootstrap, prefix, at[1])
 
@@ -269,10 +269,10 @@ def test_a_partition_that_holds_back_the_others_is_named(
         assert held["by"].endswith("it has been read to its end")
 
         waits = (
-            f"for the frontier of 'sink', held back by partition {SILENT} of source 'lines'",
-            "for the sinks, as it has read all that may be in flight",
+            f"for=\"the frontier of 'sink', held back by partition {SILENT} of source 'lines'",
+            'for="the sinks, as it has read all that may be in flight',
         )
         until(lambda: all(wait in flow.process.said for wait in waits), "the log says so")
         (line,) = [line for line in flow.process.said.splitlines() if waits[0] in line]
-        assert "waits since " in line
+        assert "waiting " in line
         assert "it moves when records come there" in line

@@ -23,7 +23,7 @@ from tests.support.kafka.topics import PATIENCE, Record, consume_all, create_top
 
 MEANDER = Path(sys.executable).with_name("meander")
 MARK = "MEANDER_TEST_MARK"
-UP = re.compile(r"worker (\d+) is up: process (\d+)")
+UP = re.compile(r"worker_started worker=(\d+) process=(\d+)")
 
 COUNTS = """
 from meander import KafkaSink, KafkaSource

@@ -240,7 +240,13 @@ def _of_app() -> Iterator[Kind]:
     yield from _read_by(
         FROM_WORKER,
         WorkerHeartbeat.model_validate(_standing()),
-        Log(logger="meander", level=30, text="a line of it"),
+        Log(
+            logger="meander",
+            level=30,
+            event="broker_lost",
+            fields={"seconds": 1.5, "port": 9092},
+            detail="",
+        ),
         Report.model_validate({"events": [moved, reads, moved]}),
         Report.model_validate({"events": [precopied, staged, unreadable, late, layer]}),
         Report.model_validate({"events": [replay_checked]}),

@@ -204,7 +204,7 @@ def test_what_another_version_has_written_is_passed_over_and_named(
     with closing(reader):
         events = [one.event for one in reader.all()]
     assert events == [alive(), rejected("m")]
-    assert [f"offset {n}: no event" in caplog.text for n in (1, 2, 3)] == [True] * 3
+    assert [f"offset={n} reason=" in caplog.text for n in (1, 2, 3)] == [True] * 3
 
 
 def test_a_heartbeat_is_found_behind_many_other_events(

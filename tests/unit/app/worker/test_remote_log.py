@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 
+from meander.app.protocol.messages import Log
 from meander.app.worker.remote_log import MOST, RemoteLog
+from meander.schemas.log_lines import LineLogger
 
 
 def test_what_is_logged_from_any_thread_and_printed_is_taken_in_order() -> None:
@@ -22,13 +24,28 @@ def test_what_is_logged_from_any_thread_and_printed_is_taken_in_order() -> None:
     logging.getLogger("a.module").warning("not any more")
 
     assert roused.is_set()
-    assert [(line.logger, line.level, line.text) for line in remote.lines()] == [
-        ("a.module", logging.WARNING, "1 of 2"),
-        ("print", logging.INFO, "half a line"),
-        ("print", logging.INFO, "and another"),
-        ("b", logging.INFO, "from a thread"),
+    assert [(line.logger, line.level, line.event, line.fields) for line in remote.lines()] == [
+        ("a.module", logging.WARNING, "text_logged", {"text": "1 of 2"}),
+        ("print", logging.INFO, "text_printed", {"text": "half a line"}),
+        ("print", logging.INFO, "text_printed", {"text": "and another"}),
+        ("b", logging.INFO, "text_logged", {"text": "from a thread"}),
     ]
     assert list(remote.lines()) == []
+
+
+def test_a_line_keeps_its_event_fields_detail_and_traceback() -> None:
+    remote = RemoteLog(threading.Event(), logging.INFO)
+    with remote.installed():
+        LineLogger("m").warning("stderr_written", "two\nlines", worker=1, seconds=0.5, last=True)
+        LineLogger("m").error("worker_failed", exc_info=ValueError("no number"))
+
+    first, second = remote.lines()
+    assert (first.event, first.fields, first.detail) == (
+        "stderr_written", {"worker": 1, "seconds": 0.5, "last": True}, "two\nlines"
+    )  # fmt: skip
+    assert (second.event, second.fields) == ("worker_failed", {})
+    assert second.detail == "ValueError: no number"
+    assert Log.model_validate(first.model_dump()) == first
 
 
 def test_lines_beyond_the_bound_are_counted_and_said() -> None:
@@ -38,5 +55,5 @@ def test_lines_beyond_the_bound_are_counted_and_said() -> None:
             logging.getLogger("chatty").info("%d", number)
 
     *lines, last = remote.lines()
-    assert [line.text for line in lines] == [str(number) for number in range(3, MOST + 3)]
-    assert last.text.startswith("3 lines of this worker's log were lost")
+    assert [line.fields["text"] for line in lines] == [str(number) for number in range(3, MOST + 3)]
+    assert (last.event, last.fields) == ("log_lines_lost", {"lines": 3})

@@ -43,12 +43,12 @@ def test_a_long_wait_is_explained_once_and_its_end_is_told(watched: Watched) -> 
     watched.look(SLOT)
     watched.clock.advance(GRACE)
     assert watched.look(SLOT) == [
-        "waits since 22:13:20 UTC for a slot of Spark: it comes when another task ends"
+        'waiting for="a slot of Spark" since=22:13:20 until="it comes when another task ends"'
     ]
     for _ in range(100):
         watched.clock.advance(1)
         assert watched.look(SLOT) == []
-    assert watched.look() == ["waited 101.0 s for a slot of Spark"]
+    assert watched.look() == ['waited for="a slot of Spark" seconds=101.0']
     assert watched.look() == []
 
 
@@ -57,7 +57,7 @@ def test_a_wait_that_comes_again_is_another(watched: Watched) -> None:
         assert watched.look(SLOT) == []
         watched.clock.advance(GRACE)
         assert len(watched.look(SLOT)) == 1
-        assert watched.look() == ["waited 1.0 s for a slot of Spark"]
+        assert watched.look() == ['waited for="a slot of Spark" seconds=1.0']
 
 
 def test_short_waits_one_after_another_do_not_add_up(watched: Watched) -> None:
@@ -72,10 +72,10 @@ def test_waits_side_by_side_are_told_apart(watched: Watched) -> None:
     watched.clock.advance(0.5 * GRACE)
     watched.look(SLOT, BIN)
     watched.clock.advance(0.5 * GRACE)
-    assert [line.split(": ")[1] for line in watched.look(SLOT, BIN)] == [SLOT.when]
+    assert [line.split('"')[-2] for line in watched.look(SLOT, BIN)] == [SLOT.when]
     watched.clock.advance(0.5 * GRACE)
-    assert [line.split(": ")[1] for line in watched.look(SLOT, BIN)] == [BIN.when]
-    assert watched.look(SLOT) == ["waited 1.0 s for bin 7"]
+    assert [line.split('"')[-2] for line in watched.look(SLOT, BIN)] == [BIN.when]
+    assert watched.look(SLOT) == ['waited for="bin 7" seconds=1.0']
 
 
 def test_a_look_at_one_kind_ends_no_wait_of_another(watched: Watched) -> None:
@@ -89,4 +89,4 @@ def test_it_is_explained_as_it_is_when_it_has_become_long(watched: Watched) -> N
     watched.waits.look("any", {"m1": Wait("3 bins", "...")})
     watched.clock.advance(GRACE)
     watched.waits.look("any", {"m1": Wait("2 bins", "...")})
-    assert watched.look() == ["waited 1.0 s for 2 bins"]
+    assert watched.look() == ['waited for="2 bins" seconds=1.0']
