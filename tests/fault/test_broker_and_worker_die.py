@@ -7,10 +7,9 @@ import signal
 from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
-from tests.fault.test_broker_dies import answers, counted, until_said
-from tests.support.kafka.topics import PATIENCE, consume_all, until
+from tests.support.kafka.topics import PATIENCE, until
 from tests.support.process.flow_process import FlowProcess, flow_folder, kill, lines, meander
-from tests.support.process.word_counts import with_repeats
+from tests.support.process.word_counts import committed_counts, expected_counts, with_repeats
 
 TEXTS = [f"w{n % 40} v{n % 7}" for n in range(1_000)]
 FIRST = len(TEXTS) // 2
@@ -30,27 +29,29 @@ def lose_both(flow: FlowProcess, broker: LocalBroker) -> None:
 def test_a_flow_that_loses_a_worker_and_its_broker_goes_on_once_the_broker_is_back(
     own_broker: LocalBroker, prefix: str, tmp_path: Path
 ) -> None:
-    bootstrap, wanted = own_broker.bootstrap, counted(TEXTS)
+    bootstrap, wanted = own_broker.bootstrap, expected_counts(TEXTS)
     lines(bootstrap, prefix, TEXTS[:FIRST])
     module = flow_folder(tmp_path, prefix)
     module.write_text(module.read_text().replace('"counts"', OPTIONS, 1))
 
     def answered() -> set[tuple[str, int]]:
-        found = list(answers(consume_all(bootstrap, prefix + "counts")))
+        found = committed_counts(bootstrap, prefix)
         with_repeats(found)
         return {*found}
 
     words = ["run", str(module), "--prefix", prefix, "--startup-timeout", str(PATIENCE)]
     with meander(tmp_path, bootstrap, *words) as flow:
         flow.until_event("checkpointed")
-        until(lambda: answered() == {*counted(TEXTS[:FIRST])}, "the first lines are answered")
+        until(
+            lambda: answered() == {*expected_counts(TEXTS[:FIRST])}, "the first lines are answered"
+        )
         lose_both(flow, own_broker)
         own_broker.start()
         until(lambda: len(flow.of("started")) == 2, f"it lives again: {flow.said}")
         lines(bootstrap, prefix, TEXTS[FIRST:], create=False, after=FIRST)
         until(lambda: answered() == {*wanted}, "every word is counted, one by one")
         assert len(flow.of("recovering")) == 1
-        until_said(flow, "broker_returned")
+        flow.until_said("broker_returned")
 
         lose_both(flow, own_broker)
         flow.process.send_signal(signal.SIGINT)

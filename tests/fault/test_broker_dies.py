@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from meander.connectors.kafka.topics import group
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics.topics import names
-from tests.support.kafka.topics import PATIENCE, Record, await_records, consume_all, produce, until
-from tests.support.process.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.support.process.word_counts import each_once
+from tests.support.kafka.topics import PATIENCE, Record, await_records, produce, until
+from tests.support.process.flow_process import flow_folder, lines, meander
+from tests.support.process.word_counts import committed_counts, each_once, expected_counts
 
 PARTITIONS = 4
 """Of the topic of lines."""
@@ -39,18 +39,6 @@ def send(producer: Producer, topic: str, texts: Sequence[str], failures: list[Ka
 
     for i, text in enumerate(texts):
         producer.produce(topic, text, partition=i % PARTITIONS, on_delivery=delivered)
-
-
-def counted(texts: Sequence[str]) -> Counter[tuple[str, int]]:
-    """All results that these texts bring about, each once."""
-    totals = Counter(word for text in texts for word in text.split())
-    return Counter((word, n + 1) for word, total in totals.items() for n in range(total))
-
-
-def answers(records: Sequence[Record]) -> Iterator[tuple[str, int]]:
-    for record in records:
-        value = json.loads(record.value or b"")
-        yield value["word"], value["count"]
 
 
 def lag(bootstrap: str, topic: str, of: str) -> int:
@@ -99,14 +87,14 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
         send(producer, f"{prefix}lines", MEANWHILE, failures)
         own_broker.kill()
         assert not flow.of("completed"), "the migration is under way"
-        until_said(flow, "broker_lost")
+        flow.until_said("broker_lost")
         own_broker.start()
-        until_said(flow, "broker_returned")
+        flow.until_said("broker_returned")
         send(producer, f"{prefix}lines", AFTER, failures)
         assert producer.flush(60) == 0
         assert not failures
 
-        wanted = counted(TEXTS)
+        wanted = expected_counts(TEXTS)
         topic = f"{prefix}counts"
         await_records(bootstrap, topic, lambda found: len(found) >= wanted.total())
         flow.until_event("completed")
@@ -115,14 +103,6 @@ def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
         until(lambda: lag(bootstrap, f"{prefix}lines", of) == 0, "lag tools show 0")
         flow.process.send_signal(signal.SIGINT)
         assert flow.exit_code() == 128 + signal.SIGINT
-    found = [*answers(consume_all(bootstrap, topic))]
+    found = committed_counts(bootstrap, prefix)
     assert Counter(found) == wanted
     each_once(found)
-
-
-def until_said(flow: FlowProcess, words: str) -> None:
-    def said() -> bool:
-        assert flow.process.poll() is None, flow.said
-        return words in flow.said
-
-    until(said, words)

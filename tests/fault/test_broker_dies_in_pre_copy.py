@@ -12,7 +12,7 @@ from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics.topics import names
 from tests.support.kafka.topics import PATIENCE, Record, await_records, consume_all, produce, until
 from tests.support.process.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.support.process.word_counts import each_once
+from tests.support.process.word_counts import each_once, with_totals, word_counts
 
 BINS = [*range(128)]
 """Those of worker 0."""
@@ -78,12 +78,11 @@ class Counting:
 
     def await_all(self) -> None:
         """Until there are all results; each is there once."""
-        wanted = Counter((word, n + 1) for word in WORDS for n in range(self.often))
+        wanted = with_totals(dict.fromkeys(WORDS, self.often))
         found = await_records(
             self.broker.bootstrap, f"{self.prefix}counts", lambda all: len(all) >= wanted.total()
         )
-        values = (json.loads(record.value or b"") for record in found)
-        counts = [(value["word"], value["count"]) for value in values]
+        counts = word_counts(found)
         assert Counter(counts) == wanted
         each_once(counts)
 

@@ -18,7 +18,7 @@ from meander.connectors.kafka.topics import group
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.topics import names
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.topics import PATIENCE, Record, admin, consume_all, produce, until
+from tests.support.kafka.topics import PATIENCE, Record, admin, produce, until
 from tests.support.process.flow_process import (
     MEANDER,
     FlowProcess,
@@ -28,7 +28,7 @@ from tests.support.process.flow_process import (
     meander,
     until_silent,
 )
-from tests.support.process.word_counts import with_repeats
+from tests.support.process.word_counts import committed_counts, with_repeats, with_totals
 
 HEARTBEAT_TIMEOUT = 2
 WORDS = 50
@@ -36,12 +36,6 @@ WORDS = 50
 
 def texts(first: int, last: int) -> list[str]:
     return [f"w{n * n % WORDS} v{n % WORDS}" for n in range(first, last)]
-
-
-def answered(broker: Broker, prefix: str) -> list[tuple[str, int]]:
-    records = consume_all(broker.bootstrap, prefix + "counts")
-    values = [json.loads(record.value or b"") for record in records]
-    return [(value["word"], value["count"]) for value in values]
 
 
 def command(broker: Broker, prefix: str, *words: str) -> list[dict[str, object]]:
@@ -93,16 +87,22 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     run = ["run", str(module), "--prefix", prefix, "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT)]
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "2") as first:
         first.until_event("started")
-        until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
+        until(
+            lambda: len(committed_counts(broker.bootstrap, prefix)) >= 2000,
+            "the first lines are answered",
+        )
         give_one_that_does_not_end(broker, prefix, first, "m1")
         accepted, taken = command(broker, prefix, "checkpoint", "counts")
         assert accepted["type"] == "checkpoint_accepted"
         assert (taken["type"], taken["number"]) == ("checkpointed", 1)
         lines(broker.bootstrap, prefix, texts(1000, 2000), create=False, after=1000)
-        until(lambda: len(answered(broker, prefix)) >= 4000, "lines after it are answered")
+        until(
+            lambda: len(committed_counts(broker.bootstrap, prefix)) >= 4000,
+            "lines after it are answered",
+        )
         kill(first.process.pid)
         first.until_gone()
-    before = answered(broker, prefix)
+    before = committed_counts(broker.bootstrap, prefix)
     # As after a week: where commands are taken up does not depend on what Kafka forgets.
     forget_group(broker, group(prefix, "counts"))
     unknown = b'{"meander": "command", "type": "abort", "id": "a1", "command": "none"}'
@@ -111,18 +111,21 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "3") as second:
         rejected = second.until_event("rejected")
-        until(lambda: len(answered(broker, prefix)) >= len(before) + 4000, "all is answered")
+        until(
+            lambda: len(committed_counts(broker.bootstrap, prefix)) >= len(before) + 4000,
+            "all is answered",
+        )
         second.process.send_signal(signal.SIGINT)
         assert second.exit_code() == 128 + signal.SIGINT, second.said
         assert rejected["id"] == "a1", "what came while nobody ran the flow is obeyed"
         assert len(second.of("rejected")) == 1, "and nothing else"
         assert aborted(second) == ["m1"], "who waits for it is answered"
-    counts = answered(broker, prefix)
+    counts = committed_counts(broker.bootstrap, prefix)
     with_repeats(counts)
     after = Counter(counts) - Counter(before)
 
     wanted = Counter(word for text in texts(0, 3000) for word in text.split())
-    pairs = {(word, n + 1) for word, most in wanted.items() for n in range(most)}
+    pairs = {*with_totals(wanted)}
     assert {*before, *after} == pairs, "every word is counted, one by one"
     assert max(after.values()) == 1, "and by the second life once"
     assert after.total() == 4000, "which counts what came after the checkpoint"
@@ -151,7 +154,10 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
     ]
     with meander(tmp_path, broker.bootstrap, *run) as flow:
         flow.until_event("started")
-        until(lambda: len(answered(broker, prefix)) >= 2000, "the first lines are answered")
+        until(
+            lambda: len(committed_counts(broker.bootstrap, prefix)) >= 2000,
+            "the first lines are answered",
+        )
         give_one_that_does_not_end(broker, prefix, flow, "m1")
         command(broker, prefix, "checkpoint", "counts")
         for death in (1, 2):
@@ -175,9 +181,12 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
             == 2
         )
         wanted = Counter(word for text in texts(0, 3000) for word in text.split())
-        pairs = {(word, n + 1) for word, most in wanted.items() for n in range(most)}
-        until(lambda: {*answered(broker, prefix)} == pairs, "every word is counted, one by one")
-        assert with_repeats(answered(broker, prefix)) == wanted
+        pairs = {*with_totals(wanted)}
+        until(
+            lambda: {*committed_counts(broker.bootstrap, prefix)} == pairs,
+            "every word is counted, one by one",
+        )
+        assert with_repeats(committed_counts(broker.bootstrap, prefix)) == wanted
         assert [event["checkpoint"] for event in flow.of("recovering")] == [1, 2]
         assert aborted(flow) == ["m1"], "once, after the first death"
         assert "killed" in str(flow.of("recovering")[0]["reason"])

@@ -11,27 +11,18 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
 
-from meander import Flow
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
-from tests.integration.connectors.links.test_links import (
-    DEADLINE,
-    A,
-    B,
-    raw_dealer,
-    receive_for_ever,
-    until,
-)  # fmt: skip
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE
-from tests.support.links.linked_flow import WiredFlow
+from tests.support.links.linked_flow import WiredFlow, counting_flow
+from tests.support.links.members import DEADLINE, A, B, raw_dealer, receive_for_ever, until
 from tests.support.links.pair import Pair
 from tests.support.process.flow_process import flow_folder, lines, meander
 from tests.support.sim.manual_flow import HandSource
@@ -284,18 +275,11 @@ def test_a_member_that_lists_no_address_or_key_is_named(address: str, key: bytes
 # -- whole flows
 
 
-def counted(source: ListSource, sink: ListSink, **bounds: Any) -> Flow:
-    flow = Flow("f", bins=3, **bounds)
-    keyed = flow.source(source).key_by(lambda value: value)
-    keyed.fold("n", lambda: 0, lambda n, value: (n + 1, (value, n + 1))).sink(sink)
-    return flow
-
-
 def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() -> None:
     """I6, I7: data waits at its source; progress and messages still pass; and then all goes on."""
     source, sink, bound, credit, message = HandSource(), ListSink(), 100_000, 2_000, 1_000
     stuck, free = WorkerId(1), WorkerId(0)
-    with WiredFlow(counted(source, sink, max_inflight=bound, link_credit=credit)) as run:
+    with WiredFlow(counting_flow(source, sink, max_inflight=bound, link_credit=credit)) as run:
         run.until(lambda: run.controller._progress.ready)
         for ms in range(3000):
             source.give(0, (1000 + ms, ms % 64))

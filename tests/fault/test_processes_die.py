@@ -37,7 +37,7 @@ from tests.support.process.flow_process import (
     lines,
     meander,
 )
-from tests.support.process.word_counts import each_once
+from tests.support.process.word_counts import committed_counts, each_once
 
 HEARTBEAT_TIMEOUT = "4"
 LOUD = """
@@ -247,10 +247,7 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
         assert all(f"waiting worker={n} {SILENT} since=" in running.said for n in (0, 1))
         running.process.send_signal(signal.SIGINT)
         assert running.exit_code() == 128 + signal.SIGINT
-    values = (
-        json.loads(one.value or b"") for one in consume_all(broker.bootstrap, prefix + "counts")
-    )
-    counts = each_once((value["word"], value["count"]) for value in values)
+    counts = each_once(committed_counts(broker.bootstrap, prefix))
     assert counts == {"to": 20, "be": 20, "or": 40, "not": 40}
 
 

@@ -3,7 +3,6 @@ it with a sentence and exit code 2."""
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from tests.support.kafka.topics import (
     until,
 )
 from tests.support.process.flow_process import FlowProcess, flow_folder, last_beat, lines, meander
-from tests.support.process.word_counts import each_once
+from tests.support.process.word_counts import each_once, word_counts
 
 
 @pytest.fixture
@@ -52,8 +51,7 @@ def test_partitions_that_are_added(running: FlowProcess, broker: Broker, prefix:
     produce(broker.bootstrap, topic, [Record(b"be or", partition=p) for p in (0, 4, 5)])
     counts = Counter({"to": 2, "be": 2 + 5, "or": 1 + 3, "not": 1})
     found = await_records(broker.bootstrap, results, lambda some: len(some) >= counts.total())
-    told = [json.loads(record.value or b"") for record in found]
-    assert each_once((one["word"], one["count"]) for one in told) == counts
+    assert each_once(word_counts(found)) == counts
 
     until(lambda: read_by(broker.bootstrap, prefix) == set(range(6)), "status shows who reads it")
     until(

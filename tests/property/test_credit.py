@@ -35,9 +35,8 @@ from meander.dataflow.wire import DATA, Anything, DataFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
-from tests.property.test_loops import told
-from tests.property.test_migration_oracle import Cramped, Run
 from tests.support.property.budget import CREDIT, SCHEDULES, seeds
+from tests.support.property.case_run import Cramped, Run, with_stages
 from tests.support.property.cases import (
     Case,
     Entry,
@@ -208,7 +207,7 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
         try:
             run.check(databases, next(namespace))
         except Exception:
-            pytest.fail(f"{traceback.format_exc()}\n{told(shrunk(case, shortest, fails))}")
+            pytest.fail(f"{traceback.format_exc()}\n{with_stages(shrunk(case, shortest, fails))}")
         done["runs"] += 1
         done["spilled"] += run.spilled
         done["loops spilled"] += run.loops_spilled

@@ -18,8 +18,6 @@ from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.simulator import HandOver, Join, Leave
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, WorkerId
-from tests.property.test_checkpoints import Life, Mortal, Ordeal
-from tests.property.test_exactly_once import OnceLives
 from tests.support.property.budget import (
     FIRST_SEED,
     LONG,
@@ -32,6 +30,7 @@ from tests.support.property.budget import (
     seeds,
 )
 from tests.support.property.cases import Case, random_case, random_partition
+from tests.support.property.exactly_once_run import OnceLives
 from tests.support.property.faults import (
     BrokerDown,
     CorruptLayer,
@@ -42,6 +41,8 @@ from tests.support.property.faults import (
     UnknownVersion,
 )
 from tests.support.property.flows import LOOPS, Reference, stages_of, stateful
+from tests.support.property.killed_flow import Mortal, Ordeal
+from tests.support.property.recovery_run import Life
 from tests.support.property.reference import Record
 from tests.support.property.steps import STEPS, Step, There, Where
 

@@ -31,10 +31,10 @@ from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
 from meander.state.store.store import Databases
-from tests.property.test_frontiers import flow_of
 from tests.support.property import frames
 from tests.support.property.budget import FIRST_SEED, FRAMES, PART, SECONDS
 from tests.support.property.cases import random_case
+from tests.support.property.frontier_watch import flow_of
 from tests.support.property.real_frames import KINDS, Kind
 
 ROOT = Path(__file__).parents[2]

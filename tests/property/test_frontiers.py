@@ -1,124 +1,20 @@
-"""I1 and I7 by brute force: no member reports a frontier ahead of what is really outstanding.
-
-What is outstanding is told from the things themselves (messages on links and at inputs, live
-capabilities), and where it may lead by walking the graph; the tracker has no part in that.
-"""
+"""I1 and I7 by brute force: no member reports a frontier ahead of what is really outstanding."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 import pytest
 
-from meander import Flow
-from meander.dataflow.graph.graph import Graph, Location
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.progress.progress import Progress
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
-from meander.dataflow.wire import DATA, DataFrame, decode
 from meander.state.store.store import Databases
-from meander.state.times.time import Time
-from tests.support.progress.graphs import walked
-from tests.support.progress.world import Pointstamp
-from tests.support.property import shapes
 from tests.support.property.budget import FLOWS, SCHEDULES, seeds
 from tests.support.property.cases import Case, checked, random_case, with_some_comings_and_goings
-from tests.support.sim.manual_flow import assembly
+from tests.support.property.frontier_watch import watch
 
 FLOOR = 40
-LOOKS = 0.2
-"""How often the whole system is looked at, per decision of the schedule."""
-
-
-class Watched:
-    """A whole flow on simulated workers, and what is outstanding in it."""
-
-    def __init__(self, run: SimulatedFlow, made: list[Capability]) -> None:
-        self.run, self.made = run, made
-        self.graph: Graph = run._plan.graph
-        # Outputs that lead nowhere exist to be counted: nothing can ever come of what they hold.
-        sources = {edge.source for edge in self.graph.edges}
-        self.leads = {at for node in self.graph.nodes for at in node.inputs} | sources
-        self.known: dict[Pointstamp, set[Pointstamp]] = {}
-        self.looks = 0
-
-    def play(self) -> None:
-        sim = self.run.sim
-        while not sim.done:
-            sim.act()
-            if sim.rng.random() < LOOKS:
-                self.look()
-        self.look()
-        for progress in self.members():
-            assert not any(progress.frontier(at) for at in self.everywhere()), "all is over (I7)"
-        assert not set(self.outstanding())
-
-    def look(self) -> None:
-        self.looks += 1
-        results: dict[Location, set[Time]] = {}
-        for pointstamp in set(self.outstanding()):
-            for at, time in self.results(pointstamp):
-                results.setdefault(at, set()).add(time)
-        for progress in self.members():
-            if progress.ready:
-                for at, times in results.items():
-                    frontier = progress.frontier(at)
-                    ahead = [time for time in times if not frontier.less_equal(time)]
-                    assert not ahead, f"{frontier} at {at} is ahead of {ahead} (I1)"
-
-    def outstanding(self) -> Iterator[Pointstamp]:
-        self.made[:] = [capability for capability in self.made if capability._live]
-        yield from ((c.location, c.time) for c in self.made if c.location in self.leads)
-        for worker in self.run.workers:
-            for at, port in assembly(worker).inputs.items():
-                yield from ((at, message.time) for message in port._queue)
-        network = self.run.sim.network
-        under_way = [frame for lane in network.lanes.values() for frame in lane]
-        under_way += [frame for inbox in network.inboxes.values() for _, frame in inbox]
-        for message in (decode(frame) for frame in under_way if frame[0][:1] == DATA):
-            assert isinstance(message, DataFrame)
-            yield self.graph.edges[message.edge].target, message.time
-
-    def results(self, pointstamp: Pointstamp) -> set[Pointstamp]:
-        if pointstamp not in self.known:
-            self.known[pointstamp] = walked(self.graph, *pointstamp)
-        return self.known[pointstamp]
-
-    def members(self) -> Iterator[Progress]:
-        yield from (worker._progress for worker in self.run.workers)
-        yield self.run.sim.controller._progress
-
-    def everywhere(self) -> Iterator[Location]:
-        return map(Location, range(self.graph.locations))
-
-
-def flow_of(case: Case) -> Flow:
-    flow = Flow("f", bins=case.bits, max_inflight=case.max_inflight)
-    source = flow.source(ListSource(case.partitions, case.options))
-    other = None
-    if case.kind == "connect":
-        second = flow.source(ListSource(case.partitions[::-1], case.options), "other")
-        other = second.key_by(shapes.key)
-    shapes.define(case.kind, source.key_by(shapes.key), other).sink(ListSink())
-    return flow
-
-
-def watch(
-    case: Case,
-    namespace: int,
-    databases: Databases,
-    made: list[Capability],
-    flow: Callable[[Case], Flow] = flow_of,
-) -> Counter[str]:
-    """Run a case under watch; how often it was looked at, and what happened."""
-    made.clear()
-    run = SimulatedFlow(flow(case), case.workers, case.seed, case.script, databases, namespace)
-    with run:
-        watched = Watched(run, made)
-        watched.play()
-        return Counter(looks=watched.looks) + Counter(str(one["type"]) for one in run.events)
 
 
 @pytest.mark.soak

@@ -8,7 +8,7 @@ import pytest
 
 from meander.dataflow.migration import incremental_snapshots
 from meander.state.store.store import Databases
-from tests.property.test_migration_oracle import Run
+from tests.support.property.case_run import Run
 from tests.support.property.cases import (
     random_case,
     with_aborts,

@@ -23,12 +23,12 @@ from meander.dataflow.progress.capability import Capability
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.store.store import Databases
-from tests.property.test_frontiers import watch
-from tests.property.test_migration_oracle import DIFFERS, Run
 from tests.support.property import flows
 from tests.support.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
+from tests.support.property.case_run import DIFFERS, Run, with_stages
 from tests.support.property.cases import Case, random_case, shortest, with_some_comings_and_goings
 from tests.support.property.flows import stages_of
+from tests.support.property.frontier_watch import watch
 from tests.support.property.planted import plant, runs
 from tests.support.property.shrinking import shrunk
 
@@ -45,10 +45,6 @@ def flow_of(case: Case) -> Flow:
     source = flow.source(ListSource(case.partitions, case.options))
     flows.defined(stages_of(case.seed), source, source).sink(ListSink())
     return flow
-
-
-def told(case: Case) -> str:
-    return f"The shortest schedule that fails:\n{case}\n{stages_of(case.seed)}"
 
 
 @pytest.mark.soak
@@ -70,7 +66,7 @@ def test_results_and_state_equal_the_reference(
         try:
             run.check(databases, next(namespace))
         except Exception:
-            pytest.fail(f"{traceback.format_exc()}\n{told(shrunk(case, shortest, fails))}")
+            pytest.fail(f"{traceback.format_exc()}\n{with_stages(shrunk(case, shortest, fails))}")
         tried += 1
         loops += sum(stage.kind in flows.LOOPS for stage in flows._all(stages_of(case.seed)))
         results += len(run.sink.results)
@@ -91,7 +87,7 @@ def test_no_frontier_is_ahead_of_what_is_outstanding(
         try:
             watch(case, next(namespace), databases, capabilities, flow_of)
         except Exception:
-            pytest.fail(f"{traceback.format_exc()}\n{told(case)}")
+            pytest.fail(f"{traceback.format_exc()}\n{with_stages(case)}")
 
 
 # -- bugs that are caught

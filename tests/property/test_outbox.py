@@ -3,132 +3,17 @@ which each key's final state is the end."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
-from unittest import mock
 
 import pytest
 
-from meander import KeyedStream, Stream, nondeterministic
-from meander.dataflow.checkpoint import checkpoint_coordinator
-from meander.dataflow.simulation import transactions
-from meander.dataflow.simulation.simulated_flow import Result, SimulatedFlow
-from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.encoding import codec
-from tests.property.test_exactly_once import OnceLives
 from tests.support.property.budget import OUTBOX, SCHEDULES, seeds
-from tests.support.property.cases import (
-    Case,
-    checked,
-    random_case,
-    with_aborts,
-    with_some_comings_and_goings,
-    with_some_full_bins,
-)
+from tests.support.property.cases import Case, checked
+from tests.support.property.outbox_run import OutboxLives, case_of
 from tests.support.property.steps import Step
 
 FLOOR = 20
-KINDS = ("arrival", "drawn", "again", "round")
-
-
-class OutboxLives(OnceLives):
-    """One case whose results nobody could make again."""
-
-    interval = 0.03
-    # Without checkpoints nothing leaves.
-    timeouts = (0.1, 600.0)
-
-    def __init__(self, case: Case) -> None:
-        super().__init__(case)
-        self._chance = random.Random(f"drawn {case.seed}")
-        self.drawn = 0
-
-    def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
-        """Each result tells which it is of its key, and what was drawn for it and for the last."""
-        match self.case.kind:
-            case "arrival":
-                return keyed.fold("a", _nothing, self.link, order="processing")
-            case "drawn":
-                return keyed.fold("a", _nothing, nondeterministic(self.link))
-            case "round":
-                left = self.source.iterate("loop", self.go_round)
-                return left.key_by(_third).fold("a", _nothing, self.link, order="processing")
-            case _:
-                passed = keyed.map(nondeterministic(self.redrawn))
-                return passed.key_by(_third).fold("a", _nothing, self.link, order="processing")
-
-    def go_round(self, inside: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
-        """Records without keys enter, and go round with keys, as often as is drawn for each."""
-        drawn = inside.map(nondeterministic(self.redrawn)).key_by(_third)
-        again, left = drawn.split(lambda v: "leave" if v["v"] % 3 else "again", "again", "leave")
-        return again, left
-
-    def link(self, state: Any, value: Any) -> Any:
-        """The next of a chain."""
-        number, last = state
-        drawn = self._draw()
-        return (number + 1, drawn), (number + 1, last, drawn)
-
-    def redrawn(self, value: Any) -> Any:
-        """Another value for the same key."""
-        return value | {"v": self._draw()}
-
-    def _draw(self) -> int:
-        self.drawn += 1
-        return self._chance.getrandbits(40)
-
-    def survive(self) -> None:
-        """Outboxes are full soon, or not."""
-        room = random.Random(f"room {self.case.seed}").choice([1, 3, transactions.ROOM])
-        with (
-            mock.patch.object(transactions, "ROOM", room),
-            mock.patch.object(checkpoint_coordinator, "FAILED_PAUSE", 0.01),
-        ):
-            super().survive()
-
-    def _check_aligned(self, one: Checkpoint) -> None:
-        """What lies in outboxes is in flight, and what comes by while they are full."""
-
-    def check_results(self, run: SimulatedFlow) -> None:
-        """Each key's results are a chain without a gap, of which its state is the end."""
-        chains: dict[bytes, list[Result]] = defaultdict(list)
-        for result in self.sink.results:
-            assert result.key is not None
-            chains[result.key].append(result)
-        for results in chains.values():
-            self.check_chain(results)
-        ends = {key: max(map(_value, results))[::2] for key, results in chains.items()}
-        assert run.state() == {"a": {key: codec.encode(end) for key, end in ends.items()}}
-        read = Counter((one.partition, one.offset) for one in self.raw.results)
-        found = Counter((one.partition, one.offset) for one in self.sink.results)
-        assert found == read, "each record has one result (I5)"
-
-    def check_chain(self, results: list[Result]) -> None:
-        """Of one key, as they were committed (I9)."""
-        last = None
-        for n, (number, before, drawn) in enumerate(map(_value, results), 1):
-            assert number == n, "nothing is committed twice, left out or out of order (I5, I9)"
-            assert before == last, "what is committed follows from what was committed before (I5)"
-            last = drawn
-
-
-def case_of(seed: int) -> Case:
-    case = with_some_full_bins(random_case(seed, KINDS))
-    return with_some_comings_and_goings(with_aborts(case))
-
-
-def _nothing() -> tuple[int, None]:
-    return 0, None
-
-
-def _third(value: Any) -> object:
-    return value["k"] % 3
-
-
-def _value(result: Result) -> Any:
-    return result.value
 
 
 @pytest.mark.soak

@@ -31,9 +31,8 @@ from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
-from tests.property.test_frontiers import watch
-from tests.property.test_migration_oracle import DIFFERS, Run
 from tests.support.progress.planted_bugs import LeavesAtOnce
+from tests.support.property.case_run import DIFFERS, Run
 from tests.support.property.cases import (
     random_case,
     with_aborts,
@@ -42,6 +41,7 @@ from tests.support.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
+from tests.support.property.frontier_watch import watch
 from tests.support.property.planted import plant, runs
 
 RUNS = 40

@@ -25,7 +25,6 @@ from meander.state.keys.ids import life_of
 from meander.state.layers.retention import Retention
 from meander.state.store.frozen import FrozenStates
 from meander.state.store.undo_log import Undo
-from tests.property.test_checkpoints import Lives
 from tests.support.property.cases import (
     random_case,
     with_aborts,
@@ -33,6 +32,7 @@ from tests.support.property.cases import (
     with_some_comings_and_goings,
 )
 from tests.support.property.planted import expect_caught, runs
+from tests.support.property.recovery_run import Lives
 
 RUNS = 100
 LATER = "states are those of later"

@@ -23,9 +23,9 @@ from meander.dataflow.operators.buffer import buffer, spill
 from meander.dataflow.simulation.simulator import DurableWorld
 from meander.dataflow.simulation.transactions import Ledger, ListTransactions
 from meander.state.checkpoint.checkpoint import ReplayFrom
-from tests.property.test_exactly_once import TIMED, OnceLives
 from tests.support.property.budget import LIMIT
 from tests.support.property.cases import random_case, with_aborts, with_some_comings_and_goings
+from tests.support.property.exactly_once_run import TIMED, OnceLives
 from tests.support.property.planted import expect_caught, runs
 
 RUNS = 100

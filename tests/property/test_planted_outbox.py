@@ -15,7 +15,7 @@ from meander.dataflow.exactly_once.commit_history import History
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
 from meander.dataflow.operators.buffer import buffer, spill
 from meander.dataflow.simulation.transactions import Ledger, ListTransactions
-from tests.property.test_outbox import OutboxLives, case_of
+from tests.support.property.outbox_run import OutboxLives, case_of
 from tests.support.property.planted import expect_caught, runs
 
 RUNS = 60

@@ -20,7 +20,7 @@ from meander.state.keys.ids import Bin
 from meander.state.layers.layer import NO_REMAINDER
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.store.store import Databases
-from tests.property.test_migration_oracle import DIFFERS, Run
+from tests.support.property.case_run import DIFFERS, Run
 from tests.support.property.cases import (
     KINDS,
     random_case,

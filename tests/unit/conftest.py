@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from hypothesis import settings
@@ -16,21 +14,10 @@ from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.state.store.store import Databases
 from tests.support.sim.manual_flow import HandFlow
-
-NAMESPACES = count()
+from tests.support.sim.start import NAMESPACES, Start
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
-
-
-class Start(Protocol):
-    def __call__(
-        self,
-        flow: Flow,
-        workers: int = 2,
-        commands: Sequence[MoveBins] = (),
-        past: OverrideHistory = NO_PAST,
-    ) -> HandFlow: ...
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Self
+from typing import Any, Self
 
+from meander import Flow
 from meander.connectors.links.links import CurveLinks, Keys, Peer
-from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Links
 from meander.dataflow.runtime.worker import Worker, members_of
-from meander.dataflow.simulation.simulated_flow import SimulatedFlow
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
 from meander.dataflow.simulation.simulator import SimClock, SimTopic
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.support.links.relay import Loss, relay
@@ -95,3 +95,11 @@ class WiredFlow(SimulatedFlow):
 
 def _journalled(_: Decision) -> Callable[[], bool]:
     return lambda: True
+
+
+def counting_flow(source: ListSource, sink: ListSink, **bounds: Any) -> Flow:
+    """Return a flow that counts each value."""
+    flow = Flow("f", bins=3, **bounds)
+    keyed = flow.source(source).key_by(lambda value: value)
+    keyed.fold("n", lambda: 0, lambda n, value: (n + 1, (value, n + 1))).sink(sink)
+    return flow

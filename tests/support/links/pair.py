@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander.connectors.links.links import CurveLinks, Keys, Peer
-from tests.integration.connectors.links.test_links import A, B, peer_of, until
+from tests.support.links.members import A, B, peer_of, until
 from tests.support.links.relay import Loss, Relay
 
 

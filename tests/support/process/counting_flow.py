@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
 from meander import Checkpointing
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.topics import consume_all, ends, until
+from tests.support.kafka.topics import ends, until
 from tests.support.process.flow_process import FlowProcess, flow_folder, lines
-from tests.support.process.word_counts import each_once
+from tests.support.process.word_counts import committed_counts, each_once, expected_counts
 
 HEARTBEAT_TIMEOUT = 2
 WORDS = 50
@@ -57,9 +56,7 @@ class Counting:
     @property
     def committed(self) -> Counter[tuple[str, int]]:
         """Words and their counts; each word's have to be a sequence on the topic (I9)."""
-        found = consume_all(self._broker.bootstrap, self._prefix + "counts", committed=True)
-        values = [json.loads(record.value or b"") for record in found]
-        counts = [(value["word"], value["count"]) for value in values]
+        counts = committed_counts(self._broker.bootstrap, self._prefix)
         each_once(counts)
         return Counter(counts)
 
@@ -70,8 +67,7 @@ class Counting:
 
     @property
     def wanted(self) -> Counter[tuple[str, int]]:
-        counted = Counter(word for text in texts(0, self._fed) for word in text.split())
-        return Counter((word, n + 1) for word, most in counted.items() for n in range(most))
+        return expected_counts(texts(0, self._fed))
 
     def until_all(self, flow: FlowProcess) -> None:
         """Raises AssertionError where anything is committed twice, or else."""

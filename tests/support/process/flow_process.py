@@ -115,6 +115,15 @@ class FlowProcess:
         until(come, f"the event {kind}; standard error: {self.said}")
         return self.of(kind)[-1]
 
+    def until_said(self, words: str) -> None:
+        """Wait until the command, which runs on, has written these words to standard error."""
+
+        def said() -> bool:
+            assert self.process.poll() is None, self.said
+            return words in self.said
+
+        until(said, words)
+
     @property
     def said(self) -> str:
         return self.errors.read_text()

@@ -21,7 +21,7 @@ from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, produce, until
 from tests.support.process.background import Beside
 from tests.support.process.flow_process import MEANDER, flow_folder, lines
-from tests.support.process.word_counts import each_once
+from tests.support.process.word_counts import each_once, word_counts
 
 WORDS = 200
 AT_ONCE = 50
@@ -106,8 +106,7 @@ class Rescaled:
 
     def check(self) -> None:
         """Each word was counted one by one, record for record, in the order of the topic (I9)."""
-        values = (json.loads(record.value or b"") for record in self._results())
-        assert each_once((value["word"], value["count"]) for value in values) == self.counts
+        assert each_once(word_counts(self._results())) == self.counts
 
     def _results(self) -> list[Record]:
         return consume_all(self.bootstrap, self.prefix + "counts")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from tests.support.kafka.topics import Record, consume_all
 
 
 def each_once(results: Iterable[tuple[str, int]]) -> Counter[str]:
@@ -30,3 +33,28 @@ def with_repeats(results: Iterable[tuple[str, int]]) -> Counter[str]:
         assert 1 <= count <= last[word] + 1, f"{count} of {word!r} comes behind {last[word]}"
         last[word] = count
     return last
+
+
+def with_totals(totals: Mapping[str, int]) -> Counter[tuple[str, int]]:
+    """Return all results of words that occur this often, each once.
+
+    >>> sorted(with_totals({"to": 2, "be": 1}))
+    [('be', 1), ('to', 1), ('to', 2)]
+    """
+    return Counter((word, n + 1) for word, total in totals.items() for n in range(total))
+
+
+def expected_counts(texts: Iterable[str]) -> Counter[tuple[str, int]]:
+    """Return all results of these texts, each once."""
+    return with_totals(Counter(word for text in texts for word in text.split()))
+
+
+def word_counts(records: Iterable[Record]) -> list[tuple[str, int]]:
+    """Return the word and the count of each record, in order."""
+    values = (json.loads(record.value or b"") for record in records)
+    return [(value["word"], value["count"]) for value in values]
+
+
+def committed_counts(bootstrap: str, prefix: str) -> list[tuple[str, int]]:
+    """Return what the flow `counts` has committed, in the order of its topic."""
+    return word_counts(consume_all(bootstrap, f"{prefix}counts"))

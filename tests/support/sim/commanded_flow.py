@@ -8,7 +8,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import HandFlow, HandSource
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 BITS = 2
 

@@ -277,3 +277,14 @@ def until(holds: Callable[[], bool], act: Callable[[], object], most: int = 1000
             return
         act()
     raise AssertionError("it does not come to hold")
+
+
+def turn_without(run: HandFlow, stuck: WorkerId) -> None:
+    """Step each member but one worker, which takes nothing off its links."""
+    for lane in run.sim.network.busy():
+        if lane[1] != stuck:
+            run.sim.network.deliver(lane, 1 << 30)
+    for worker in run.workers:
+        if worker.me != stuck:
+            worker.step()
+    run.sim.controller.step()

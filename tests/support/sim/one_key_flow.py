@@ -10,7 +10,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.manual_flow import HandFlow
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 Entry = tuple[int, object]
 """Milliseconds and a value."""

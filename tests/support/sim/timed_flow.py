@@ -8,7 +8,7 @@ from meander.dataflow.interfaces import SourceOptions
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, lane_times
 from tests.support.sim.override_log import overheard
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 IDLE = 0.002
 

@@ -14,9 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import zmq
@@ -24,11 +23,9 @@ import zmq
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
+from tests.support.links.members import DEADLINE, A, B, peer_of, raw_dealer, receive_for_ever, until
 
 ROOT = Path(__file__).parents[4]
-A, B = WorkerId(0), WorkerId(1)
-DEADLINE = 60.0
-T = TypeVar("T")
 
 ECHO = """
 import sys
@@ -48,25 +45,6 @@ while True:
         links.flush()
     links.wait(1.0)
 """
-
-
-def peer_of(links: CurveLinks) -> Peer:
-    return Peer(links.me, links.address, links.public)
-
-
-def until(links: CurveLinks, look: Callable[[], T]) -> T:
-    """What `look` answers as soon as that is true."""
-    deadline = time.monotonic() + DEADLINE
-    while not (found := look()):
-        assert time.monotonic() < deadline, "nothing came"
-        links.wait(0.1)
-    return found
-
-
-def receive_for_ever(links: CurveLinks) -> None:
-    """Take frames until that raises."""
-    while True:
-        until(links, links.receive)
 
 
 @pytest.fixture
@@ -105,17 +83,6 @@ def echo() -> Iterator[tuple[CurveLinks, subprocess.Popen[str]]]:
         links.part()
         links.close(linger=0)
         process.kill()
-
-
-def raw_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], to: CurveLinks, keys: Keys
-) -> zmq.Socket[bytes]:
-    """A client that speaks CURVE but none of the rules above it."""
-    dealer = context.socket(zmq.DEALER)
-    dealer.linger = 0
-    dealer.curve_publickey, dealer.curve_secretkey = keys.public, keys.secret
-    dealer.curve_serverkey = to.public
-    return dealer
 
 
 def test_every_frame_arrives_once_and_in_order_through_another_process(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken
-from tests.integration.connectors.links.test_links import A, B, peer_of, until
+from tests.support.links.members import A, B, peer_of, until
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale
 from meander.schemas.status import BlockedFrontier
 from meander.state.keys.ids import WorkerId
+from tests.support.sim.changing_flow import ONE, TWO, ZERO, Changing
 from tests.support.sim.commanded_flow import Commanded
 from tests.support.sim.manual_flow import until
-from tests.unit.conftest import Start
-from tests.unit.dataflow.coordinator.test_workers import ONE, TWO, ZERO, Changing
+from tests.support.sim.start import Start
 
 
 @pytest.fixture

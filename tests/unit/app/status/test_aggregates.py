@@ -6,7 +6,7 @@ from meander.app.status.aggregates import latencies, partitions, queues, stays
 from meander.app.status.worker_stats import WorkerStats
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
 from meander.state.keys.ids import WorkerId
-from tests.unit.app.status.test_metrics import ONE, ZERO, beat, durations
+from tests.support.status.heartbeats import ONE, ZERO, beat, durations
 
 BOTH = WorkerStats({ZERO: beat(1, {1: 70}, {1: 30}), ONE: beat(2, {0: 35}, {0: 20})})
 

@@ -6,54 +6,15 @@ import urllib.request
 
 import msgpack
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
-from meander.app.protocol.messages import (
-    FROM_WORKER,
-    Durations,
-    OperatorStats,
-    SourceStats,
-    WorkerHeartbeat,
-)
+from meander.app.protocol.messages import FROM_WORKER, SourceStats
 from meander.app.status.metrics import COUNTERS, MetricsCollector, serving
 from meander.app.status.observer import StatusSnapshot
 from meander.app.status.worker_stats import WorkerStats
-from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.errors import SetupError
 from meander.schemas.status import BlockedFrontier
-from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
-
-ZERO, ONE = WorkerId(0), WorkerId(1)
-
-
-def durations(*counts: int, seconds: float) -> Durations:
-    """The first buckets; the others are empty."""
-    return Durations(counts=[*counts, *[0] * (len(BOUNDS) + 1 - len(counts))], seconds=seconds)
-
-
-STAYS = durations(4, 1, seconds=0.5)
-
-
-def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartbeat:
-    return WorkerHeartbeat(
-        counters={"read": read, "written": 2 * read, "late_adjusted": 1, "dead_letters": 3},
-        inflight=100 * read,
-        spilled=7 * read,
-        operators={"count": OperatorStats(received=read, sent=2 * read, busy=0.25, took=STAYS)},
-        sources={
-            "lines": SourceStats(
-                partitions=[read, read + 10],
-                times=[from_millis(5000), from_millis(7000, sequence=3)],
-                states=["idle", "sending"],
-                delays=durations(0, 2, seconds=0.0005),
-            )
-        },
-        sent=sent,
-        taken=taken,
-    )  # fmt: skip
-
+from tests.support.status.heartbeats import ONE, ZERO, beat, durations, read, text
 
 FIGURES = StatusSnapshot(
     workers=2,
@@ -77,21 +38,6 @@ def seen() -> dict[str, dict[tuple[str, ...], float]]:
     board = MetricsCollector()
     board.show(FIGURES, 3, {"completed": 5, "heartbeat": 9, "bin_moved": 40, "left": 1})
     return read(text(board))
-
-
-def text(board: MetricsCollector) -> str:
-    registry = CollectorRegistry()
-    registry.register(board)
-    return generate_latest(registry).decode()
-
-
-def read(metrics: str) -> dict[str, dict[tuple[str, ...], float]]:
-    found: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in text_string_to_metric_families(metrics):
-        for sample in family.samples:
-            values = tuple(value for _, value in sorted(sample.labels.items()))
-            found.setdefault(sample.name, {})[values] = sample.value
-    return found
 
 
 Seen = dict[str, dict[tuple[str, ...], float]]

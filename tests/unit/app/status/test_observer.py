@@ -14,7 +14,7 @@ from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker, Kind
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.dataflow.simulation.simulator import NOW_MS, SimClock
 from meander.state.keys.ids import WorkerId
-from tests.unit.app.status.test_metrics import durations, read, text
+from tests.support.status.heartbeats import durations, read, text
 
 NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 

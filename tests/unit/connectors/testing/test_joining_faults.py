@@ -8,7 +8,7 @@ import pytest
 
 from meander.connectors.testing.simulated_flow import At, Control, Crash, Join, Pause, TestFlow
 from meander.schemas.errors import MeanderError
-from tests.unit.connectors.testing.test_faults import counting, expect_counts, fed
+from tests.support.sim.counting_test_flow import counting, expect_counts, fed
 
 BEGUN, HELD = 50, 2000
 PAUSE = At(Pause(-1, HELD), step=BEGUN)

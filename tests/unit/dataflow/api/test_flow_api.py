@@ -15,7 +15,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import to_millis
 from tests.support.sim.manual_flow import HandSource, assembly
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 
 def words() -> ListSource:

@@ -14,8 +14,16 @@ from meander.dataflow.operators.keyed import operator
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, assembly, keyed, until
-from tests.unit.conftest import Start
+from tests.support.sim.manual_flow import (
+    HandFlow,
+    HandSink,
+    HandSource,
+    assembly,
+    keyed,
+    turn_without,
+    until,
+)
+from tests.support.sim.start import Start
 
 KIB = 1 << 10
 WAITING = 64 * KIB
@@ -158,17 +166,6 @@ def _at_the_source(run: HandFlow) -> list[Any]:
     plan, inputs = run._plan, assembly(run.workers[0]).inputs
     (edge,) = (e for e in plan.graph.edges if e.source == plan.source_locations[0])
     return list(inputs[edge.target]._queue)
-
-
-def turn_without(run: HandFlow, stuck: WorkerId) -> None:
-    """Everybody's turn but one worker's, which takes nothing off its links."""
-    for lane in run.sim.network.busy():
-        if lane[1] != stuck:
-            run.sim.network.deliver(lane, 1 << 30)
-    for worker in run.workers:
-        if worker.me != stuck:
-            worker.step()
-    run.sim.controller.step()
 
 
 def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:

@@ -27,7 +27,7 @@ from tests.support.sim.manual_flow import (
     assembly,
     keyed,
 )
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 MIB = 1 << 20
 RECORD = 100

@@ -18,7 +18,7 @@ from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, WorkerId
 from tests.support.sim.manual_flow import HandFlow, HandSource, keyed, until
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 BITS = 2
 BINS = 1 << BITS

@@ -17,7 +17,7 @@ from meander.state.keys.ids import COORDINATOR
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.commanded_flow import Commanded
 from tests.support.sim.manual_flow import assembly
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.commanded_flow import Commanded
 from tests.support.sim.manual_flow import HandSource, assembly, until
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from meander.dataflow.simulation.simulator import HandOver
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 NEVER = SourceOptions(idle_after=3600.0, max_skew=3600.0)
 

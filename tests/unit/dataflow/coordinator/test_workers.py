@@ -4,7 +4,7 @@ durable (I5)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,74 +14,16 @@ from meander import Flow
 from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.dataflow.control.command import Refused
-from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
+from meander.dataflow.control.decisions import Joins, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, SimulatedFlow
-from meander.dataflow.simulation.simulator import Join, Simulation
+from meander.dataflow.simulation.simulator import Join
 from meander.schemas.control import Rescale
 from meander.schemas.status import Rescaling
 from meander.state.keys.ids import WorkerId
+from tests.support.sim.changing_flow import KEYS, ONE, PARTITIONS, RECORDS, TWO, ZERO, Changing
 from tests.support.sim.manual_flow import until
-
-PARTITIONS = 6
-RECORDS, KEYS = 4000, 40
-ZERO, ONE, TWO = map(WorkerId, range(3))
-
-
-class Changing:
-    """A flow of one worker that counts; its decisions become durable when a test says so."""
-
-    def __init__(self) -> None:
-        self.sink = ListSink()
-        flow = Flow("f", bins=4)
-        records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
-        counts = flow.source(ListSource(records)).key_by(lambda k: k)
-        counts.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(self.sink)
-        self.run = SimulatedFlow(flow, 1, seed=7)
-        self.written: list[Decision] = []
-        self.held: type[Decision] | None = None
-        """Decisions of this kind do not become durable."""
-        self.sim.controller.decisions._journal = self._write
-        self.until(lambda: self.sim.controller.ready)
-
-    def _write(self, decision: Decision) -> Callable[[], bool]:
-        self.written.append(decision)
-        return lambda: self.held is None or not isinstance(decision, self.held)
-
-    @property
-    def sim(self) -> Simulation:
-        return self.run.sim
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        until(holds, self.sim.act, 100_000)
-
-    def said(self, event: str) -> list[dict[str, object]]:
-        return [one for one in self.sim.events if one["type"] == event]
-
-    def join(self) -> None:
-        """Two workers join."""
-        for _ in range(2):
-            self.sim.submit(Join())
-        self.until(lambda: len(self.said("joined")) == 2)
-
-    def bins(self) -> Counter[int]:
-        return Counter(map(int, self.sim.controller.owners()))
-
-    def reads(self) -> dict[int, int]:
-        """How many partitions each worker reads."""
-        return {
-            int(worker.me): sum(map(len, worker.standing().values())) for worker in self.run.workers
-        }
-
-    def done(self) -> set[object]:
-        """The ids of all that has been carried out."""
-        return {one["id"] for one in [*self.said("completed"), *self.said("partition_moved")]}
-
-    def acted(self) -> None:
-        """Let much happen that can happen."""
-        for _ in range(300):
-            self.sim.act()
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, keyed, until
-from tests.unit.conftest import Start
-from tests.unit.dataflow.backpressure.test_exchange_bounds import turn_without
+from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, keyed, turn_without, until
+from tests.support.sim.start import Start
 
 PATIENT = SourceOptions(idle_after=3600.0, max_skew=3600.0)
 """A partition without records holds back the others until it gets some."""

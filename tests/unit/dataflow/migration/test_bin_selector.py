@@ -17,7 +17,7 @@ from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.manual_flow import HandFlow, HandSource, until
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 KEYS = 40
 HEAT = [2, 1, 4, 3]

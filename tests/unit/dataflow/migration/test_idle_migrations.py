@@ -8,7 +8,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import to_millis
 from tests.support.sim.manual_flow import HandSource, lane_times, until
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 LEAD_MS = 250
 

@@ -20,7 +20,7 @@ from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.topic import Ticket
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import HandFlow, HandSource, assembly, keyed, until
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 BINS = 4
 KEYS = 40

@@ -18,7 +18,7 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.manual_flow import HandSource, assembly, keyed, migrator, until
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 SPACE = BinSpace(2)
 WORDS, HAND = 0, 1

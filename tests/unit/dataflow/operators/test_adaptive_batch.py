@@ -24,7 +24,7 @@ from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
 from meander.state.keys.ids import WorkerId
 from tests.support.sim.manual_flow import HandSource, assembly
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 KEYS, DOCUMENT = 256, 20_000
 

@@ -20,7 +20,7 @@ from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
 from tests.support.sim.manual_flow import HandFlow
 from tests.support.sim.operator_bench import guard, records
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 
 def _failing() -> Exception:

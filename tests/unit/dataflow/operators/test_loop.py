@@ -27,7 +27,7 @@ from meander.state.times.time import from_millis, less_equal, to_millis
 from tests.support.sim.manual_flow import HandSource
 from tests.support.sim.one_key_flow import KEY, move
 from tests.support.sim.operator_bench import records
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 Both = tuple[Stream[Any], Stream[Any]]
 

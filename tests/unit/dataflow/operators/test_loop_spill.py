@@ -18,7 +18,7 @@ from meander.state.keys.ids import WorkerId
 from tests.support.sim import operator_bench as bench
 from tests.support.sim.manual_flow import HandFlow, assembly, loops
 from tests.support.sim.operator_bench import Bench, records
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 TINY, LARGE = 2_000, 1 << 28
 ME = WorkerId(0)

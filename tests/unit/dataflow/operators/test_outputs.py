@@ -12,7 +12,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from tests.support.sim.manual_flow import HandSource, keyed
 from tests.support.sim.one_key_flow import KEY, move
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 
 def parity(number: int) -> str:

@@ -30,7 +30,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name
 from meander.state.layers.manifest import Manifest
 from meander.state.times.antichain import Antichain
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 P0 = Partition(0)
 EDGES: dict[type, EdgeId] = {

@@ -16,7 +16,7 @@ from meander.dataflow.metrics.histogram import BOUNDS, Histogram
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import WorkerId
 from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, assembly, until
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
 

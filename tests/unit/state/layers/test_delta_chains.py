@@ -18,9 +18,9 @@ from meander.state.layers.layer import NO_REMAINDER, DeltaEntries, overlaid
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.layers.topic import UNPLACED
 from meander.state.store.store import Database, Store
+from tests.support.state.layered_store import Traced
 from tests.support.state.memory_topic import BIN, MemoryTopic, drive, install
 from tests.support.state.store_access import put
-from tests.unit.state.layers.test_bin_layers import Traced
 
 LITTLE = 2000
 KEYS = 60

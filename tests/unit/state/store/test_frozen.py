@@ -14,9 +14,9 @@ from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.store.store import Database, Store
+from tests.support.state.layered_store import Traced
 from tests.support.state.memory_topic import BIN, MemoryTopic, drive, install
 from tests.support.state.store_access import put
-from tests.unit.state.layers.test_bin_layers import Traced
 
 KEYS = 4000
 AT = CheckpointId(ExecutionId(7), 1)

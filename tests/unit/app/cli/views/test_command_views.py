@@ -25,7 +25,7 @@ from meander.schemas.status import (
     parse_event,
 )
 from tests.support.sim.commanded_flow import Commanded
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 
 @pytest.fixture

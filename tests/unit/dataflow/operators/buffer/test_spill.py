@@ -25,7 +25,7 @@ from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from tests.support.sim.manual_flow import HandSource, keyed
 from tests.support.sim.operator_bench import pool, records
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 Place = tuple[int, ...]
 VALUES = [None, -(1 << 70), (1, {"a": {2.5}}), "ä\ud800", b"\0", [1, [2]], frozenset({3})]

@@ -29,7 +29,7 @@ from meander.state.encoding.codec import PLAIN
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.operator_bench import Dead, bins_of, calls, contents, guard, records, store
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 Entry = tuple[int, object]
 """A key and a value."""

@@ -17,7 +17,7 @@ from meander.state.times.time import Time
 from tests.support.sim.manual_flow import HandSource, keyed
 from tests.support.sim.one_key_flow import KEY, answers, move
 from tests.support.sim.operator_bench import calls
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 
 def gather(context: Context, state: list[object], value: object) -> list[object]:

@@ -17,7 +17,7 @@ from meander.state.encoding.codec import PLAIN
 from tests.support.sim.manual_flow import HandSource
 from tests.support.sim.one_key_flow import KEY, Entry, run_process
 from tests.support.sim.operator_bench import bins_of, calls, contents, guard, records, store
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 # -- fold
 

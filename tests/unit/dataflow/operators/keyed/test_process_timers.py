@@ -21,7 +21,7 @@ from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, keyed
 from tests.support.sim.one_key_flow import KEY, Entry, answers, move, run_process
 from tests.support.sim.operator_bench import guard
-from tests.unit.conftest import Start
+from tests.support.sim.start import Start
 
 # -- when they call back
 

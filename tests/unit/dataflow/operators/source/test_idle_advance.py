@@ -15,8 +15,8 @@ from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import to_millis
 from tests.support.sim.manual_flow import HandSource, lane_times, source_operator, until
+from tests.support.sim.start import Start
 from tests.support.sim.timed_flow import IDLE, Timed, at
-from tests.unit.conftest import Start
 
 # -- idle partitions
 

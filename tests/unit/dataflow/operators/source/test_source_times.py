@@ -12,8 +12,8 @@ from meander.dataflow.simulation.simulator import NOW_MS
 from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
 from tests.support.sim.manual_flow import HandFlow, HandSource
+from tests.support.sim.start import NAMESPACES, Start
 from tests.support.sim.timed_flow import Timed, at, pass_on
-from tests.unit.conftest import NAMESPACES, Start
 
 # -- records
 

@@ -6,8 +6,8 @@ from meander.dataflow.control.timestamp_overrides import OverrideHistory, Timest
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.simulator import NOW_MS
 from tests.support.sim.manual_flow import lane_times
+from tests.support.sim.start import Start
 from tests.support.sim.timed_flow import IDLE, Timed, at
-from tests.unit.conftest import Start
 
 
 def test_a_run_of_records_of_the_future_is_one_ruling(start: Start) -> None:

@@ -1,0 +1,330 @@
+"""A random case on simulated workers, and the single-threaded reference that it has to equal."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from meander import Flow, KeyedStream
+from meander.dataflow.api.nodes import Guarantee
+from meander.dataflow.control.colocation import DEFAULT_GROUP
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.operators.buffer.spill import Disk
+from meander.dataflow.records import loop_times
+from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Result, SimulatedFlow
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
+from meander.state.store.store import Databases
+from meander.state.times.time import from_millis, to_millis
+from tests.support.property import flows, reference, shapes
+from tests.support.property.cases import Case
+from tests.support.property.flows import stages_of
+from tests.support.property.reference import OWN, Record, Refusals, States, in_order
+from tests.support.sim.manual_flow import assembly, loops
+
+SLOW = 0.02
+DIFFERS = "results are not the reference's"
+
+
+def encoded(states: States) -> dict[str, dict[bytes, bytes]]:
+    """The reference's states as a flow tells them."""
+    return {
+        name: {key: codec.encode(state) for key, state in keyed.items()}
+        for name, keyed in states.items()
+    }
+
+
+class Cramped(SimulatedFlow):
+    """Whose operators have no more room for records that wait than a case says."""
+
+    def __init__(self, case: Case, flow: Flow, databases: Databases, namespace: int) -> None:
+        self._room, self.disks = case.room, list[Disk]()
+        super().__init__(flow, case.workers, case.seed, case.script, databases, namespace)
+        tell_holdings(self.sim.controller)
+
+    def act(self) -> None:
+        """One step, after which all queues are in order."""
+        super().act()
+        for worker in self.workers:
+            check_queues(worker)
+
+    def _build(self, *surroundings: Any) -> Worker:
+        worker = super()._build(*surroundings)
+        self.disks.append(assembly(worker).disk)
+        for router in assembly(worker).routers:
+            router._most = self._room
+        for outlet in assembly(worker).outlets:
+            outlet.keyed._most = self._room
+        for sink in assembly(worker).once:
+            sink._most = self._room
+        for loop in loops(worker):
+            loop._most = self._room
+        return worker
+
+    @property
+    def spilled(self) -> bool:
+        """Whether anything has ever been on disk; nothing is now."""
+        assert not any(disk.used for disk in self.disks)
+        return any(disk.written for disk in self.disks)
+
+
+class Run:
+    """One case on simulated workers, and what it has to equal."""
+
+    cramped = Cramped
+    delivery: Guarantee = "at_least_once"
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.raw, self.other_raw, self.sink = ListSink(SLOW), ListSink(SLOW), ListSink(SLOW)
+        self.changes: Counter[str] = Counter()
+        """What has happened, by name."""
+        self.begun: dict[tuple[str, int], int] = {}
+        """From which time on each partition is read that has come to a source."""
+        self.flow = Flow(
+            "f",
+            bins=case.bits,
+            max_inflight=case.max_inflight,
+            link_credit=case.link_credit,
+            control_lead=case.control_lead,
+            snapshot_interval=case.snapshot_interval,
+            move_memory=case.move_memory,
+            delivery=self.delivery,
+            transaction_interval=0.002,
+        )
+
+    def build(self) -> None:
+        """Define the flow."""
+        source = self.source = self.flow.source(ListSource(self.case.partitions, self.case.options))
+        source.sink(self.raw)
+        other = None
+        if self.case.kind == "connect":
+            reverse = ListSource(self.case.partitions[::-1], self.case.options)
+            second = self.flow.source(reverse, "other")
+            second.sink(self.other_raw)
+            other = second.key_by(shapes.key)
+        if self.case.kind == "loops":
+            flows.defined(stages_of(self.case.seed), source, source).sink(self.sink)
+        else:
+            self.define(source.key_by(shapes.key), other).sink(self.sink)
+
+    def check(self, databases: Databases, namespace: int) -> None:
+        """Run it, and compare."""
+        self.build()
+        run = self.cramped(self.case, self.flow, databases, namespace)
+        with run:
+            run.run()
+            self.spilled = run.spilled
+            self.changes = Counter(str(event["type"]) for event in run.events)
+            added = [event for event in run.events if event["type"] == "partition_added"]
+            self.begun = {
+                (str(e["source"]), int(str(e["partition"]))): int(str(e["at"])) for e in added
+            }
+            assert len(self.begun) == len(added), "each new partition is given away once"
+            self.check_times(run)
+            if self.case.kind == "arrival":
+                self.check_arrival(run)
+                self.check_refused(run, [])
+            else:
+                self.check_results(run)
+            self.check_owners(run)
+            self.check_commands(run)
+            self.check_timed(run)
+
+    def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
+        return shapes.define(self.case.kind, keyed, other)
+
+    def expected(self) -> tuple[list[Record], States, Refusals]:
+        records = self.records(self.raw)
+        if self.case.kind == "faulty":
+            return reference.faulty(records)
+        if self.case.kind == "loops":
+            looped = flows.Reference(stages_of(self.case.seed))
+            return looped.run(records), looped.states, looped.refused
+        return *reference.expected(self.case.kind, records, self.records(self.other_raw)), []
+
+    # -- what the engine decided about times is checked by itself, then taken as given
+
+    def records(self, raw: ListSink) -> list[Record]:
+        return [
+            Record((r.time, r.origin, r.partition, r.offset, r.index), r.value) for r in raw.results
+        ]
+
+    def check_times(self, run: SimulatedFlow) -> None:
+        late_adjusted = self.late_adjusted(self.raw, self.case.partitions, "source")
+        if self.case.kind == "connect":
+            late_adjusted += self.late_adjusted(self.other_raw, self.case.partitions[::-1], "other")
+        counted = sum((worker.counters for worker in run.workers), run.sim.counters)
+        assert counted["late_adjusted"] == late_adjusted
+        check_partitions(self.raw.results)
+        check_partitions(self.other_raw.results)
+
+    def late_adjusted(
+        self, raw: ListSink, first: Sequence[Sequence[tuple[int, object]]], source: str
+    ) -> int:
+        # What nobody had noticed when the others came to their end has not been read.
+        came = [
+            records if (source, len(first) + n) in self.begun else []
+            for n, records in enumerate(self.case.grown(source))
+        ]
+        partitions = [*first, *came]
+        by_partition: dict[int, list[Result]] = defaultdict(list)
+        for result in raw.results:
+            by_partition[result.partition].append(result)
+        late_adjusted = 0
+        for p, entries in enumerate(partitions):
+            got = sorted(by_partition[p], key=lambda r: r.offset)
+            assert [r.offset for r in got] == list(range(len(entries))), "each record once (I3)"
+            assert [r.value for r in got] == [value for _, value in entries]
+            maximum, last = 0, self.begun.get((source, p), 0)
+            for result, (ms, _) in zip(got, entries, strict=True):
+                maximum = max(maximum, from_millis(ms))
+                assert result.time >= max(maximum, last), "times never decrease"
+                late_adjusted += to_millis(result.time) > ms
+                last = result.time
+        return late_adjusted
+
+    # -- results, state, owners
+
+    def check_results(self, run: SimulatedFlow) -> None:
+        results, states, refused = self.expected()
+        got = [(record.order, record.value) for record in self.records(self.sink)]
+        wanted = sorted(repr((r.order, r.value)) for r in results)
+        assert sorted(map(repr, got)) == wanted, DIFFERS
+        self.check_written(self.sink.results, results)
+        assert run.state() == encoded(states), "states are the reference's (I4)"
+        self.check_refused(run, refused)
+
+    def check_written(self, results: Sequence[Result], wanted: Sequence[Record]) -> None:
+        """As they were written, the results of each lane stand in the reference's order; a sink
+        that sorts by time does not know the rounds that they come from."""
+        if self.delivery == "exactly_once" and self.case.kind == "loops":
+            wanted = [replace(one, lane=OWN) for one in in_order(wanted)]
+        check_written(results, wanted)
+
+    def check_refused(self, run: SimulatedFlow, refused: Refusals) -> None:
+        """I5: what a function refuses is set aside once, and nothing else is."""
+        letters = [(letter.operator, letter.value) for letter in run.dead_letters]
+        wanted = sorted(map(repr, refused))
+        assert sorted(map(repr, letters)) == wanted, "what is refused is set aside (I5)"
+        self.changes["refused"] = len(letters)
+
+    def check_owners(self, run: SimulatedFlow) -> None:
+        if not run.sim.plan.keyed:
+            # Where nothing keeps a state, whoever reads a record answers it.
+            return
+        space = BinSpace(self.case.bits)
+        answers = "c" if self.case.kind == "alone" else DEFAULT_GROUP
+        accepted = [event for event in run.events if event["type"] == "accepted"]
+        those = {event["id"] for event in accepted if event["operator"] == answers}
+        moved: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for event in run.events:
+            if event["type"] == "bin_moved" and event["id"] in those:
+                moved[int(str(event["bin"]))].append((int(str(event["at"])), int(str(event["to"]))))
+        for result in self.sink.results:
+            if result.key is None:
+                # Whoever has come by it answers it.
+                continue
+            bin = space.bin_of(result.key)
+            owner: int = space.first_owner(Bin(bin), self.case.workers)
+            for moved_at, target in sorted(moved[bin]):
+                if moved_at <= result.time:
+                    owner = target
+            assert result.worker == owner, f"bin {bin} at {result.time} answered elsewhere (I2)"
+
+    def check_commands(self, run: SimulatedFlow) -> None:
+        said = defaultdict(list)
+        for event in run.events:
+            said[event.get("id")].append(event["type"])
+        for command in self.case.commands:
+            first, *_, last = (*said[command.id], said[command.id][-1])
+            if first == "rejected":
+                assert said[command.id] == ["rejected"]
+            else:
+                assert first in ("accepted", "queued") and last in ("completed", "aborted")
+
+    def check_timed(self, run: SimulatedFlow) -> None:
+        """Each record that comes to an operator is timed there once, wherever it has waited."""
+        for worker in run.workers:
+            for name, work in worker.work().items():
+                assert sum(work.took.counts) == work.received, f"{name!r} has not timed each once"
+
+    def check_arrival(self, run: SimulatedFlow) -> None:
+        """Each partition's own order is kept per key, and every record counted once (I3)."""
+        check_partitions(self.sink.results)
+        numbers: dict[bytes | None, list[object]] = defaultdict(list)
+        for result in self.sink.results:
+            numbers[result.key].append(result.value)
+        counted = all(seen == list(range(1, len(seen) + 1)) for seen in numbers.values())
+        assert counted, "each record is counted once, and a key's results stand in order (I3, I9)"
+        counts = {key: codec.encode(len(seen)) for key, seen in numbers.items()}
+        assert run.state() == {"a": counts}
+        places = Counter((r.order[2], r.order[3]) for r in self.records(self.raw))
+        assert Counter((r.partition, r.offset) for r in self.sink.results) == places
+
+
+class Committed(Run):
+    """The same, delivered exactly once."""
+
+    delivery: Guarantee = "exactly_once"
+
+
+def run_of(case: Case) -> Run:
+    """Of some seeds exactly once, where no checkpoint is waited for."""
+    return Committed(case) if case.seed % 4 == 3 and case.kind != "arrival" else Run(case)
+
+
+def tell_holdings(controller: Controller) -> None:
+    """What holds the flow back can be told after every turn of the coordinator: only there does
+    what it knows change."""
+    step = controller.step
+
+    def told() -> bool:
+        worked = step()
+        controller.frontier_blockers()
+        return worked
+
+    controller.step = told  # type: ignore[method-assign]
+
+
+def check_queues(worker: Worker) -> None:
+    """What a stateful operator may apply stands in the total order, whatever has waited where."""
+    for outlet in assembly(worker).outlets:
+        queue = outlet.keyed._queue
+        if len(queue) > 1 and outlet.keyed._order == "event":
+            places = [loop_times.place(loop_times.at(least, rows.rounds)) for least, rows in queue]
+            assert places == sorted(places), "what is queued is in the total order (I3)"
+
+
+def check_partitions(results: Sequence[Result]) -> None:
+    """As they were written: of one partition, and one key where there are any, nothing overtakes
+    what was ahead of it, or is there twice."""
+    newest: dict[tuple[bytes | None, int], tuple[int, int]] = {}
+    for result in results:
+        lane, place = (result.key, result.partition), (result.offset, result.index)
+        assert newest.get(lane, (-1, 0)) < place, "a partition's own order is kept (I3, I9)"
+        newest[lane] = place
+
+
+def check_written(results: Sequence[Result], wanted: Sequence[Record]) -> None:
+    """As they were written, the results of each lane stand in the reference's order."""
+    places: dict[str, deque[tuple[int, object]]] = defaultdict(deque)
+    for place, one in enumerate(wanted):
+        places[repr((one.order, one.value))].append((place, one.lane))
+    newest: dict[object, int] = {}
+    for result in results:
+        place, lane = places[repr((result.place, result.value))].popleft()
+        if lane == OWN:
+            lane = result.partition if result.key is None else result.key
+        if lane is not None:
+            assert newest.get(lane, -1) < place, "results of a key in the total order (I9)"
+            newest[lane] = place
+
+
+def with_stages(case: Case) -> str:
+    """Return a case with loops, and the stages of its flow, as text."""
+    return f"The shortest schedule that fails:\n{case}\n{stages_of(case.seed)}"
