@@ -64,7 +64,7 @@ class Running:
     told: Callable[[], str]
     """What its log says so far."""
     said: Sequence[Said]
-    """So far; heartbeats are left out."""
+    """So far; summaries are left out."""
 
     def current(self) -> tuple[int, ...]:
         """The processes of the workers of its present life."""
@@ -197,7 +197,7 @@ def environment(bootstrap: str, bench: Mapping[str, str]) -> dict[str, str]:
 def _hear(lines: Iterable[str], said: list[Said]) -> None:
     for line in lines:
         at, fields = time.time(), json.loads(line)
-        if fields["type"] != "heartbeat":
+        if fields["type"] != "summary":
             said.append(Said(at, fields["type"], fields))
 
 

@@ -140,8 +140,10 @@ def run(
 ) -> None:  # fmt: skip
     """Run a flow until Ctrl-C, or with --until-end to the end of its sources.
 
-    Exit code 0: it is through, or was stopped by meander stop; 1: it failed; 2: something outside
-    has to be put right; 130: Ctrl-C.
+    JSON lines hold each event of the flow and a summary every ten seconds.
+
+    Exit code 0: the flow ended or meander stop stopped it; 1: it failed; 2: Kafka, Spark or an
+    option must be corrected; 130: Ctrl-C.
     """
     # Spark takes a while to import, and the other commands do without.
     from meander.app.driver import driver

@@ -30,7 +30,8 @@ Config = Annotated[
 ]
 Prefix = Annotated[str, typer.Option(help="Begins the names of the flow's internal topics.")]
 Json = Annotated[
-    bool, typer.Option("--json", help="JSON lines; so it is anyway where no terminal reads.")
+    bool,
+    typer.Option("--json", help="Print JSON lines (the default when stdout is not a terminal)."),
 ]
 Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
 CommandId = Annotated[str | None, typer.Option("--id", help="Never used before in this run.")]

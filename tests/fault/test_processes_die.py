@@ -265,7 +265,7 @@ def test_a_signal_while_spark_starts_leaves_nothing_behind(
     lines(broker.bootstrap, prefix, [])
     module = flow_folder(tmp_path, prefix)
     with meander(tmp_path, broker.bootstrap, "run", str(module), "--prefix", prefix) as process:
-        process.until_event("heartbeat")
+        process.until_event("summary")
         process.process.send_signal(signal.SIGTERM)
         assert process.exit_code() == 128 + signal.SIGTERM
         process.until_gone()

@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from meander.app.cli.views.checkpoints import given_up, taken
 from meander.app.cli.views.migrate import begins
 from meander.app.cli.views.rescale import sentence
+from meander.app.cli.views.summary import Summary
 from meander.app.common.output import CommandOutput, at_millis, size
 from meander.schemas.status import (
     Accepted,
@@ -39,11 +40,6 @@ WINDOW = 10
 """Heartbeats over which the rate is taken."""
 
 
-EVERY = 10.0
-"""Seconds from one heartbeat to the next that are printed where no terminal reads; the status topic
-has each."""
-
-
 class Watch:
     """Shows events; a context manager for the line that moves."""
 
@@ -60,7 +56,7 @@ class Watch:
         self._task = self._line.add_task("starting Spark")
         self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._open: dict[str, tuple[int, int]] = {}
-        self._next = 0.0
+        self._summary = Summary()
 
     def __enter__(self) -> Self:
         self._line.start()
@@ -72,8 +68,7 @@ class Watch:
     def show(self, event: Event) -> None:
         """One event, as it goes to the status topic."""
         if self._output.as_json:
-            if not isinstance(event, Heartbeat) or self._due():
-                self._output.event(event)
+            self._print(event)
             return
         match event:
             case Heartbeat() as beat:
@@ -100,12 +95,11 @@ class Watch:
                 if said := _sentence(event):
                     self._output.say(said)
 
-    def _due(self) -> bool:
-        """Whether a program is to be told again how the flow is."""
-        due = time.monotonic() >= self._next
-        if due:
-            self._next = time.monotonic() + EVERY
-        return due
+    def _print(self, event: Event) -> None:
+        if (line := self._summary.take(event)) is not None:
+            self._output.line(line)
+        if not isinstance(event, Heartbeat):
+            self._output.event(event)
 
     def _state(self, beat: Heartbeat) -> str:
         if not beat.bins:

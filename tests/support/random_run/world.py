@@ -39,7 +39,7 @@ LOOK = 0.05
 """Seconds between two looks at what is due."""
 MOST_PARTITIONS = 12
 QUIET = 3
-"""Heartbeats without a result, after which the flow is over the repeats of its last recovery."""
+"""Summaries without a result, after which the flow is over the repeats of its last recovery."""
 LOSSES = 2
 """Strikes on workers between two checkpoints: four executions in a row without one end a flow."""
 KEPT = Path("build") / "random-runs"
@@ -355,8 +355,8 @@ class World:
         return results
 
     def _settled(self) -> bool:
-        """Whether all is there, and no more comes from one heartbeat to those after it."""
-        beats = len(self.flow.of("heartbeat"))
+        """Whether all is there, and no more comes from one summary to those after it."""
+        beats = len(self.flow.of("summary"))
         if self.missing() or self.results.seen != self._quiet[0]:
             self._quiet = self.results.seen, beats
         return beats >= self._quiet[1] + QUIET

@@ -1,4 +1,4 @@
-"""What `meander run` prints where no terminal reads: every event, and a heartbeat now and then."""
+"""What `meander run` prints where no terminal reads: events, and a summary every ten seconds."""
 
 from __future__ import annotations
 
@@ -8,22 +8,57 @@ import time
 import pytest
 from rich.console import Console
 
-from meander.app.cli.views.run import EVERY, Watch
+from meander.app.cli.views.run import Watch
+from meander.app.cli.views.summary import EVERY
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
-from meander.schemas.status import CheckpointAccepted
+from meander.schemas.status import CheckpointAccepted, Started
+
+STARTED = Started(driver="d", execution=1, workers=2)
+RUNNING = SILENCE.model_copy(update={"workers": 2, "bins": [4, 4], "lag": 70})
 
 
-def test_one_heartbeat_of_many_is_printed_where_no_terminal_reads(
+def test_a_summary_every_ten_seconds_replaces_heartbeats_where_no_terminal_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "time_ns", lambda: 9_500 * 1_000_000)
+    with Watch(CommandOutput(Console(), as_json=True), bounded=False) as watch:
+        watch.show(SILENCE.model_copy(update={"registered": 1}))
+        watch.show(STARTED)
+        for second in range(1, int(2 * EVERY) + 2):
+            now = 1000.0 + second
+            counters = {"read": 20 * second, "written": 5 * second}
+            frontiers = {"early": 1_500 + second, "late": 9_000, "none": 0}
+            beat = RUNNING.model_copy(update={"counters": counters, "frontiers": frontiers})
+            watch.show(beat)
+            if second == 5:
+                watch.show(CheckpointAccepted(id="c", offset=3))
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    first, _, _, second_one, third = printed
+    kinds = ["summary", "started", "checkpoint_accepted", "summary", "summary"]
+    assert [line["type"] for line in printed] == kinds
+    assert (first["state"], first["workers"], first["frontier_delay_ms"]) == ("starting", 1, None)
+    assert second_one == {
+        "type": "summary", "state": "running", "workers": 2,
+        "records_in_per_second": 20.0, "records_out_per_second": 5.0, "lag": 70,
+        "frontier_delay_ms": 7_990, "checkpoints": 0, "migrations": 0, "dead_letters": 0,
+    }  # fmt: skip
+    assert third["frontier_delay_ms"] == 7_980
+    assert third["records_in_per_second"] == 20.0
+
+
+def test_rates_begin_again_with_each_execution(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with Watch(CommandOutput(Console(), as_json=True), bounded=False) as watch:
-        for second in range(int(3 * EVERY)):
-            now = 1000.0 + second
-            watch.show(SILENCE)
-            if second == 5:
-                watch.show(CheckpointAccepted(id="c", offset=3))
-    printed = [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()]
-    assert printed == ["heartbeat", "checkpoint_accepted", "heartbeat", "heartbeat"]
+        watch.show(RUNNING.model_copy(update={"counters": {"read": 5_000}}))
+        now += EVERY - 2
+        watch.show(STARTED)
+        now += 2
+        watch.show(RUNNING.model_copy(update={"counters": {"read": 80}}))
+    *_, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert last["records_in_per_second"] == 40.0

@@ -1,0 +1,62 @@
+"""Summarise a running flow in one JSON line every ten seconds, where no terminal reads.
+
+Guarantees one line per `EVERY` seconds, however often heartbeats come; the status topic has each
+heartbeat. A rate is the mean since the last line.
+"""
+
+from __future__ import annotations
+
+import time
+
+from meander.schemas.status import Checkpointed, Event, Heartbeat, Started
+
+EVERY = 10.0
+"""Seconds from one summary line to the next."""
+
+
+class Summary:
+    """A summary of a flow that follows its events."""
+
+    def __init__(self) -> None:
+        self._next = self._at = time.monotonic()
+        self._counts = (0, 0)
+        self._checkpoints = 0
+
+    def take(self, event: Event) -> dict[str, object] | None:
+        """Follow one more event; return the fields of a line where one is due."""
+        if isinstance(event, Checkpointed):
+            self._checkpoints += 1
+        if isinstance(event, Started):
+            # The counters of an execution begin at 0.
+            self._at, self._counts = time.monotonic(), (0, 0)
+        if not isinstance(event, Heartbeat) or time.monotonic() < self._next:
+            return None
+        return self._line(event)
+
+    def _line(self, beat: Heartbeat) -> dict[str, object]:
+        now = time.monotonic()
+        read, written = beat.counters.get("read", 0), beat.counters.get("written", 0)
+        seconds, (read_before, written_before) = now - self._at, self._counts
+        self._at, self._next, self._counts = now, now + EVERY, (read, written)
+        return {
+            "type": "summary",
+            "state": "running" if beat.bins else "starting",
+            "workers": beat.workers if beat.bins else beat.registered,
+            "records_in_per_second": _rate(read - read_before, seconds),
+            "records_out_per_second": _rate(written - written_before, seconds),
+            "lag": beat.lag,
+            "frontier_delay_ms": _delay(beat),
+            "checkpoints": self._checkpoints,
+            "migrations": len(beat.moving) + beat.omitted,
+            "dead_letters": beat.counters.get("dead_letters", 0),
+        }
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 1) if seconds > 0 else 0.0
+
+
+def _delay(beat: Heartbeat) -> int | None:
+    """Return how far the earliest frontier lies behind the clock; None while there is none."""
+    frontiers = [millis for millis in beat.frontiers.values() if millis]
+    return max(0, time.time_ns() // 1_000_000 - min(frontiers)) if frontiers else None
